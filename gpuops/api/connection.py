@@ -30,11 +30,11 @@ def connect(
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
-    patience: VcenterWait | None = None,
+    vcenter_wait: VcenterWait | None = None,
 ) -> Site:
     """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
 
-    `patience` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
+    `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
@@ -52,13 +52,13 @@ def connect(
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
         target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
-        found = patience.reached(lambda: Connection(target, shell)) if patience else Connection(target, shell)
+        found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
         state_dir = state_dir or default_state_dir(environ)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
-        if patience is not None:
-            site.pause, site.say = patience.pause, patience.say
+        if vcenter_wait is not None:
+            site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
         return site
 
 
@@ -72,7 +72,7 @@ def connect_checked(
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
-    patience: VcenterWait | None = None,
+    vcenter_wait: VcenterWait | None = None,
 ) -> Site:
     """As `connect`; `warn` is called for a certificate that is not verified, and the audit log names the `caller`.
 
@@ -88,7 +88,7 @@ def connect_checked(
         warn(warning)
         at = wall_clock().isoformat(timespec="seconds")
         unverified(where, state_dir or default_state_dir(environ), at, list(caller))
-    return connect(where, environ=environ, ask=ask, state_dir=state_dir, patience=patience)
+    return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait)
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def open_site(
-    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, patience: VcenterWait | None = None
+    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, vcenter_wait: VcenterWait | None = None
 ) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
     `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
-    own entry says so. `patience`: it waits for a vCenter that is away. Raises TargetError, NotConnected, Refused.
+    own entry says so. `vcenter_wait`: it waits for a vCenter that is away. Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
     from gpuops.config.sources import resolve
@@ -43,7 +43,7 @@ def open_site(
         guarded=guarded,
         decided=sys.stdin.isatty(),
         ask=_ask if sys.stdin.isatty() else None,
-        patience=patience,
+        vcenter_wait=vcenter_wait,
     )
 
 

@@ -95,7 +95,7 @@ def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path |
       gpuops rotate day --yes --vcenter prod
     """
     from gpuops.api import rotate_day
-    from gpuops.cli.running import carry_out, patience_under
+    from gpuops.cli.running import carry_out, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
     wanted = said_policy(policy)
@@ -105,7 +105,7 @@ def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path |
         common,
         run_options,
         guarded=True,
-        patience=patience_under(wanted),
+        vcenter_wait=vcenter_wait_under(wanted),
     )
 
 
@@ -158,7 +158,7 @@ def restore(
       gpuops rotate restore --from-markers --policy templates/policy.yaml --yes --vcenter prod
     """
     from gpuops.api import rotate_restore
-    from gpuops.cli.running import carry_out, patience_under
+    from gpuops.cli.running import carry_out, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
     wanted = said_policy(policy)
@@ -171,7 +171,7 @@ def restore(
         common,
         run_options,
         guarded=True,
-        patience=patience_under(wanted),
+        vcenter_wait=vcenter_wait_under(wanted),
     )
 
 

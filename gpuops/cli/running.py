@@ -123,10 +123,10 @@ def carry_out(
     *,
     saved: Path | None = None,
     guarded: bool = False,
-    patience: VcenterWait | None = None,
+    vcenter_wait: VcenterWait | None = None,
 ) -> None:
-    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `patience`: how it waits
-    for a vCenter that is away."""
+    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `vcenter_wait`: how it
+    waits for a vCenter that is away."""
     from gpuops.cli.opening import open_site, remember
 
     asked = ConsentPrompt(yes=run_options.yes)
@@ -136,8 +136,8 @@ def carry_out(
             asked(report)
         progress.begin(report)
 
-    waits = patience if not run_options.dry_run else None
-    with open_site(common, saved=saved, guarded=guarded, patience=waits) as site, Progress() as progress:
+    waits = vcenter_wait if not run_options.dry_run else None
+    with open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits) as site, Progress() as progress:
         site.progress = progress
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
@@ -147,7 +147,7 @@ def carry_out(
         raise typer.Exit(report.exit_code)
 
 
-def patience_under(policy: Policy | PolicyError | None) -> VcenterWait:
+def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
     from rich.text import Text
 

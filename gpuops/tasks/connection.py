@@ -94,7 +94,7 @@ def open_site(
         decided=connection.validate_certs is False,
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
-        patience=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
+        vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
     )
     return site, warnings
 

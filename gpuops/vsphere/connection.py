@@ -74,7 +74,7 @@ class Connection(Session):
     write_role = authorization.write_role
 
     submit = steps.submit
-    adopt = lost_replies.adopt
+    find_task = lost_replies.find_task
     started_by_this_login = lost_replies.started_by_this_login
     no_way_in = guest_programs.no_way_in
     folder_at = new_vms.folder_at

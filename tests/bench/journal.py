@@ -25,7 +25,7 @@ from gpuops.execute.journal.journal import CHECKPOINT_EVERY
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import MemoryStore, Store
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.nights import NightVms
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Role
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
@@ -46,13 +46,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from gpuops.execute.journal import Journal
 now = lambda: datetime(2033, 1, 1, tzinfo=UTC)
-Journal.open(Path(sys.argv[1]) / "small", "vc", now).book
+Journal.open(Path(sys.argv[1]) / "small", "vc", now).state
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.perf_counter()
-book = Journal.open(Path(sys.argv[1]) / sys.argv[2], "vc", now).book
+state = Journal.open(Path(sys.argv[1]) / sys.argv[2], "vc", now).state
 took = time.perf_counter() - began
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-print(json.dumps({"open_s": took, "grown_mib": grown, "records": book.seq, "owed": len(book.originals)}))
+print(json.dumps({"open_s": took, "grown_mib": grown, "records": state.seq, "owed": len(state.originals)}))
 """
 
 _VERIFY = """
@@ -175,7 +175,7 @@ def _years(state_dir: Path, years: float) -> None:
     journal = Journal(store, "vc", lambda: moment + timedelta(seconds=next(ticks)))
     with closing(journal):
         for day in count():
-            since = journal.book.seq - journal.book.checkpoint
+            since = journal.state.seq - journal.state.checkpoint
             if day >= years * 365 and (years < 1 or since > CHECKPOINT_EVERY * 3 / 4):
                 break  # the years end where most is read: long after a checkpoint
             moment, ticks = datetime(2026, 1, 1, 20, tzinfo=UTC) + timedelta(days=day), iter(range(10**9))
@@ -193,13 +193,13 @@ def _night(journal: Journal, moment: datetime) -> None:
     ]
     inventory = _inventory(moment)
     evening = journal.begin("rotate night", night=night, policy="a policy of some lines\n" * 60)
-    Originals(journal).save(saved)
+    NightVms(journal).save(saved)
     _do(journal, evening, inventory, _evening(desktops, machines, night))
     journal.end(evening)
     morning = journal.begin("rotate day", policy="a policy of some lines\n" * 60)
     _do(journal, morning, inventory, _morning(desktops, machines))
     for each in saved:
-        Originals(journal).returned(each)
+        NightVms(journal).returned(each)
     journal.end(morning)
 
 

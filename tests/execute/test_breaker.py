@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import StepFailed
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.outcome import Report, Verdict
@@ -84,10 +84,10 @@ def test_a_checkpoint_keeps_the_count(night: Night) -> None:
         night.run(RunKind.NIGHT)
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick)
     try:
-        body = dump_book(journal.book)
-        kept = load_book("vc-uuid", Record(journal.book.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
+        body = dump_state(journal.state)
+        kept = load_state("vc-uuid", Record(journal.state.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
         assert kept is not None
-        assert kept.setbacks == journal.book.setbacks
+        assert kept.setbacks == journal.state.setbacks
         assert [told.failed for told in kept.setbacks.values()] == [1]
     finally:
         journal.close()

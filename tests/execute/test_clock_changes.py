@@ -57,7 +57,7 @@ class Cron:
 
     def nights(self) -> set[str]:
         journal = Journal(MemoryStore(self._store.read(0)), "vc-uuid", self.world.tick)
-        return {night for night, _ in journal.book.originals}
+        return {night for night, _ in journal.state.originals}
 
     def all_back(self) -> bool:
         return all(vm.power is PowerState.ON for vm in self.world.vms.values() if vm.name.startswith("desktop"))

@@ -15,10 +15,10 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
-from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record, text_of
 from gpuops.execute.journal.step_json import dump_step, load_step
-from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import LATE, Original, Role
@@ -148,10 +148,10 @@ def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal, tmp_path: Pat
 
 def test_vcenters_do_not_see_each_others_runs(journal: Journal, tmp_path: Path) -> None:
     journal.begin("rotate night")
-    Originals(journal).save([original("vm-1")])
+    NightVms(journal).save([original("vm-1")])
     other = Journal.open(tmp_path / "state", "vc-2", Ticking())
     assert other.open_runs(["rotate night"]) == ()
-    assert Originals(other).all() == ()
+    assert NightVms(other).all() == ()
     assert other.last_change() is None
     other.close()
 
@@ -161,16 +161,16 @@ def original(vm: str, night: str = "2026-11-20", host: str = "host-1") -> Origin
 
 
 def test_a_saved_original_is_never_overwritten(journal: Journal) -> None:
-    Originals(journal).save([original("vm-1", host="host-1")])
-    Originals(journal).save([original("vm-1", host="host-2"), original("vm-2", host="host-2")])
-    assert [(saved.vm, saved.host) for saved in Originals(journal).all()] == [("vm-1", "host-1"), ("vm-2", "host-2")]
+    NightVms(journal).save([original("vm-1", host="host-1")])
+    NightVms(journal).save([original("vm-1", host="host-2"), original("vm-2", host="host-2")])
+    assert [(saved.vm, saved.host) for saved in NightVms(journal).all()] == [("vm-1", "host-1"), ("vm-2", "host-2")]
 
 
 def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> None:
-    Originals(journal).save([original("vm-1"), original("vm-1", night="2026-11-21")])
-    Originals(journal).returned(original("vm-1"))
-    assert [saved.night for saved in Originals(journal).all()] == ["2026-11-21"]
-    assert [(saved.night, saved.returned) for saved in Originals(journal).all("2026-11-20")] == [
+    NightVms(journal).save([original("vm-1"), original("vm-1", night="2026-11-21")])
+    NightVms(journal).returned(original("vm-1"))
+    assert [saved.night for saved in NightVms(journal).all()] == ["2026-11-21"]
+    assert [(saved.night, saved.returned) for saved in NightVms(journal).all("2026-11-20")] == [
         ("2026-11-20", True),
         ("2026-11-21", False),
     ]
@@ -187,11 +187,11 @@ def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> Non
 )
 def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentState | None, taken: bool) -> None:
     run = journal.begin("rotate night", night="2026-11-20")
-    Originals(journal).save([original("vm-1"), original("vm-2")])
+    NightVms(journal).save([original("vm-1"), original("vm-2")])
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     if state is not None:
         journal.settled(op_id, state)
-    assert {saved.vm: saved.taken for saved in Originals(journal).all()} == {"vm-1": taken, "vm-2": False}
+    assert {saved.vm: saved.taken for saved in NightVms(journal).all()} == {"vm-1": taken, "vm-2": False}
 
 
 @pytest.mark.parametrize(("end", "unsure"), [(IntentState.UNKNOWN, True), (IntentState.DONE, False)])
@@ -199,15 +199,15 @@ def test_what_was_lost_may_still_come_for_ten_minutes(tmp_path: Path, end: Inten
     clock = Ticking()
     journal = Journal.open(tmp_path / "state", "vc-1", clock)
     run = journal.begin("rotate night", night="2026-11-20")
-    Originals(journal).save([original("vm-1")])
+    NightVms(journal).save([original("vm-1")])
     journal.settled(journal.intend(run, SuspendVm("vm-1"), small_world().snapshot()), end)
-    assert [saved.unsure for saved in Originals(journal).all()] == [unsure]
-    checkpoint = Record(journal.book.seq, "", Kind.CHECKPOINT, clock.now, dump_book(journal.book))
-    kept = load_book("vc-1", checkpoint)
+    assert [saved.unsure for saved in NightVms(journal).all()] == [unsure]
+    checkpoint = Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, dump_state(journal.state))
+    kept = load_state("vc-1", checkpoint)
     assert kept is not None
-    assert kept.lost == journal.book.lost
+    assert kept.lost == journal.state.lost
     clock.now += LATE
-    assert [saved.unsure for saved in Originals(journal).all()] == [False]
+    assert [saved.unsure for saved in NightVms(journal).all()] == [False]
     journal.close()
 
 
@@ -215,17 +215,17 @@ def test_when_a_desktop_was_suspended_is_kept_until_it_is_taken_anew(tmp_path: P
     clock = Ticking()
     journal = Journal.open(tmp_path / "state", "vc-1", clock)
     run = journal.begin("rotate night", night="2026-11-20")
-    Originals(journal).save([original("vm-1"), original("vm-2")])
+    NightVms(journal).save([original("vm-1"), original("vm-2")])
     for vm, moment in (("vm-1", clock.now), ("vm-2", None)):  # an older gpuops noted none
         op_id = journal.intend(run, SuspendVm(vm), small_world().snapshot())
         journal.settled(op_id, IntentState.DONE, suspended_at=moment)
-        assert [saved.suspended_at for saved in Originals(journal).all() if saved.vm == vm] == [moment]
-    body = json.loads(text_of(dump_book(journal.book)))
-    kept = load_book("vc-1", Record(journal.book.seq, "", Kind.CHECKPOINT, clock.now, body))
+        assert [saved.suspended_at for saved in NightVms(journal).all() if saved.vm == vm] == [moment]
+    body = json.loads(text_of(dump_state(journal.state)))
+    kept = load_state("vc-1", Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, body))
     assert kept is not None
-    assert kept.originals == journal.book.originals
+    assert kept.originals == journal.state.originals
     journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    assert {saved.suspended_at for saved in Originals(journal).all()} == {None}
+    assert {saved.suspended_at for saved in NightVms(journal).all()} == {None}
     journal.close()
 
 

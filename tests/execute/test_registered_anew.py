@@ -12,7 +12,7 @@ from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.rotation.abandon_vm import abandon_vm
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.exclusion import in_rotation
-from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
@@ -100,18 +100,18 @@ def test_what_was_lost_need_not_be_waited_for_once_it_was_undone(world: World, t
             journal.begin(RunKind.NIGHT, night=night), SuspendVm(old), SmallVcenter(world).inventory()
         )
         journal.settled(lost, IntentState.UNKNOWN)
-        assert set(journal.book.lost) == {(night, old)}
+        assert set(journal.state.lost) == {(night, old)}
         new = registered_anew(world, old)
         back = journal.intend(journal.begin(RunKind.DAY), ResumeVm(new), SmallVcenter(world).inventory())
         journal.settled(back, IntentState.DONE)
-        assert set(journal.book.lost) == set()
+        assert set(journal.state.lost) == set()
 
 
 def test_a_night_that_goes_on_saves_it_once_and_counts_it_as_taken(world: World, tmp_path: Path) -> None:
     new = cut_off(world, tmp_path)
     assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
-    mine = [each for each in Originals(journal).all() if each.uuid == world.vms[new].instance_uuid]
+    mine = [each for each in NightVms(journal).all() if each.uuid == world.vms[new].instance_uuid]
     journal.close()
     assert [each.taken for each in mine] == [True]
     suspends = [effect.step.vm for effect in effects(world, SuspendVm)]
@@ -133,12 +133,12 @@ def test_a_change_of_the_host_that_it_is_on_now_is_refused(world: World, tmp_pat
 def test_one_vm_of_two_nights_is_given_up_as_one(world: World, tmp_path: Path) -> None:
     new = cut_off(world, tmp_path)
     with site(world, tmp_path) as here, here.locked_journal("vc-uuid", alone=True) as journal:
-        [mine] = [each for each in Originals(journal).all() if each.uuid == world.vms[new].instance_uuid]
-        Originals(journal).save([replace(mine, night="2026-11-19", vm=new)])
+        [mine] = [each for each in NightVms(journal).all() if each.uuid == world.vms[new].instance_uuid]
+        NightVms(journal).save([replace(mine, night="2026-11-19", vm=new)])
     found = abandon_vm(site(world, tmp_path), mine.name, None, apply=True, consent=lambda found: None)
     assert found.applied
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
-    assert mine.name not in {each.name for each in Originals(journal).all()}
+    assert mine.name not in {each.name for each in NightVms(journal).all()}
     journal.close()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.book import Book
-from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.journal_state import JournalState
+from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.rotation.status import status
@@ -187,12 +187,12 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
         restored(night, "ml-01", "desktop-01", kill_at=4)
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick)
     try:
-        body = dump_book(journal.book)
-        book = load_book("vc-uuid", Record(journal.book.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
+        body = dump_state(journal.state)
+        state = load_state("vc-uuid", Record(journal.state.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
     finally:
         journal.close()
-    assert isinstance(book, Book)
-    assert [each.run.vms for each in book.runs.values()] == [("ml-01", "desktop-01")]
+    assert isinstance(state, JournalState)
+    assert [each.run.vms for each in state.runs.values()] == [("ml-01", "desktop-01")]
 
 
 @pytest.mark.parametrize("name", ["moid:vm-1", "uuid:50vm-1", "/dc/vm/desktop-01:a"])

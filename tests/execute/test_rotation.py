@@ -335,7 +335,7 @@ def test_a_vcenter_that_goes_away_leaves_a_night_that_resume_finishes(night: Nig
 
 
 def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_away(night: Night) -> None:
-    """It is waited for as long as it may hold up a lane, not until it is given up: half an hour is a user's morning."""
+    """It is waited for as long as it may hold up its host, not until it is given up half an hour later."""
     night.world.hung.add("vm-2")
 
     def killed(point: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, UsageError
 from gpuops.execute.journal import Journal
-from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation.next_night import preview, skip_next
 from gpuops.execute.rotation.status import status
@@ -98,10 +98,10 @@ def test_a_checkpoint_keeps_it_and_weeks_later_it_is_forgotten(night: Night) -> 
     skip(night)
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick)
     try:
-        body = dump_book(journal.book)
-        book = load_book("vc-uuid", Record(journal.book.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
-        assert book is not None
-        assert book.skips == {("small", "2026-11-20")}
+        body = dump_state(journal.state)
+        state = load_state("vc-uuid", Record(journal.state.seq, "", Kind.CHECKPOINT, night.world.tick(), body))
+        assert state is not None
+        assert state.skips == {("small", "2026-11-20")}
         night.world.now += timedelta(days=14)
         journal.end(journal.begin("rotate day"))
         assert journal.skipped("small") == frozenset()

@@ -247,7 +247,7 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
-    assert journal.book.takes["2026-11-20", "vm-91"] == 0
+    assert journal.state.takes["2026-11-20", "vm-91"] == 0
     assert journal.setbacks()["2026-11-20"].failed == 0, "nothing went wrong"
 
 
@@ -278,7 +278,7 @@ def test_what_vcenter_refused_just_before_it_went_away_did_not_happen(
     world._set_power("vm-91", PowerState.ON)
     assert journal.open_intents(night) == ()
     assert settle_open(VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), timeout_s=60) == ()
-    assert journal.book.takes["2026-11-20", "vm-91"] == 0
+    assert journal.state.takes["2026-11-20", "vm-91"] == 0
 
 
 def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World, journal: Journal) -> None:
@@ -325,7 +325,7 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
-    assert journal.book.takes["2026-11-20", "vm-91"] == 0
+    assert journal.state.takes["2026-11-20", "vm-91"] == 0
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_an_ml_vm_found_running_when_its_task_is_forgotten_is_whose_the_task_his
     assert foreseen.undone == (frozenset() if verdict is Verdict.DONE else {"vm-91"}), "a dry run says the same"
     [outcome] = settle_open(VmExecutor(vcenter, journal, night, world.snapshot()), timeout_s=60)
     assert outcome.verdict is verdict
-    assert journal.book.takes["2026-11-20", "vm-91"] == (verdict is Verdict.DONE)
+    assert journal.state.takes["2026-11-20", "vm-91"] == (verdict is Verdict.DONE)
 
 
 @pytest.mark.parametrize("somebody", [True, False], ids=["and somebody starts it", "and it comes up all the same"])
@@ -381,7 +381,7 @@ def test_whose_an_ml_vm_is_of_which_the_nights_own_start_failed(world: World, jo
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert outcome.verdict is (Verdict.ALREADY if somebody else Verdict.DONE)
-    assert journal.book.takes["2026-11-20", "vm-91"] == (not somebody)
+    assert journal.state.takes["2026-11-20", "vm-91"] == (not somebody)
 
 
 def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, journal: Journal) -> None:
@@ -401,7 +401,7 @@ def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, 
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, len(asked)) == (Verdict.DONE, 2)
-    assert journal.book.takes["2026-11-20", "vm-91"] == 1
+    assert journal.state.takes["2026-11-20", "vm-91"] == 1
 
 
 def test_one_failure_does_not_stop_the_others(do: Do, world: World) -> None:
@@ -752,10 +752,10 @@ def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) 
 def test_the_task_of_a_request_is_on_disk_as_soon_as_it_is_known(world: World, journal: Journal) -> None:
     run = journal.begin("test")
     executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT)
-    underway = executor.begin(SuspendVm("vm-1"))
-    assert isinstance(underway, StepInFlight)
+    in_flight = executor.begin(SuspendVm("vm-1"))
+    assert isinstance(in_flight, StepInFlight)
     [intent] = journal.open_intents(run)
-    assert (intent.state, intent.task) == (IntentState.SUBMITTED, underway.task and underway.task.ref)
+    assert (intent.state, intent.task) == (IntentState.SUBMITTED, in_flight.task and in_flight.task.ref)
 
 
 def test_resume_finds_an_effect_whose_task_vcenter_forgot(world: World, journal: Journal) -> None:

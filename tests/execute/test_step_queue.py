@@ -34,16 +34,16 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
     world.set("vm-1", datastores=("ds-2",))
     inventory = world.snapshot()
     queue = StepQueue(Plan(waves=(Wave("suspend", STEPS),)), limits)
-    sent = []
+    at_once = []
     while queue.unended:
         ready = queue.ready(inventory)
         for waiting in ready:
-            queue.launch(waiting, StepInFlight("op", waiting.step, TaskRef("task"), START))
-        sent.append(len(ready))
-        assert queue.ready(inventory) == [], "nothing more, until one of these has landed"
-        for flight in tuple(queue.flights):
-            queue.land(flight)
-    assert sent == numbers
+            queue.add_sent(waiting, StepInFlight("op", waiting.step, TaskRef("task"), START))
+        at_once.append(len(ready))
+        assert queue.ready(inventory) == [], "nothing more, until one of these has finished"
+        for sent in tuple(queue.sent):
+            queue.remove_sent(sent)
+    assert at_once == numbers
 
 
 def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
@@ -53,9 +53,9 @@ def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
     queue = StepQueue(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
     [marking] = queue.ready(inventory)
-    queue.launch(marking, StepInFlight("op", marker, TaskRef("task"), START))
+    queue.add_sent(marking, StepInFlight("op", marker, TaskRef("task"), START))
     assert queue.ready(inventory) == [], "the first waits for its marker, the second for the first"
-    queue.end(queue.land(queue.flights[0]))
+    queue.end(queue.remove_sent(queue.sent[0]))
     assert [waiting.step for waiting in queue.ready(inventory)] == [first, second]
 
 

@@ -134,7 +134,7 @@ def test_a_night_does_not_wait(watched: Watched) -> None:
 @pytest.mark.parametrize("refused", [LoginRefused("the password was changed"), NotTrusted("another certificate")])
 def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused: NotConnected) -> None:
     world, tries = watched.night.world, 0
-    patience = VcenterWait(None, world.tick, watched.pause, watched.said.append)
+    vcenter_wait = VcenterWait(None, world.tick, watched.pause, watched.said.append)
 
     def attempt() -> None:
         nonlocal tries
@@ -142,7 +142,7 @@ def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused
         raise VcenterUnreachable("nothing answers") if tries < 3 else refused
 
     with pytest.raises(type(refused)):
-        patience.reached(attempt)
+        vcenter_wait.reached(attempt)
     assert (tries, watched.pauses) == (3, [FIRST_S, 2 * FIRST_S])
 
 
@@ -166,10 +166,10 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
         if not next(answers):
             raise connection_error(target, error)
 
-    patience = VcenterWait(None, watched.night.world.tick, watched.pause, watched.said.append)
+    vcenter_wait = VcenterWait(None, watched.night.world.tick, watched.pause, watched.said.append)
     if waited_for:
-        patience.reached(attempt)
+        vcenter_wait.reached(attempt)
     else:
         with pytest.raises(NotConnected):
-            patience.reached(attempt)
+            vcenter_wait.reached(attempt)
     assert watched.pauses == ([FIRST_S] if waited_for else [])

@@ -149,7 +149,7 @@ class DirectVcenter:
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_drs(inventory))
 
-    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:

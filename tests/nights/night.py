@@ -20,8 +20,8 @@ from unittest.mock import patch
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
-from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation import rotation
 from gpuops.execute.rotation.abandon_vm import abandon_vm

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict

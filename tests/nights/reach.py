@@ -107,7 +107,7 @@ class Reach:
         """Where the VMs of the night are now, before something changes that."""
         if self.journal is None:
             return
-        seen = (self._world.changes, self.journal.book.seq)
+        seen = (self._world.changes, self.journal.state.seq)
         if seen == self._seen:
             return
         self._seen, injector = seen, self._world.injector

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.outcome import Report
 from gpuops.sim.core.ledger import Entry

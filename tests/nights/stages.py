@@ -44,7 +44,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "define_attribute": DEFINE,
     "create_vm": DEFINE,
     "clone_vm": DEFINE,
-    "adopt": ADOPT,
+    "find_task": ADOPT,
     "started_by_this_login": ADOPT,
     "wait": WAIT,
     "wait_for_power": WAIT,

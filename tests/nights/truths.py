@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import parse_marker

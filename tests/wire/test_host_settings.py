@@ -194,7 +194,7 @@ def test_the_intent_is_in_the_journal_before_it_is_sent(bench: Bench, mocker: An
     journal = Journal.look_into(bench.site.state_dir, bench.site.vcenter.uuid, wall_clock)
     assert journal is not None
     [run] = journal.open_runs(["setscheduler"])
-    [intended] = journal.book.runs[run.id].intents.values()
+    [intended] = journal.state.runs[run.id].intents.values()
     assert intended.step["ConfigureModule"]["after"] == AFTER
     assert intended.before["name"] == "esx-01.lab"
     journal.close()

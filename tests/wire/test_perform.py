@@ -234,7 +234,7 @@ def test_a_lost_reply_is_unknown_and_never_sent_again(bench: Bench, rule: Rule, 
     bench.server.world.injector.add(rule)
     with pytest.raises(OutcomeUnknown, match="ml-01: the reply was lost"):
         bench.submit(step)
-    task = bench.connection.adopt(step, since)
+    task = bench.connection.find_task(step, since)
     assert (task is not None) is happened
     if task is not None:
         [end] = bench.connection.wait([task], 600)
@@ -247,8 +247,8 @@ def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
     assert bench.perform(PowerOnVm(ref)) is None
     since = bench.connection.inventory().taken_at
     assert bench.perform(PowerOffVm(ref)) is None
-    assert bench.connection.adopt(PowerOnVm(ref), since) is None
-    assert bench.connection.adopt(PowerOffVm(ref), since) is not None
+    assert bench.connection.find_task(PowerOnVm(ref), since) is None
+    assert bench.connection.find_task(PowerOffVm(ref), since) is not None
 
 
 @pytest.mark.parametrize("hours", [1, -1])
@@ -257,7 +257,7 @@ def test_a_running_task_is_adopted_whatever_is_done_to_the_clock_of_vcenter(benc
     since = bench.inventory.taken_at
     world.skew = timedelta(hours=hours)
     task = bench.submit(step)
-    assert bench.connection.adopt(step, since) == task
+    assert bench.connection.find_task(step, since) == task
     assert bench.connection.inventory().taken_at >= since + timedelta(hours=hours)
 
 
@@ -268,12 +268,12 @@ def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> 
     stranger = replace(target_of(server), username="somebody@vsphere.local", password=Secret("else"))
     assert bench.perform(PowerOnVm(ref)) is None
     assert bench.perform(PowerOffVm(ref)) is None
-    own = bench.connection.adopt(PowerOnVm(ref), since)
+    own = bench.connection.find_task(PowerOnVm(ref), since)
     with Connection(stranger) as other:
         foreign = other.submit(PowerOnVm(ref), bench.inventory, "theirs")
         assert foreign is not None
-        assert bench.connection.adopt(PowerOnVm(ref), since) == own
-        found = [own, other.adopt(PowerOnVm(ref), since), other.adopt(PowerOffVm(ref), since)]
+        assert bench.connection.find_task(PowerOnVm(ref), since) == own
+        found = [own, other.find_task(PowerOnVm(ref), since), other.find_task(PowerOffVm(ref), since)]
         assert found[1] == foreign
         assert found[2] is not None, "better than to think that nothing runs"
         assert [task is not None and task.foreign for task in found] == [False, False, True]
@@ -287,15 +287,15 @@ def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Benc
     assert asked is not None
     [end] = bench.connection.wait([asked], 600)
     assert isinstance(end.error, OutcomeUnknown), "its object is gone"
-    assert bench.connection.adopt(step, since) == asked, "its work goes on"
+    assert bench.connection.find_task(step, since) == asked, "its work goes on"
     with world.lock:
         world.clock.advance(3600)
-    assert bench.connection.adopt(step, since) is None, "it has ended: the VM's state says how"
+    assert bench.connection.find_task(step, since) is None, "it has ended: the VM's state says how"
     assert bench.effects() == [("SuspendVM_Task", "vdi-01")]
 
 
 def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
-    assert bench.connection.adopt(SuspendVm("vm-424242"), bench.inventory.taken_at) is None
+    assert bench.connection.find_task(SuspendVm("vm-424242"), bench.inventory.taken_at) is None
     assert not bench.connection.started_by_this_login("vm-424242", bench.inventory.taken_at)
 
 
@@ -307,7 +307,7 @@ def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
     assert bench.perform(PowerOnVm(ref)) is None
     with server.world.lock:
         server.world.clock.advance(24 * 3600)
-    assert bench.connection.adopt(PowerOnVm(ref), before) is None, "its task is forgotten"
+    assert bench.connection.find_task(PowerOnVm(ref), before) is None, "its task is forgotten"
     since = bench.connection.inventory().taken_at
     assert bench.connection.started_by_this_login(ref, before)
     assert not bench.connection.started_by_this_login(ref, since), "that was an earlier night"

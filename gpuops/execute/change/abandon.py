@@ -90,7 +90,7 @@ class _Open:
 
     @classmethod
     def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _Open:
-        mine, order = journal.book.runs[run.id], load_order(run.order)
+        mine, order = journal.state.runs[run.id], load_order(run.order)
         ids = ids_now(order.uuids, mine.intents.values(), inventory)
         given_up = {ids.get(ref, ref) for ref in mine.given_up}
         history = history_of(intents_now(mine.intents.values(), ids), given_up)

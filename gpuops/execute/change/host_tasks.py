@@ -65,13 +65,13 @@ class HostTaskExecutor(HostExecutor[HostTask]):
     ) -> None:
         """`uuids`: those of the hosts of the change, by the id they had when it was begun."""
         super().__init__(vcenter, hosts, journal, run, inventory, lease=lease, passed_s=passed_s)
-        mine = journal.book.runs[run.id]
+        mine = journal.state.runs[run.id]
         self.ids = ids_now(uuids, mine.intents.values(), inventory)
         """The ids that hosts and VMs of the change have now, where the journal knows them by others."""
 
     def history(self) -> History:
         """What the journal says has happened so far in this run."""
-        mine = self.journal.book.runs[self.run.id]
+        mine = self.journal.state.runs[self.run.id]
         given_up = frozenset(self.ids.get(ref, ref) for ref in mine.given_up)
         return history_of(intents_now(mine.intents.values(), self.ids), given_up)
 
@@ -133,9 +133,9 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         """Has vCenter make the task."""
         return self.hosts.submit(step, self.inventory, op_id)
 
-    def adopt(self, step: HostTask, since: datetime) -> TaskRef | None:
+    def find_task(self, step: HostTask, since: datetime) -> TaskRef | None:
         """A task of this kind that runs on the host now, whoever asked for it."""
-        return self.hosts.adopt(step)
+        return self.hosts.find_task(step)
 
     def twice_is_once(self, step: HostTask, sent: Inventory) -> bool:
         """True: of a host without VMs nothing more is asked by the second request."""
@@ -162,7 +162,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     def _under_way(self, op_id: str, step: HostTask) -> StepInFlight[HostTask] | None:
         """The step as a run that was cut off left it; None = nothing is seen of it."""
-        task = self.hosts.adopt(step)
+        task = self.hosts.find_task(step)
         if task is None:
             self.look()
             if not self.is_done(step) and not self._goes_down(step):
@@ -195,7 +195,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
 
     def _open(self, step: HostTask) -> str | None:
         """The op id of this very step, if a run that was cut off intended it and nobody saw its end."""
-        mine, body = self.journal.book.runs[self.run.id], dump_step(step)
+        mine, body = self.journal.state.runs[self.run.id], dump_step(step)
         intents = [each for each in intents_now(mine.intents.values(), self.ids) if each.step == body]
         return intents[-1].op_id if intents and intents[-1].state in _OPEN else None
 

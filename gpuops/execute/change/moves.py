@@ -54,20 +54,20 @@ class JournalMove:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        move = RelocateVm(self.vm, self.target)
+        relocate = RelocateVm(self.vm, self.target)
         return (
-            (ShutDownGuest(self.vm, then_off=True), move, PowerOnVm(self.vm, self.target))
+            (ShutDownGuest(self.vm, then_off=True), relocate, PowerOnVm(self.vm, self.target))
             if self.powered_off
-            else (move,)
+            else (relocate,)
         )
 
     def is_done(self, vm: Vm) -> bool:
         return vm.host == self.target and vm.power is PowerState.ON
 
 
-def dump_moves(hops: Iterable[JournalMove]) -> str:
+def dump_moves(moves: Iterable[JournalMove]) -> str:
     """The moves as JSON."""
-    return json.dumps({"format": _FORMAT, "verb": VERB, "moves": [asdict(hop) for hop in hops]}, ensure_ascii=False)
+    return json.dumps({"format": _FORMAT, "verb": VERB, "moves": [asdict(move) for move in moves]}, ensure_ascii=False)
 
 
 def load_moves(text: str) -> tuple[JournalMove, ...] | None:
@@ -86,8 +86,8 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
 
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """
-    report, hops = _look(request, site)
-    if not apply or not report.plan.feasible or not hops:
+    report, moves = _look(request, site)
+    if not apply or not report.plan.feasible or not moves:
         return replace(report, applied=apply)
     consent(report)
     with site.locked_journal(report.before.vcenter, alone=True) as journal:
@@ -96,21 +96,21 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
         policy = last_policy(journal)
         policies = (policy,) if policy else ()
         with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
-            before, (report, hops) = report, _look(request, site)
-            if not report.plan.feasible or not hops:
+            before, (report, moves) = report, _look(request, site)
+            if not report.plan.feasible or not moves:
                 return replace(report, applied=True)
             if report.plan != before.plan:
                 consent(report)
-            run = journal.begin(CHANGE, order=dump_moves(hops))
-            return gone_on_with(run, hops, site, journal, lease.held, report)
+            run = journal.begin(CHANGE, order=dump_moves(moves))
+            return gone_on_with(run, moves, site, journal, lease.held, report)
 
 
 def gone_on_with(
-    run: Run, hops: tuple[JournalMove, ...], site: Site, journal: Journal, lease: HeldLease | None, report: Report
+    run: Run, moves: tuple[JournalMove, ...], site: Site, journal: Journal, lease: HeldLease | None, report: Report
 ) -> Report:
     """The moves that are left, one after another, until one is not as it was planned."""
     try:
-        outcomes = _MoveRun(run, site, journal, lease).all(hops)
+        outcomes = _MoveRun(run, site, journal, lease).all(moves)
     except NotConnected as lost:
         lost.then_finish("gpuops change resume")
         raise
@@ -120,22 +120,22 @@ def gone_on_with(
 
 def given_up(run: Run, site: Site, journal: Journal, lease: HeldLease | None, report: Report) -> Report:
     """The change ended; a VM that was shut down for its move runs again, where it is."""
-    hops = _MoveRun(run, site, journal, lease)
-    outcomes = hops.settled()
-    outcomes += hops.started_again()
+    moves = _MoveRun(run, site, journal, lease)
+    outcomes = moves.settled()
+    outcomes += moves.started_again()
     journal.end(run)
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 
-def move_status(run: Run, hops: tuple[JournalMove, ...], inventory: Inventory, holder: str) -> ChangeStatus:
+def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, holder: str) -> ChangeStatus:
     """Which moves are done, by what vCenter shows."""
     found = [
         PartProgress(
-            hop.vm,
-            f"{hop.name} to {hop.target_name}",
-            "done" if (vm := inventory.vms.get(hop.vm)) is not None and hop.is_done(vm) else "to do",
+            move.vm,
+            f"{move.name} to {move.target_name}",
+            "done" if (vm := inventory.vms.get(move.vm)) is not None and move.is_done(vm) else "to do",
         )
-        for hop in hops
+        for move in moves
     ]
     return ChangeStatus(VERB, run.started, holder, tuple(found), noun="move")
 
@@ -143,21 +143,21 @@ def move_status(run: Run, hops: tuple[JournalMove, ...], inventory: Inventory, h
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
     found = request.planned(before, catalog_of(before))
-    hops = tuple(_hop(move) for move in found.moves)
-    waves = tuple(Wave(f"move {number}", hop.steps) for number, hop in enumerate(hops, 1))
-    plan = Plan(waves, because=() if hops else ("no move frees anything",), disruptive=bool(hops))
-    lacking = site.vcenter.lacking(_needed(hops)) if hops else {}
-    return Report(request, before, refused_without(plan, lacking, before)), hops
+    moves = tuple(_journal_move(move) for move in found.moves)
+    waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
+    plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))
+    lacking = site.vcenter.lacking(_needed(moves)) if moves else {}
+    return Report(request, before, refused_without(plan, lacking, before)), moves
 
 
-def _hop(move: PlannedMove) -> JournalMove:
+def _journal_move(move: PlannedMove) -> JournalMove:
     powered_off = move.way is MoveMethod.POWERED_OFF
     return JournalMove(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
 
 
-def _needed(hops: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
+def _needed(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
     """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
-    return {hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else HOT_MOVE for hop in hops}
+    return {move.vm: needed(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
 
 
 @dataclass(slots=True)
@@ -169,23 +169,23 @@ class _MoveRun:
     journal: Journal
     lease: HeldLease | None
 
-    def all(self, hops: tuple[JournalMove, ...]) -> list[Outcome]:
+    def all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
         outcomes, stopped, reason = self.settled(), self.stopped(), ""
-        for hop in hops:
+        for move in moves:
             inventory = self.site.vcenter.inventory()
-            vm = inventory.vms.get(hop.vm)
-            if vm is not None and hop.is_done(vm):
+            vm = inventory.vms.get(move.vm)
+            if vm is not None and move.is_done(vm):
                 continue
-            reason = reason or self._against(hop, vm, inventory, begun=hop.vm in stopped)
+            reason = reason or self._against(move, vm, inventory, begun=move.vm in stopped)
             if reason:
-                outcomes += [Outcome(step, Verdict.SKIPPED, reason) for step in hop.steps]
+                outcomes += [Outcome(step, Verdict.SKIPPED, reason) for step in move.steps]
                 continue
-            made = self.done(hop.steps, inventory)
+            made = self.done(move.steps, inventory)
             outcomes += made
             bad = next((each for each in made if each.verdict not in (Verdict.DONE, Verdict.ALREADY)), None)
             if bad is not None:
                 outcomes += self.started_again()
-                reason = f"{hop.name} was not moved; {AGAIN}"
+                reason = f"{move.name} was not moved; {AGAIN}"
         return outcomes
 
     def started_again(self) -> list[Outcome]:
@@ -201,7 +201,7 @@ class _MoveRun:
 
     def stopped(self) -> frozenset[str]:
         """VMs that this run has shut down for their move."""
-        taken = history_of(self.journal.book.runs[self.run.id].intents.values()).taken
+        taken = history_of(self.journal.state.runs[self.run.id].intents.values()).taken
         return frozenset(each.vm for vms in taken.values() for each in vms.values() if each.stopped)
 
     def done(self, steps: tuple[Step, ...], inventory: Inventory) -> list[Outcome]:
@@ -209,16 +209,16 @@ class _MoveRun:
         waves = tuple(Wave("move", (step,)) for step in steps)
         return list(execute(Plan(waves), self._executor(inventory), Limits(), self.site.progress))
 
-    def _against(self, hop: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
+    def _against(self, move: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
         """Why the move must not be made now; empty = it is as it was planned, or was begun and must be finished."""
         if vm is None:
-            return f"{hop.name} is gone from vCenter; {AGAIN}"
+            return f"{move.name} is gone from vCenter; {AGAIN}"
         if begun and vm.power is PowerState.OFF:
             return ""
-        if vm.host != hop.source or vm.power is not PowerState.ON:
-            return f"{hop.name} is not where it was any more, or does not run; {AGAIN}"
-        if not admitted_moves([RelocateVm(hop.vm, hop.target)], inventory, catalog_of(inventory)):
-            return f"{hop.name}: {NO_ROOM}; {AGAIN}"
+        if vm.host != move.source or vm.power is not PowerState.ON:
+            return f"{move.name} is not where it was any more, or does not run; {AGAIN}"
+        if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory)):
+            return f"{move.name}: {NO_ROOM}; {AGAIN}"
         return ""
 
     def _executor(self, inventory: Inventory) -> VmExecutor:

@@ -100,11 +100,11 @@ def status(site: Site) -> ChangeStatus:
             return ChangeStatus(given_up=given_up)
         holder = rotating(site.state_dir, site.vcenter.uuid)
         at_it = str(holder) if holder is not None else ""
-        hops = moves.load_moves(run.order)
-        if hops is not None:
-            return replace(moves.move_status(run, hops, site.vcenter.inventory(), at_it), given_up=given_up)
+        planned_moves = moves.load_moves(run.order)
+        if planned_moves is not None:
+            return replace(moves.move_status(run, planned_moves, site.vcenter.inventory(), at_it), given_up=given_up)
         order = load_order(run.order)
-        mine = journal.book.runs[run.id]
+        mine = journal.state.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
     parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
     return ChangeStatus(order.verb, run.started, at_it, parts, given_up=given_up)
@@ -177,8 +177,8 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
         run = open_change(journal)
         if run is None:
             return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
-        hops, order = moves.load_moves(run.order), None
-        if hops is None:
+        planned_moves, order = moves.load_moves(run.order), None
+        if planned_moves is None:
             order = load_order(run.order)
         policy = last_policy(journal)
         lock = order.lock_vm if order is not None else policy.lock_vm if policy is not None else None
@@ -187,7 +187,7 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
                 finished = Report(None, before, Plan())
                 if giving_up:
                     return moves.given_up(run, site, journal, lease.held, finished)
-                return moves.gone_on_with(run, hops or (), site, journal, lease.held, finished)
+                return moves.gone_on_with(run, planned_moves or (), site, journal, lease.held, finished)
             host_rounds = _host_rounds(run, order, site, journal, lease.held, told)
             return _given_up(host_rounds, before) if giving_up else _gone_on_with(host_rounds)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlalchemy import Connection, select, text
 
 from gpuops.errors import UsageError
-from gpuops.execute.journal.book import Book
-from gpuops.execute.journal.book_json import FOLD, dump_book
 from gpuops.execute.journal.database import has_journal, heads_table, records_table
+from gpuops.execute.journal.journal_state import JournalState
+from gpuops.execute.journal.journal_state_json import FOLD, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
 from gpuops.execute.journal.stores import FILE_NAME, file_database, open_database
@@ -68,14 +68,14 @@ def _vcenters(connection: Connection) -> list[str]:
 
 
 def _chain(connection: Connection, vcenter: str) -> AuditedChain:
-    links, book = Chain(vcenter), Book(vcenter)
+    links, state = Chain(vcenter), JournalState(vcenter)
     good: list[Record] = []
     head, bad = f"0:{GENESIS}", ""
     try:
         end = head_of(connection, vcenter)
         for row in rows_of(connection, vcenter, 0):
             record = links.follow(row)
-            _take_in(book, record)
+            _take_in(state, record)
             good[1:] = [record]  # the first and the latest
             head = f"{links.seq}:{links.checksum}"
         links.ends_at(end.seq, end.checksum)
@@ -85,13 +85,13 @@ def _chain(connection: Connection, vcenter: str) -> AuditedChain:
     return AuditedChain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
 
 
-def _take_in(book: Book, record: Record) -> None:
+def _take_in(state: JournalState, record: Record) -> None:
     """Raises Broken for a record that says what cannot be, although its checksum fits."""
     try:
         if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
-            come_to = json.loads(text_of(dump_book(book)))
+            come_to = json.loads(text_of(dump_state(state)))
             if come_to != record.body:
                 raise Broken(record.seq, "the records before it come to something else than it says")
-        book.apply(record)
+        state.apply(record)
     except (KeyError, TypeError, ValueError) as error:
         raise Broken(record.seq, f"this version cannot read it: {error!r}") from error

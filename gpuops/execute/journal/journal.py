@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run, Saved
-from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.journal_state import DurationKey, Intended, IntentState, JournalState, Run, Saved
+from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.step_json import Recorded, dump_step, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
@@ -58,7 +58,7 @@ class Journal:
 
     def __init__(self, store: Store, vcenter: str, clock: Callable[[], datetime]) -> None:
         self._store = store
-        self._book: Book | None = None
+        self._state: JournalState | None = None
         self.vcenter = vcenter
         self.clock = clock
         self.hold: LockHold | None = None
@@ -108,36 +108,36 @@ class Journal:
     # what the records come to
 
     @property
-    def book(self) -> Book:
+    def state(self) -> JournalState:
         """What all records come to, those of other processes included."""
         try:
-            if self._book is None:
-                self._book = self._first_read()
+            if self._state is None:
+                self._state = self._first_read()
             else:
-                for record in self._store.read(self._book.seq):
-                    self._book.apply(record)
+                for record in self._store.read(self._state.seq):
+                    self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
             damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
             # half way it goes on by what it has read: its own run is in it
-            self._book = self._abandon(damaged, self._book or Book(self.vcenter))
-        return self._book
+            self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
+        return self._state
 
-    def _first_read(self) -> Book:
+    def _first_read(self) -> JournalState:
         records = self._store.read(None)
-        book = load_book(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None
-        if book is None and records and records[0].seq > 1:
+        state = load_state(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None
+        if state is None and records and records[0].seq > 1:
             records = self._store.read(0)
-        book = book or Book(self.vcenter)
+        state = state or JournalState(self.vcenter)
         for record in records:
-            if record.seq > book.seq:
-                book.apply(record)
-        return book
+            if record.seq > state.seq:
+                state.apply(record)
+        return state
 
-    def _abandon(self, damaged: StateDamaged, book: Book) -> Book:
+    def _abandon(self, damaged: StateDamaged, state: JournalState) -> JournalState:
         if not isinstance(self._store, FallbackStore):
             raise damaged
-        self._store.abandon(damaged, book.seq)
-        return book
+        self._store.abandon(damaged, state.seq)
+        return state
 
     # runs
 
@@ -176,31 +176,31 @@ class Journal:
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
-        book = self._append(lambda _: [(run.id, Kind.ENDED, {})])
-        if book.seq - book.checkpoint >= CHECKPOINT_EVERY:
-            self._append(lambda book: [("", Kind.CHECKPOINT, dump_book(book))])
+        state = self._append(lambda _: [(run.id, Kind.ENDED, {})])
+        if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
+            self._append(lambda state: [("", Kind.CHECKPOINT, dump_state(state))])
 
     def open_runs(self, kinds: Sequence[str]) -> tuple[Run, ...]:
         """Runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
-        found = [each.run for each in self.book.runs.values() if each.run.kind in kinds]
+        found = [each.run for each in self.state.runs.values() if each.run.kind in kinds]
         return tuple(sorted(found, key=lambda run: run.started))
 
     def last_policy(self, preferred: str) -> str | None:
         """The text of the policy that the last run of the preferred kind had; where there is none, of any kind."""
-        policies = self.book.policies
+        policies = self.state.policies
         return policies.get(preferred) or next(reversed(policies.values()), None)
 
     def last_change(self) -> datetime | None:
         """When a run on this vCenter last began, ended or was given an outcome."""
-        return self.book.changed
+        return self.state.changed
 
     def durations(self) -> Mapping[DurationKey, Sequence[float]]:
         """How long the latest steps took, in seconds, by kind of step, profiles of the VM and host."""
-        return {key: tuple(values) for key, values in self.book.durations.items()}
+        return {key: tuple(values) for key, values in self.state.durations.items()}
 
     def lease_number(self, lock_vm: str) -> int:
         """The highest number of a lease on the lock VM of this name that a run held; 0 = none did."""
-        return self.book.lease_numbers.get(lock_vm, 0)
+        return self.state.lease_numbers.get(lock_vm, 0)
 
     # intents
 
@@ -212,9 +212,9 @@ class Journal:
         what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _as_seen(step, before)}
         op_id = ""
 
-        def drafted(book: Book) -> list[Draft]:
+        def drafted(state: JournalState) -> list[Draft]:
             nonlocal op_id
-            mine = book.runs.get(run.id)
+            mine = state.runs.get(run.id)
             if mine is None:
                 raise Locked(
                     f"another gpuops has ended this {run.kind}: nothing more is sent",
@@ -255,14 +255,14 @@ class Journal:
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
         """Effects of the run on VMs whose end nobody saw, in order."""
-        mine = self.book.runs.get(run.id)
+        mine = self.state.runs.get(run.id)
         if mine is None:
             return ()
         try:
             found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
             return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
         except StateDamaged as damaged:
-            self._book = self._abandon(damaged, Book(self.vcenter))
+            self._state = self._abandon(damaged, JournalState(self.vcenter))
             return ()
 
     # originals
@@ -271,11 +271,11 @@ class Journal:
         """Keeps VMs as they were, for the night of this run; what is saved already stays as it was saved."""
         of = run.id if run is not None else ""
 
-        def new(book: Book) -> list[Draft]:
+        def new(state: JournalState) -> list[Draft]:
             return [
                 (of, Kind.ORIGINAL, each)
                 for each in originals
-                if book.key_of(each["night"], each["vm"], each["uuid"]) not in book.originals
+                if state.key_of(each["night"], each["vm"], each["uuid"]) not in state.originals
             ]
 
         self._append(new)
@@ -291,15 +291,15 @@ class Journal:
         `run`: the change whose they are. What of it stands in the journal already is not noted again.
         """
 
-        def new(book: Book) -> list[Draft]:
-            mine = book.runs.get(run.id) if run is not None else None
-            known = book.given_up.keys() if mine is None else mine.given_up
+        def new(state: JournalState) -> list[Draft]:
+            mine = state.runs.get(run.id) if run is not None else None
+            known = state.given_up.keys() if mine is None else mine.given_up
             drafts: list[Draft] = []
             for each in things:
                 if each.ref not in known:
                     drafts.append((run.id if run is not None else "", Kind.GIVEN_UP, _given_up(each, given_up=True)))
                 if run is None:
-                    held = [saved for saved in book.originals.values() if _is_held(saved, each)]
+                    held = [saved for saved in state.originals.values() if _is_held(saved, each)]
                     drafts += [("", Kind.RETURNED, {"night": saved.night, "vm": saved.vm}) for saved in held]
             return drafts
 
@@ -308,16 +308,16 @@ class Journal:
     def back(self, things: Sequence[GivenUp]) -> None:
         """Notes those that are back after all."""
 
-        def new(book: Book) -> list[Draft]:
+        def new(state: JournalState) -> list[Draft]:
             return [
-                ("", Kind.GIVEN_UP, _given_up(each, given_up=False)) for each in things if each.ref in book.given_up
+                ("", Kind.GIVEN_UP, _given_up(each, given_up=False)) for each in things if each.ref in state.given_up
             ]
 
         self._append(new)
 
     def given_up(self) -> tuple[GivenUp, ...]:
         """Hosts and VMs that a person gave up and that no run has seen back."""
-        return tuple(self.book.given_up.values())
+        return tuple(self.state.given_up.values())
 
     # nights
 
@@ -327,33 +327,33 @@ class Journal:
 
     def setbacks(self) -> Mapping[str, StepCounts]:
         """By night, how it went so far."""
-        return dict(self.book.setbacks)
+        return dict(self.state.setbacks)
 
     def over(self) -> frozenset[str]:
         """Nights whose return has begun."""
-        return frozenset(self.book.over)
+        return frozenset(self.state.over)
 
     def skipped(self, policy: str) -> frozenset[str]:
         """Nights of the policy of this name that are not to be taken."""
-        return frozenset(night for name, night in self.book.skips if name == policy)
+        return frozenset(night for name, night in self.state.skips if name == policy)
 
-    def _append(self, drafted: Callable[[Book], list[Draft]]) -> Book:
-        """Appends what is drafted on the book; when somebody else was first, drafts anew on what they wrote."""
-        book = self._book or self.book
+    def _append(self, drafted: Callable[[JournalState], list[Draft]]) -> JournalState:
+        """Appends what is drafted on the latest state; when somebody else was first, drafts anew on what they wrote."""
+        state = self._state or self.state
         for _ in range(TRIES):
             at = self.clock()
-            drafts = drafted(book)
+            drafts = drafted(state)
             if not drafts:
-                return book
-            records = [Record(seq, run, kind, at, body) for seq, (run, kind, body) in enumerate(drafts, book.seq + 1)]
+                return state
+            records = [Record(seq, run, kind, at, body) for seq, (run, kind, body) in enumerate(drafts, state.seq + 1)]
             try:
                 self._store.append(records)
             except Overtaken:
-                book = self.book
+                state = self.state
                 continue
             for record in records:
-                book.apply(record)
-            return book
+                state.apply(record)
+            return state
         raise StateDamaged(
             f"the journal did not take a record in {TRIES} tries", hint="gpuops rotate audit verify shows why"
         )

@@ -13,7 +13,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
@@ -43,7 +43,7 @@ def abandon_vm(
     with site.locked_journal(inventory.vcenter, alone=True) as journal:
         found, marked = _found(journal, name, inventory, policy, site.clock())
         if marked is not None:
-            Originals(journal).adopt(marked)
+            NightVms(journal).save_marked(marked)
         journal.give_up(found.things)
         note_returned(journal, inventory)
         return replace(found, applied=True)
@@ -53,7 +53,7 @@ def _found(
     journal: Journal | None, name: str, inventory: Inventory, policy: Policy | None, now: datetime
 ) -> tuple[Abandonment, Original | None]:
     """What is meant, as the journal has it now; with it what its marker alone tells of it. Raises Refused."""
-    held = Originals(journal).all(returned=True) if journal is not None else ()
+    held = NightVms(journal).all(returned=True) if journal is not None else ()
     meant = [each for each in held if _is_called(each, name, inventory)]
     still = [each for each in meant if not each.returned]
     if still:
@@ -61,7 +61,7 @@ def _found(
             raise Refused(f"{name}: several VMs of nights are called so", hint="moid:ID names one; " + STATUS)
         return _abandonment(still[-1], inventory, now, ""), None
     if journal is not None and (before := next((each for each in meant if each.given_up), None)) is not None:
-        given = journal.book.given_up[before.vm]
+        given = journal.state.given_up[before.vm]
         return Abandonment((given,), (f"it was given up at {given.at:%Y-%m-%d %H:%M %Z}",), already=True), None
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:

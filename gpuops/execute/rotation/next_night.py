@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from gpuops.execute.runs.nights import Originals, known_originals, remembered_policy
+from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.bounds import Skip, next_to_take
@@ -35,7 +35,7 @@ def skip_next(policy: Policy, site: Site, *, skipped: bool) -> Skip:
     with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
         now = site.clock()
         tonight = policy.night_at(now)
-        night = next_to_take(policy, Originals(journal).all(tonight.id if tonight else None), now)
+        night = next_to_take(policy, NightVms(journal).all(tonight.id if tonight else None), now)
         was = night.id in journal.skipped(policy.name)
         if was is not skipped:
             journal.skip(policy.name, night.id, skipped=skipped)

@@ -145,7 +145,7 @@ def _waiting_for_vcenter(turned: Callable[[], Report], policy: Policy, site: Sit
         journal.alive()
         site.pause(seconds)
 
-    patience = VcenterWait(policy, site.clock, pause, site.say)
+    vcenter_wait = VcenterWait(policy, site.clock, pause, site.say)
     watching, so_far = site.progress, list[Outcome]()
     before_it_went: tuple[Outcome, ...] = ()
 
@@ -158,7 +158,7 @@ def _waiting_for_vcenter(turned: Callable[[], Report], policy: Policy, site: Sit
         try:
             report = turned()
         except NotConnected as away:
-            patience.until_back(away, site.vcenter.inventory)
+            vcenter_wait.until_back(away, site.vcenter.inventory)
             before_it_went = tuple(so_far)
         else:
             site.progress = watching

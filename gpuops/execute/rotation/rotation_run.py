@@ -10,7 +10,7 @@ from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateD
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import Originals, known_originals
+from gpuops.execute.runs.nights import NightVms, known_originals
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
@@ -161,7 +161,7 @@ class RotationRun:
         if self.markers_alone or journal is None:
             return ()
         if self.kind is not RunKind.NIGHT:
-            return Originals(journal).all(returned=True)  # what it knows to be back is no other machine's
+            return NightVms(journal).all(returned=True)  # what it knows to be back is no other machine's
         return known_originals(journal, self.policy, self.now)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
@@ -236,7 +236,7 @@ class RotationRun:
 
     def _taken(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
         """The desktops (refs) that earlier runs of this night have taken."""
-        tonight = Originals(journal).all(run.night)
+        tonight = NightVms(journal).all(run.night)
         taken = [each for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML]
         return frozenset(vm.ref for each in taken for vm in vms_of(each, inventory))
 
@@ -260,7 +260,7 @@ class RotationRun:
             leases=self.leases.numbered if self.leases is not None else (),
         )
         if isinstance(request, RotateNight):
-            Originals(journal).save(request.saved(report.plan, report.before, self.now), run)
+            NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)
         return run
 
     @property
@@ -275,12 +275,12 @@ class RotationRun:
         One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
         night lets it go.
         """
-        originals = Originals(journal).all()
+        originals = NightVms(journal).all()
         if self.kind is RunKind.NIGHT:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
-                    Originals(journal).returned(original)
+                    NightVms(journal).returned(original)
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         seen |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
@@ -289,7 +289,7 @@ class RotationRun:
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
             if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
-                Originals(journal).returned(original)
+                NightVms(journal).returned(original)
         note_returned(journal, after)
         return after
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, ROTATION_RUNS
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
@@ -43,7 +43,7 @@ def no_rotation_open(journal: Journal | None) -> None:
 def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Inventory) -> Iterator[Rejection]:
     """A refusal for each VM of these hosts that a night has taken and no morning has returned."""
     wanted = set(hosts)
-    for original in Originals(journal).all() if journal is not None else ():
+    for original in NightVms(journal).all() if journal is not None else ():
         there = wanted.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
         for host in sorted(there) if original.taken else ():
             hint = "gpuops rotate day brings it back; change the host then"

@@ -14,7 +14,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import LATE, Original, Policy
 
 
-class Originals:
+class NightVms:
     """The originals in a journal, of its vCenter."""
 
     def __init__(self, journal: Journal) -> None:
@@ -27,7 +27,7 @@ class Originals:
         """
         self._journal.save([_body(original) for original in originals], run)
 
-    def adopt(self, original: Original) -> None:
+    def save_marked(self, original: Original) -> None:
         """Keeps a VM that its marker alone says was taken."""
         self._journal.save([{**_body(original), "taken": True}])
 
@@ -40,7 +40,7 @@ class Originals:
 
         `returned`: those of every night, as far as they are remembered.
         """
-        book, now = self._journal.book, self._journal.clock()
+        state, now = self._journal.state, self._journal.clock()
         found = [
             Original(
                 night=saved.night,
@@ -51,17 +51,17 @@ class Originals:
                 host=saved.host,
                 profiles=saved.profiles,
                 # An effect that failed for certain did not take the VM; any other intent may have.
-                taken=book.takes.get(key, 0) > 0,
+                taken=state.takes.get(key, 0) > 0,
                 stopped=saved.stopped,
                 returned=saved.returned is not None,
                 drs=saved.drs,
                 suspended_at=saved.suspended_at,
-                unsure=key in book.lost and now - book.lost[key] < LATE,
+                unsure=key in state.lost and now - state.lost[key] < LATE,
                 policy=_parsed(saved.policy) if saved.policy else None,
-                leases=frozenset(book.leases.get(saved.night, ())),
-                given_up=saved.returned is not None and saved.vm in book.given_up,
+                leases=frozenset(state.leases.get(saved.night, ())),
+                given_up=saved.returned is not None and saved.vm in state.given_up,
             )
-            for key, saved in book.originals.items()
+            for key, saved in state.originals.items()
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))
@@ -91,7 +91,7 @@ def _parsed(text: str) -> Policy | None:
 
 def policies_of(journal: Journal | None) -> tuple[Policy, ...]:
     """The policies of the nights that are not over."""
-    found = Originals(journal).all() if journal is not None else ()
+    found = NightVms(journal).all() if journal is not None else ()
     return tuple(dict.fromkeys(each.policy for each in found if each.policy is not None))
 
 
@@ -101,14 +101,14 @@ def lock_vms_of(journal: Journal | None) -> frozenset[str]:
     if journal is None:
         return frozenset()
     named = {policy.lock_vm for policy in policies_of(journal) if policy.lock_vm is not None}
-    return frozenset(named.union(journal.book.lease_numbers))
+    return frozenset(named.union(journal.state.lease_numbers))
 
 
 def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
     """What the journal knows of nights that are not over, and of the one that is now; nothing without a journal."""
     if journal is None:
         return ()
-    return Originals(journal).all(policy.night(now) if policy.windows else None)
+    return NightVms(journal).all(policy.night(now) if policy.windows else None)
 
 
 def last_policy(journal: Journal | None) -> Policy | None:

@@ -73,8 +73,8 @@ class ShelledHosts:
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         return self._hosts.submit(step, inventory, op_id)
 
-    def adopt(self, step: HostTask) -> TaskRef | None:
-        return self._hosts.adopt(step)
+    def find_task(self, step: HostTask) -> TaskRef | None:
+        return self._hosts.find_task(step)
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
         return self._hosts.wait_for_boot(since, timeout_s)

@@ -40,7 +40,7 @@ class Hosts(Protocol):
         """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
         ...
 
-    def adopt(self, step: HostTask) -> TaskRef | None:
+    def find_task(self, step: HostTask) -> TaskRef | None:
         """A task of this kind that runs on the step's host now, whoever asked for it; None = there is none."""
         ...
 
@@ -146,7 +146,7 @@ class Vcenter(Protocol):
         """The task that makes a VM from a template. Raises OutcomeUnknown when the reply was lost."""
         ...
 
-    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
         kind; None = none found."""
         ...

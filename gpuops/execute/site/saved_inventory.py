@@ -38,7 +38,7 @@ class SavedHosts:
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         _refuse()
 
-    def adopt(self, step: HostTask) -> TaskRef | None:
+    def find_task(self, step: HostTask) -> TaskRef | None:
         return None
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
@@ -113,7 +113,7 @@ class SavedVcenter:
     def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         _refuse()
 
-    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         return None
 
     def started_by_this_login(self, vm: str, since: datetime) -> bool:

@@ -109,7 +109,7 @@ class SettingExecutor(HostExecutor[HostStep]):
         """Sets the host."""
         self.hosts.configure(step, self.inventory, op_id)
 
-    def adopt(self, step: HostStep, since: datetime) -> TaskRef | None:
+    def find_task(self, step: HostStep, since: datetime) -> TaskRef | None:
         """None: a setting has no task."""
         return None
 

@@ -68,7 +68,7 @@ class _Run:
         while self._queue.unended:
             self._executor.keep_lease()
             yield from self._send()
-            if self._queue.flights:
+            if self._queue.sent:
                 yield from self._wait()
             elif self._queue.rest_s:
                 self._rest(self._queue.rest_s)
@@ -85,18 +85,16 @@ class _Run:
                 yield self._ended(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
-        leaving = {
-            flight.step.vm for flight in self._queue.flights if isinstance(flight.step, SuspendVm | ShutDownGuest)
-        }
+        leaving = {sent.step.vm for sent in self._queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
         for waiting in batch:
             result = self._executor.begin(waiting.step, leaving)
             if isinstance(result, StepInFlight):
-                self._queue.launch(waiting, result)
+                self._queue.add_sent(waiting, result)
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
-                yield from self._landed(waiting, result)
+                yield from self._handle_end(waiting, result)
 
-    def _landed(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
+    def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
         """A step that came to an end, unless it is tried again or by other means."""
         step = waiting.step
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
@@ -117,9 +115,9 @@ class _Run:
         self._executor.look([waiting.step.vm])
         result = self._executor.begin(PowerOffVm(waiting.step.vm))
         if isinstance(result, StepInFlight):
-            self._queue.launch(waiting, result)
+            self._queue.add_sent(waiting, result)
         else:
-            yield from self._landed(waiting, result)
+            yield from self._handle_end(waiting, result)
 
     def _ended(self, outcome: Outcome) -> Outcome:
         # work that a guest did not keep is named, and keeps no desktop from coming back
@@ -130,11 +128,10 @@ class _Run:
     # waiting
 
     def _wait(self) -> Iterator[Outcome]:
-        """Lets time pass until a step ends, at most a slice; what ended, or has outlived its time, lands."""
-        flights = self._queue.flights
-        tasks = {flight.underway.task: flight for flight in flights if flight.underway.task is not None}
-        guests = [flight for flight in flights if flight.underway.task is None]
-        slice_s, began_s = min(SLICE_S, self._queue.patience_s), self._executor.passed_s()
+        """Lets time pass until a step ends, at most a slice; what ended, or has outlived its time, is handled."""
+        tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
+        guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
+        slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
         ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
@@ -144,14 +141,14 @@ class _Run:
         off = self._off(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
         self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
-        landed = [(tasks[end.task], end) for end in ends]
-        if landed or off:
-            self._executor.look([flight.step.vm for flight in (*(flight for flight, _ in landed), *off)])
-        for flight, end in landed:
-            yield from self._landed(self._queue.land(flight), self._executor.finish(flight.underway, end))
-        for flight in off:
-            done = self._executor.settle(flight.underway.op_id, Outcome(flight.step, Verdict.DONE))
-            yield from self._landed(self._queue.land(flight), done)
+        finished = [(tasks[end.task], end) for end in ends]
+        if finished or off:
+            self._executor.look([sent.step.vm for sent in (*(sent for sent, _ in finished), *off)])
+        for sent, end in finished:
+            yield from self._handle_end(self._queue.remove_sent(sent), self._executor.finish(sent.in_flight, end))
+        for sent in off:
+            done = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
+            yield from self._handle_end(self._queue.remove_sent(sent), done)
         yield from self._overdue()
 
     def _off(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
@@ -162,17 +159,17 @@ class _Run:
         return [guest for guest in guests if guest.step.vm in off]
 
     def _overdue(self) -> Iterator[Outcome]:
-        for flight in self._queue.overdue():
-            waiting, step = self._queue.land(flight), flight.underway.step
+        for sent in self._queue.overdue():
+            waiting, step = self._queue.remove_sent(sent), sent.in_flight.step
             late: Outcome
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
             elif isinstance(step, RunInGuest):
                 late = Outcome(step, Verdict.FAILED, f"its program still runs after {step.limit_s} s: not waited for")
             else:
-                task = flight.underway.task.ref if flight.underway.task else "its task"
+                task = sent.in_flight.task.ref if sent.in_flight.task else "its task"
                 late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
-            yield from self._landed(waiting, self._executor.settle(flight.underway.op_id, late))
+            yield from self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, late))
 
     def _rest(self, seconds: float) -> None:
         """Nothing is in flight, and what is left rests before its next try: until then, or until it need not."""

@@ -52,9 +52,9 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     if without:
         executor.look_before([intent.step for intent in without])
         settled = {intent.op_id: _by_state(executor, intent) for intent in without}
-    flight = [task for task in tasks.values() if task is not None]
-    ends = {end.task: end for end in executor.vcenter.wait(flight, timeout_s)} if flight else {}
-    if flight:
+    running = [task for task in tasks.values() if task is not None]
+    ends = {end.task: end for end in executor.vcenter.wait(running, timeout_s)} if running else {}
+    if running:
         executor.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
         task = tasks[intent.op_id]
@@ -62,8 +62,8 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
             late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
             settled[intent.op_id] = executor.settle(intent.op_id, late)
         elif task is not None:
-            underway = StepInFlight(intent.op_id, intent.step, task, intent.seen)
-            settled[intent.op_id] = executor.finish(underway, ends[task])
+            in_flight = StepInFlight(intent.op_id, intent.step, task, intent.seen)
+            settled[intent.op_id] = executor.finish(in_flight, ends[task])
     return tuple(settled[intent.op_id] for intent in intents)
 
 
@@ -101,7 +101,7 @@ def settle_in_snapshot(
                 undone.add(step.vm)
                 notes.append(f"{vm.name}: somebody else started it")
             continue
-        task = TaskRef(intent.task) if intent.task is not None else vcenter.adopt(step, intent.seen)
+        task = TaskRef(intent.task) if intent.task is not None else vcenter.find_task(step, intent.seen)
         if task is not None and any(each.ref == task.ref for each in vm.tasks):
             alone = tuple(each for each in vm.tasks if each.ref != task.ref)
             inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
@@ -134,7 +134,7 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
         return None
     if intent.task is not None:
         return TaskRef(intent.task)
-    return executor.vcenter.adopt(intent.step, intent.seen)
+    return executor.vcenter.find_task(intent.step, intent.seen)
 
 
 def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:

@@ -98,7 +98,7 @@ class StepExecutor(ABC, Generic[Kind]):
         """The task of the request; None = it has none. Raises OutcomeUnknown when the reply was lost."""
 
     @abstractmethod
-    def adopt(self, step: Kind, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Kind, since: datetime) -> TaskRef | None:
         """The task of a request whose reply was lost; None = none is found."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class StepExecutor(ABC, Generic[Kind]):
         """Whether no earlier request may have arrived, for a step that somebody else may ask for just before."""
         return False
 
-    def is_by_others(self, underway: StepInFlight[Kind], error: GpuopsError | None) -> bool:
+    def is_by_others(self, in_flight: StepInFlight[Kind], error: GpuopsError | None) -> bool:
         """Whether what came about is not what was asked for here, by the end of its task."""
         return False
 
@@ -179,19 +179,19 @@ class StepExecutor(ABC, Generic[Kind]):
             raise
         except GpuopsError as refused:
             # a second request may be refused because the first arrived after all, and is at work
-            late = self.adopt(step, since) if first is not None else None
+            late = self.find_task(step, since) if first is not None else None
             if late is None:
                 self._look_after_refusal(op_id, step, refused)
                 return self.judge(op_id, step, since, refused, by_others=self.is_the_only_request(op_id, step))
             task = late
         if task is not None:
-            return self._underway(op_id, step, task, since)
+            return self._in_flight(op_id, step, task, since)
         if self.ends_later(step):
             return StepInFlight(op_id, step, None, since)
         self.read_back(step)
         return self.judge(op_id, step, since)
 
-    def _underway(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
+    def _in_flight(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
         """The step, now that its task is known; of one that somebody else asked for the journal does not call it its
         own."""
         if not task.foreign:
@@ -213,9 +213,9 @@ class StepExecutor(ABC, Generic[Kind]):
 
         `sent` is the snapshot that the request went by.
         """
-        task = self.adopt(step, sent.taken_at)
+        task = self.find_task(step, sent.taken_at)
         if task is not None:
-            return self._underway(op_id, step, task, sent.taken_at)
+            return self._in_flight(op_id, step, task, sent.taken_at)
         self.read_back(step)
         if self.is_done(step):
             return self.found_done(op_id, step, sent.taken_at, "the reply was lost; found done")
@@ -239,10 +239,12 @@ class StepExecutor(ABC, Generic[Kind]):
         """The end of a step whose reply was lost, and whose request may still arrive."""
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, trouble=Trouble.LOST))
 
-    def finish(self, underway: StepInFlight[Kind], end: TaskEnd) -> Outcome[Kind]:
+    def finish(self, in_flight: StepInFlight[Kind], end: TaskEnd) -> Outcome[Kind]:
         """What became of a step whose task ended. Needs a look after the end."""
-        by_others = self.is_by_others(underway, end.error)
-        return self.judge(underway.op_id, underway.step, underway.since, end.error, end.duration_s, by_others=by_others)
+        by_others = self.is_by_others(in_flight, end.error)
+        return self.judge(
+            in_flight.op_id, in_flight.step, in_flight.since, end.error, end.duration_s, by_others=by_others
+        )
 
     def found_done(
         self, op_id: str, step: Kind, since: datetime, reason: str, duration_s: float | None = None

@@ -31,9 +31,9 @@ from gpuops.plan.core.steps import (
 )
 
 HUNG_S: Final = 300.0
-"""A step of the way back that takes longer holds nobody up any more: neither its host's lane nor a place in flight."""
+"""A step of the way back that takes longer holds nobody up: neither steps of its host nor a place in flight."""
 
-# Named once: each step that waits is asked for all of these whenever one lands.
+# Named once: each step that waits is asked for all of these whenever one ends.
 _BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs)
 _TO_A_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
 _OF_MEMORY: Final = (SuspendVm, ResumeVm)
@@ -59,7 +59,7 @@ class SentStep:
     """A step that was sent: for `waiting`, or in its place."""
 
     waiting: WaitingStep
-    underway: StepInFlight
+    in_flight: StepInFlight
     limit_s: float
     returning: bool = False
     waited_s: float = 0.0
@@ -72,7 +72,7 @@ class SentStep:
     def hung(self) -> bool:
         """Whether nothing waits for it any more; what takes is waited for until its time is up."""
         back = (ResumeVm, PowerOffVm, *((PowerOnVm, SetVmDrs) if self.returning else ()))
-        return self.waited_s >= HUNG_S and isinstance(self.underway.step, back)
+        return self.waited_s >= HUNG_S and isinstance(self.in_flight.step, back)
 
 
 class _Starts:
@@ -105,11 +105,11 @@ class StepQueue:
         self._returning = returning
         steps = ((wave, step) for wave, each in enumerate(plan.waves) for step in each.steps)
         self.waiting = [WaitingStep(wave, number, step) for number, (wave, step) in enumerate(steps)]
-        self.flights: list[SentStep] = []
+        self.sent: list[SentStep] = []
 
     @property
     def unended(self) -> bool:
-        return bool(self.waiting or self.flights)
+        return bool(self.waiting or self.sent)
 
     @property
     def rest_s(self) -> float:
@@ -117,26 +117,26 @@ class StepQueue:
         return min((waiting.rest_s for waiting in self.waiting if waiting.rest_s), default=0.0)
 
     @property
-    def patience_s(self) -> float:
+    def next_due_s(self) -> float:
         """How long until the first of those in flight has outlived its time, or one that rests is ready."""
-        left = [flight.limit_s - flight.waited_s for flight in self.flights]
+        left = [sent.limit_s - sent.waited_s for sent in self.sent]
         resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
         return max(1.0, min((*left, *resting)))
 
     def ready(self, inventory: Inventory) -> list[WaitingStep]:
         """The next steps to send: so many in all, so many on one host, one on one VM."""
-        active = [flight for flight in self.flights if not flight.hung]
+        active = [sent for sent in self.sent if not sent.hung]
         places = self._limits.in_flight - len(active)
         if places <= 0:
             return []
-        busy_vms = {flight.step.vm for flight in self.flights}
+        busy_vms = {sent.step.vm for sent in self.sent}
         on_host, on_store = defaultdict[str | None, int](int), Counter[str]()
-        for flight in active:
-            on_host[_host(flight.step, inventory)] += 1
-            on_store.update(_stores(flight.step, inventory))
-        first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
+        for sent in active:
+            on_host[_host(sent.step, inventory)] += 1
+            on_store.update(_stores(sent.step, inventory))
+        first = self._first_waves((*(sent.waiting for sent in active), *self.waiting), inventory)
         starts = _Starts(() if self._returning else self.waiting, inventory)
-        overridden = {_cluster(flight.step, inventory) for flight in active}
+        overridden = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
         for waiting in self.waiting:
             if len(ready) == places:
@@ -144,7 +144,7 @@ class StepQueue:
             host, vm = _host(waiting.step, inventory), waiting.step.vm
             if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):
                 continue
-            earlier = any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory))
+            earlier = any(waiting.wave > first[ref] for ref in _waits_behind(waiting.step, inventory))
             if earlier or not starts.in_turn(waiting):
                 continue
             cluster = _cluster(waiting.step, inventory)
@@ -166,17 +166,17 @@ class StepQueue:
         """The earliest wave that has not ended, of each host and of each VM."""
         first: dict[str, int] = {}
         for waiting in unended:
-            for lane in _lanes(waiting.step, inventory):
-                if waiting.wave <= first.get(lane, waiting.wave):
-                    first[lane] = waiting.wave
+            for ref in _waits_behind(waiting.step, inventory):
+                if waiting.wave <= first.get(ref, waiting.wave):
+                    first[ref] = waiting.wave
         return first
 
-    def launch(self, waiting: WaitingStep, underway: StepInFlight) -> None:
+    def add_sent(self, waiting: WaitingStep, in_flight: StepInFlight) -> None:
         """It was sent."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
-        step = underway.step
-        self.flights.append(SentStep(waiting, underway, self._limit_s(step), self._returning))
+        step = in_flight.step
+        self.sent.append(SentStep(waiting, in_flight, self._limit_s(step), self._returning))
 
     def _limit_s(self, step: Step) -> float:
         match step:
@@ -187,10 +187,10 @@ class StepQueue:
             case _:
                 return self._limits.step_timeout_s
 
-    def land(self, flight: SentStep) -> WaitingStep:
+    def remove_sent(self, sent: SentStep) -> WaitingStep:
         """It is in flight no more; what it was sent for has not ended yet."""
-        self.flights.remove(flight)
-        return flight.waiting
+        self.sent.remove(sent)
+        return sent.waiting
 
     def again(self, waiting: WaitingStep, rest_s: float) -> None:
         """It is tried once more, after the others that wait, and not before it has rested."""
@@ -207,18 +207,18 @@ class StepQueue:
 
     def spend(self, seconds: float) -> None:
         """So much time has passed."""
-        for flight in self.flights:
-            flight.waited_s += seconds
+        for sent in self.sent:
+            sent.waited_s += seconds
         for waiting in self.waiting:
             waiting.rest_s = max(0.0, waiting.rest_s - seconds)
 
     def overdue(self) -> list[SentStep]:
         """Those in flight that have outlived their time."""
-        return [flight for flight in self.flights if flight.waited_s >= flight.limit_s]
+        return [sent for sent in self.sent if sent.waited_s >= sent.limit_s]
 
 
-def _lanes(step: Step, inventory: Inventory) -> tuple[str, ...]:
-    """What a step waits in line for: its VM, and its host unless that has nothing to do with it."""
+def _waits_behind(step: Step, inventory: Inventory) -> tuple[str, ...]:
+    """Whose earlier steps a step waits for: those of its VM, and of its host unless that has nothing to do with it."""
     host = None if isinstance(step, _BESIDE_ITS_HOST) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
 

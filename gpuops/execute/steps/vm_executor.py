@@ -209,9 +209,9 @@ class VmExecutor(StepExecutor[Step]):
             lease.sends()
         return self.vcenter.submit(as_it_is_now(step, self.inventory), self.inventory, op_id)
 
-    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         """The step's own task, or somebody else's of its kind."""
-        return self.vcenter.adopt(step, since)
+        return self.vcenter.find_task(step, since)
 
     def ends_later(self, step: Step) -> bool:
         """A guest is asked to shut down, and takes its time."""
@@ -239,13 +239,13 @@ class VmExecutor(StepExecutor[Step]):
         before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
         return before.change_version if before else None, now.change_version if now else None
 
-    def is_by_others(self, underway: StepInFlight, error: GpuopsError | None) -> bool:
+    def is_by_others(self, in_flight: StepInFlight, error: GpuopsError | None) -> bool:
         """Whether a VM runs by a start that somebody else asked for: its task is theirs, or ours found it running."""
-        step, task = underway.step, underway.task
+        step, task = in_flight.step, in_flight.task
         if not isinstance(step, PowerOnVm):
             return False
         foreign = task is not None and task.foreign
-        return foreign or self._was_so_before(underway.op_id, step, error)
+        return foreign or self._was_so_before(in_flight.op_id, step, error)
 
     def found_done(
         self, op_id: str, step: Step, since: datetime, reason: str, duration_s: float | None = None

@@ -121,7 +121,7 @@ class HostConnection:
             raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it happened is not known yet")
         return TaskRef(str(task._moId))
 
-    def adopt(self, step: HostTask) -> TaskRef | None:
+    def find_task(self, step: HostTask) -> TaskRef | None:
         """A task of this kind that has not ended on the step's host; somebody else's leads to the same state.
 
         None = there is none, or the host is gone.

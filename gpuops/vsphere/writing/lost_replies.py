@@ -33,7 +33,7 @@ _MOST: Final = 1000
 """More tasks than one VM has unended at once, as recent ones, or in a night; ReadNextTasks takes no more."""
 
 
-def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
+def find_task(session: Session, step: Step, since: datetime) -> TaskRef | None:
     """The newest task of this kind that still runs, or was queued at `since` (by vCenter) or later.
 
     On the step's VM, or on the cluster that the step changes.

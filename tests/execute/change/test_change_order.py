@@ -32,8 +32,8 @@ ORDER = ChangeOrder(
 def test_what_is_written_is_read() -> None:
     assert load_order(dump_order(ORDER)) == ORDER
     assert load_order(dump_order(ORDER).replace('"mig"', '"another"')).mig == {}, "an earlier version did not ask"
-    hops = (JournalMove("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
-    assert load_moves(dump_moves(hops)) == hops
+    moves = (JournalMove("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
+    assert load_moves(dump_moves(moves)) == moves
     assert load_moves(dump_order(ORDER)) is None
 
 

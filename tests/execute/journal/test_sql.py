@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Row, text
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.book import Book
-from gpuops.execute.journal.book_json import dump_book
 from gpuops.execute.journal.database import Database, sqlite_engine
+from gpuops.execute.journal.journal_state import JournalState
+from gpuops.execute.journal.journal_state_json import dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
 from gpuops.execute.journal.sql import Broken, Chain
 from gpuops.execute.journal.stores import FILE_NAME, look_into_store, open_database, open_store
@@ -32,7 +32,7 @@ def state(tmp_path: Path) -> Path:
     """Nine records; the fourth is a checkpoint."""
     with closing(open_store(tmp_path, "", "vc-1")) as store:
         for seq in range(1, 10):
-            kind, body = (Kind.CHECKPOINT, dump_book(Book("vc-1"))) if seq == 4 else (Kind.ENDED, {})
+            kind, body = (Kind.CHECKPOINT, dump_state(JournalState("vc-1"))) if seq == 4 else (Kind.ENDED, {})
             store.append([Record(seq, "r", kind, NOW + timedelta(seconds=seq), body)])
     return tmp_path
 

@@ -25,7 +25,7 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/settle.py",
         "gpuops/vsphere/writing/lost_replies.py",
     ),
-    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "store", "sql")),
+    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "journal_state", "record", "store", "sql")),
     "return": (
         f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
         f"{EXECUTE}/runs/nights.py", f"{EXECUTE}/rotation/rotation_run.py", f"{EXECUTE}/rotation/rotation.py",

@@ -1,4 +1,4 @@
-"""The book is a pure fold: in one go, record by record, or from any checkpoint, it comes to the same."""
+"""The state of a journal is a pure fold: in one go, record by record, or from any checkpoint, it comes to the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.execute.journal.book import DURATIONS_KEPT, KEPT_AFTER_RETURN, Book, DurationKey
-from gpuops.execute.journal.book_json import FOLD, dump_book, load_book
+from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, DurationKey, JournalState
+from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
@@ -47,14 +47,14 @@ class Writer:
         more = {"suspended": suspended_at.isoformat()} if suspended_at is not None else {}
         self.write(run, Kind.SETTLED, **body, **more)
 
-    def book(self) -> Book:
-        return fold(Book("vc-1"), self.records)
+    def state(self) -> JournalState:
+        return fold(JournalState("vc-1"), self.records)
 
 
-def fold(book: Book, records: list[Record]) -> Book:
+def fold(state: JournalState, records: list[Record]) -> JournalState:
     for record in records:
-        book.apply(record)
-    return book
+        state.apply(record)
+    return state
 
 
 RUNS, VMS = st.sampled_from(["r1", "r2"]), st.sampled_from(["vm-1", "vm-2"])
@@ -107,7 +107,7 @@ def play(acts: list[tuple[Any, ...]]) -> list[Record]:
                 open_intents -= {each for each in open_intents if each[0] == details[0]}
             case "save":
                 writer.save(*details)
-            case "intend" if details[0] in writer.book().runs:
+            case "intend" if details[0] in writer.state().runs:
                 writer.intend(*details)
                 open_intents.add(tuple(details[:2]))
             case "settle" if tuple(details[:2]) in open_intents:
@@ -123,19 +123,19 @@ def play(acts: list[tuple[Any, ...]]) -> list[Record]:
 
 @settings(max_examples=150)
 @given(st.lists(ACTS, max_size=25), st.integers(0, 25))
-def test_from_a_checkpoint_it_is_the_same_book(acts: list[tuple[Any, ...]], cut: int) -> None:
+def test_from_a_checkpoint_it_is_the_same_state(acts: list[tuple[Any, ...]], cut: int) -> None:
     records = play(acts)
-    whole = fold(Book("vc-1"), records)
-    half = fold(Book("vc-1"), records[:cut])
-    body = json.loads(json.dumps(dump_book(half)))
-    again = load_book("vc-1", Record(half.seq, "", Kind.CHECKPOINT, NOW, body))
+    whole = fold(JournalState("vc-1"), records)
+    half = fold(JournalState("vc-1"), records[:cut])
+    body = json.loads(json.dumps(dump_state(half)))
+    again = load_state("vc-1", Record(half.seq, "", Kind.CHECKPOINT, NOW, body))
     assert again is not None
-    assert dump_book(fold(again, records[cut:])) == dump_book(whole)
+    assert dump_state(fold(again, records[cut:])) == dump_state(whole)
 
 
 def test_a_checkpoint_of_another_fold_is_not_used() -> None:
-    body = {**dump_book(Book("vc-1")), "fold": FOLD + 1}
-    assert load_book("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body)) is None
+    body = {**dump_state(JournalState("vc-1")), "fold": FOLD + 1}
+    assert load_state("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body)) is None
 
 
 def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> None:
@@ -145,10 +145,10 @@ def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> N
     writer.write("", Kind.RETURNED, night="n1", vm="vm-1")
     writer.now += KEPT_AFTER_RETURN - HOUR
     writer.begin("r1")
-    assert {vm for _, vm in writer.book().originals} == {"vm-1", "vm-2"}
+    assert {vm for _, vm in writer.state().originals} == {"vm-1", "vm-2"}
     writer.now += timedelta(days=4000)
     writer.begin("r2")
-    assert {vm for _, vm in writer.book().originals} == {"vm-2"}
+    assert {vm for _, vm in writer.state().originals} == {"vm-2"}
 
 
 def started(outcome: str) -> Writer:
@@ -164,7 +164,7 @@ def started(outcome: str) -> Writer:
 
 def is_over(writer: Writer) -> bool:
     """Whether whoever starts it now is not the night."""
-    return writer.book().originals["n1", "vm-1"].stopped
+    return writer.state().originals["n1", "vm-1"].stopped
 
 
 @pytest.mark.parametrize("kind", ["rotate day", "rotate restore"])
@@ -203,7 +203,7 @@ def test_durations_are_kept_of_what_was_done_and_the_latest_alone() -> None:
         writer.settle("r1", number, "done", float(number))
     writer.intend("r1", 99, "vm-1", "ResumeVm")
     writer.settle("r1", 99, "failed", 99.0)
-    assert {key: list(values) for key, values in writer.book().durations.items()} == {
+    assert {key: list(values) for key, values in writer.state().durations.items()} == {
         DurationKey("SuspendVm", "a+b", "host-1"): [float(number) for number in range(3, DURATIONS_KEPT + 3)]
     }
 
@@ -218,7 +218,7 @@ def test_what_a_night_takes_in_its_second_run_is_owed_though_a_morning_between_h
     writer.begin("r1")
     writer.intend("r1", 1, "vm-1")
     writer.intend("r1", 2, "vm-2", "SetAttribute")
-    owed = {vm for (_, vm), saved in writer.book().originals.items() if saved.returned is None}
+    owed = {vm for (_, vm), saved in writer.state().originals.items() if saved.returned is None}
     assert owed == {"vm-1"}, "a marker takes nothing"
 
 
@@ -227,11 +227,11 @@ def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
     writer.begin("r1")
     writer.save("vm-1")
     writer.intend("r1", 1, "vm-1")
-    assert writer.book().takes == {("n1", "vm-1"): 1}
+    assert writer.state().takes == {("n1", "vm-1"): 1}
     writer.settle("r1", 1, "unknown")
-    assert writer.book().takes == {("n1", "vm-1"): 1}
+    assert writer.state().takes == {("n1", "vm-1"): 1}
     writer.settle("r1", 1, "failed")
-    assert writer.book().takes == {("n1", "vm-1"): 0}
+    assert writer.state().takes == {("n1", "vm-1"): 0}
 
 
 def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
@@ -242,12 +242,12 @@ def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
     writer.intend("r1", 1, "vm-1")
     writer.begin("r2", "rotate day", None)
     writer.intend("r2", 1, "vm-9", "ShutDownGuest")
-    assert writer.book().over == set()
+    assert writer.state().over == set()
     writer.intend("r2", 2, "vm-1", "ResumeVm")
     writer.settle("r2", 2, "unknown")
-    assert writer.book().over == {"n1"}
-    body = json.loads(json.dumps(dump_book(writer.book())))
-    kept = load_book("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body))
+    assert writer.state().over == {"n1"}
+    body = json.loads(json.dumps(dump_state(writer.state())))
+    kept = load_state("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body))
     assert kept is not None
     assert kept.over == {"n1"}
 
@@ -256,6 +256,6 @@ def test_the_last_policy_of_each_kind_is_known() -> None:
     writer = Writer()
     for run, kind, policy in (("r1", "rotate night", "a"), ("r2", "rotate day", "b"), ("r3", "attach", "")):
         writer.begin(run, kind, policy=policy)
-    assert list(writer.book().policies.items()) == [("rotate night", "a"), ("rotate day", "b")]
+    assert list(writer.state().policies.items()) == [("rotate night", "a"), ("rotate day", "b")]
     writer.begin("r4", "rotate night", policy="c")
-    assert list(writer.book().policies.items()) == [("rotate day", "b"), ("rotate night", "c")]
+    assert list(writer.state().policies.items()) == [("rotate day", "b"), ("rotate night", "c")]

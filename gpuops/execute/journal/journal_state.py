@@ -1,4 +1,4 @@
-"""What the records of a journal add up to. A pure fold, record by record; the same records make the same `Book`.
+"""What the records of a journal add up to: a pure fold, record by record; the same records make the same state.
 
 It stays small: a run that ended and a VM that came back are forgotten after a while, and of durations the latest few
 are kept. What is open or owed is never forgotten.
@@ -142,7 +142,7 @@ class DurationKey(NamedTuple):
     host: str
 
 
-class Book:
+class JournalState:
     """All that must be known to decide, of one vCenter. `apply` is its only way to change."""
 
     def __init__(self, vcenter: str) -> None:
@@ -398,8 +398,8 @@ def _is_of(intended: Intended, ref: str, uuid: str | None) -> bool:
 
 
 _STATES: Final = {state.value: state for state in IntentState}
-_EFFECTS: Final[Mapping[Kind, Callable[[Book, Record], None]]] = {
-    Kind.INTENT: Book._intent,
-    Kind.SUBMITTED: Book._submitted,
-    Kind.SETTLED: Book._settled,
+_EFFECTS: Final[Mapping[Kind, Callable[[JournalState, Record], None]]] = {
+    Kind.INTENT: JournalState._intent,
+    Kind.SUBMITTED: JournalState._submitted,
+    Kind.SETTLED: JournalState._settled,
 }

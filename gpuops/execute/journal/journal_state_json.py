@@ -1,4 +1,4 @@
-"""The book as JSON and back: the body of a checkpoint."""
+"""The state of a journal as JSON and back: the body of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
+from gpuops.execute.journal.journal_state import (
+    DURATIONS_KEPT,
+    DurationKey,
+    Intended,
+    IntentState,
+    JournalState,
+    OpenRun,
+    Run,
+    Saved,
+)
 from gpuops.execute.journal.record import Record
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
@@ -16,68 +25,71 @@ from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
 FOLD: Final = 13
-"""A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
+"""A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
-def dump_book(book: Book) -> dict[str, Any]:
-    """All of the book but its place, which is that of the record that carries this."""
-    texts = {text: number for number, text in enumerate(dict.fromkeys(each.policy for each in book.originals.values()))}
+def dump_state(state: JournalState) -> dict[str, Any]:
+    """All of the state but its place, which is that of the record that carries this."""
+    texts = {
+        text: number for number, text in enumerate(dict.fromkeys(each.policy for each in state.originals.values()))
+    }
     return {
         "fold": FOLD,
         "texts": list(texts),
-        "runs": [_dump_run(each) for each in book.runs.values()],
-        "policies": [[kind, text] for kind, text in book.policies.items()],
+        "runs": [_dump_run(each) for each in state.runs.values()],
+        "policies": [[kind, text] for kind, text in state.policies.items()],
         "originals": [
-            [*_dump_saved(saved), book.takes.get(key, 0), texts[saved.policy]] for key, saved in book.originals.items()
+            [*_dump_saved(saved), state.takes.get(key, 0), texts[saved.policy]]
+            for key, saved in state.originals.items()
         ],
-        "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
-        "lost": [[*key, at.isoformat()] for key, at in book.lost.items()],
-        "durations": [[*key, *values] for key, values in book.durations.items()],
-        "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
-        "over": sorted(book.over),
-        "lease_numbers": book.lease_numbers,
-        "leases": {night: sorted(held) for night, held in book.leases.items()},
-        "skips": sorted(book.skips),
-        "given_up": [_dump_given_up(each) for each in book.given_up.values()],
-        "changed": _moment(book.changed),
+        "takes": [[*key, count] for key, count in state.takes.items() if key not in state.originals],
+        "lost": [[*key, at.isoformat()] for key, at in state.lost.items()],
+        "durations": [[*key, *values] for key, values in state.durations.items()],
+        "setbacks": {night: asdict(told) for night, told in state.setbacks.items()},
+        "over": sorted(state.over),
+        "lease_numbers": state.lease_numbers,
+        "leases": {night: sorted(held) for night, held in state.leases.items()},
+        "skips": sorted(state.skips),
+        "given_up": [_dump_given_up(each) for each in state.given_up.values()],
+        "changed": _moment(state.changed),
     }
 
 
-def load_book(vcenter: str, record: Record) -> Book | None:
-    """The book as it was when this checkpoint was written; None = by another fold.
+def load_state(vcenter: str, record: Record) -> JournalState | None:
+    """The state as it was when this checkpoint was written; None = by another fold.
 
     Raises KeyError, ValueError or TypeError for a body that is none of ours.
     """
     body = record.body
     if body["fold"] != FOLD:
         return None
-    book = Book(vcenter)
-    book.seq = book.checkpoint = record.seq
-    book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
-    book.policies = dict(body["policies"])
+    state = JournalState(vcenter)
+    state.seq = state.checkpoint = record.seq
+    state.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
+    state.policies = dict(body["policies"])
     for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, stopped, *rest in body["originals"]:
         count, text = rest
         before = VmDrs(drs) if drs is not None else None
-        book.originals[night, vm] = Saved(
+        state.originals[night, vm] = Saved(
             night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
             body["texts"][text], _load_moment(suspended), stopped,
         )  # fmt: skip
         if count:
-            book.takes[night, vm] = count
-    book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
-    book.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
-    book.durations = {
+            state.takes[night, vm] = count
+    state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
+    state.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
+    state.durations = {
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]
     }
-    book.setbacks = {night: StepCounts(**told) for night, told in body["setbacks"].items()}
-    book.over = set(body["over"])
-    book.lease_numbers = dict(body["lease_numbers"])
-    book.leases = {night: set(held) for night, held in body["leases"].items()}
-    book.skips = {(policy, night) for policy, night in body["skips"]}
-    book.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
-    book.changed = _load_moment(body["changed"])
-    return book
+    state.setbacks = {night: StepCounts(**told) for night, told in body["setbacks"].items()}
+    state.over = set(body["over"])
+    state.lease_numbers = dict(body["lease_numbers"])
+    state.leases = {night: set(held) for night, held in body["leases"].items()}
+    state.skips = {(policy, night) for policy, night in body["skips"]}
+    state.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
+    state.changed = _load_moment(body["changed"])
+    return state
 
 
 def _dump_run(each: OpenRun) -> dict[str, Any]:
