@@ -71,7 +71,7 @@ def rotate(
         warned: dict[str, None] = {}
         """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
 
-        def turned() -> Report:
+        def run_once() -> Report:
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)
             leasing = (
@@ -91,7 +91,7 @@ def rotate(
             return replace(done, plan=plan, outcomes=(*settled, *done.outcomes), applied=True)
 
         report = (
-            _waiting_for_vcenter(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
+            _waiting_for_vcenter(run_once, _latest((*nights, obeyed), site), site, journal) if returning else run_once()
         )
         return _without_journal(report, journal)
 
@@ -138,7 +138,7 @@ def locked_out(holder: LockHolder, site: Site) -> Locked:
     return Locked(message, hint=holder_advice(holder, now))
 
 
-def _waiting_for_vcenter(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
+def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
     """What a return comes to that waits for a vCenter that is away, and then goes on as one that was cut off does."""
 
     def pause(seconds: float) -> None:
@@ -156,7 +156,7 @@ def _waiting_for_vcenter(turned: Callable[[], Report], policy: Policy, site: Sit
     site.progress = noted
     while True:
         try:
-            report = turned()
+            report = run_once()
         except NotConnected as away:
             vcenter_wait.until_back(away, site.vcenter.inventory)
             before_it_went = tuple(so_far)
