@@ -18,16 +18,13 @@ from gpuops.execute.journal.step_json import dump_step
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.host_executor import GONE, HostExecutor
-from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import EnterMaintenance, HostTask, RebootHost
 from gpuops.plan.hosts.change.in_force import task_satisfied
-
-SLICE_S: Final = 20.0
-"""How often the lease is looked after while something is waited for."""
 
 GRACE_S: Final = 60.0
 """A task ends by itself within the time it was given, and so much."""

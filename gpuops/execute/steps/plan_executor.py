@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpuops.errors import Trouble
-from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.execute.steps.step_queue import SentStep, StepQueue, WaitingStep
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.rotation import Limits
@@ -29,9 +29,6 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-
-SLICE_S: Final = 20.0
-"""The longest silent wait: how often the time of steps in flight is looked at."""
 
 BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
 """Before each new try of a step whose VM somebody else is at."""

@@ -26,6 +26,9 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step
 
+SLICE_S: Final = 20.0
+"""The longest silent wait: how often the lease, and the time of steps in flight, are looked at."""
+
 STARTED_BY_OTHERS: Final = "somebody else started it just before"
 
 STATES: Final = {
