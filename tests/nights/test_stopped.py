@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked, PartlyDone
-from gpuops.execute import hung_run
+from gpuops.execute.rotation import hung_run
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
