@@ -94,7 +94,7 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     """Status and inventory, which people type most, import what they show and not what nights are planned with."""
     code = (
         "import sys\nfrom gpuops import api\nfrom gpuops.cli import inventory, opening, rotate\n"
-        "from gpuops.execute import status\nfrom gpuops.report import fleet, inventory, rotation_status\n"
+        "from gpuops.execute.rotation import status\nfrom gpuops.report import fleet, inventory, rotation_status\n"
         "from gpuops.vsphere import connection\nfrom gpuops.hostshell import guest_ssh\nprint(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
