@@ -30,7 +30,7 @@ ORDINARY: Final = range(10_000, 14_000)
 """Seeds of the nights of a CI run that draw their trouble."""
 MOST: Final = 6000
 """Nights of a CI run that are aimed, at most: it ends when no pair is missing that can be aimed at."""
-SHORT: Final = 125
+SHORT: Final = 10
 """Pairs that may be short of it after all of these; RESULTS.md names them."""
 ROUND: Final = 100
 """Nights after which it is counted anew what is missing."""
