@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuops import api
 from gpuops.api import Site, offline, run
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import FILE_NAME, Journal
@@ -145,3 +147,19 @@ def test_a_saved_inventory_is_planned_on_and_never_changed(world: World) -> None
         assert report.plan.steps
         with pytest.raises(Refused, match="saved inventory"):
             site.vcenter.submit(PowerOffVm("vm-1"), replace(report.before), "op")
+
+
+def test_every_name_of_the_api_is_there_and_leads_where_type_checkers_look() -> None:
+    assert [name for name in api.__all__ if not hasattr(api, name)] == []
+    assert not hasattr(api, "rotate_everything")
+    tree = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
+    imported = {
+        (alias.asname or alias.name): f"{node.module}.{alias.name}"
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found = {name: getattr(api, name) for name in imported}
+    assert {name: f"{each.__module__}.{each.__name__}" for name, each in found.items()} == imported

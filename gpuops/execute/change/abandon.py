@@ -29,8 +29,10 @@ Agreed = Callable[[Abandonment], None]
 STATUS: Final = "gpuops change status shows what is open"
 
 
-def abandon(site: Site, thing: Thing, name: str, *, apply: bool, consent: Agreed) -> Abandonment:
-    """Gives up the host or VM of that name; the change ends when nothing else of it is left.
+def abandon(
+    site: Site, thing: Thing, name: str, *, apply: bool = True, consent: Agreed = lambda found: None
+) -> Abandonment:
+    """Gives up the host of that name, or the VM that was taken from a host; the change ends when nothing else is left.
 
     Raises Refused where no change holds it, Locked while somebody is at the change.
     """

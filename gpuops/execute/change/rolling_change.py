@@ -46,12 +46,29 @@ GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
 
 
+def agreed(report: ChangeReport) -> None:
+    """The consent of a caller that asked before, or need not ask."""
+
+
+def unheard(line: str) -> None:
+    """What is told to a caller that does not listen."""
+
+
 def roll(
-    request: HostRequest, verb: str, rolling: Rolling, site: Site, *, apply: bool, consent: Agreed, told: Told
+    request: HostRequest,
+    verb: str,
+    rolling: Rolling,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Agreed = agreed,
+    told: Told = unheard,
 ) -> ChangeReport:
     """What the request would change on this site's hosts by rolling reboots, and with `apply` what became of it.
 
-    An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
+    `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. An infeasible plan
+    is an answer. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a rotation is open,
+    Locked.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         report = _look(request, verb, rolling, site, journal)
@@ -78,15 +95,15 @@ def roll(
             return replace(done, before=report.before, plan=replace(report.plan, because=()))
 
 
-def resume(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport | Report:
-    """Goes on with the change that did not end; an empty plan when there is none.
+def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
+    """Goes on with the change that did not end, of hosts or of moves; an empty plan when there is none.
 
     A host whose turn has begun is finished at any hour; no other is begun while the window is closed.
     """
     return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=False)
 
 
-def abort(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport | Report:
+def abort(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
     """Ends the change: hosts whose turn has begun serve VMs again, with their own back; the others are left alone."""
     return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=True)
 

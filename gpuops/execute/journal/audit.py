@@ -18,9 +18,10 @@ from gpuops.execute.journal.stores import FILE_NAME, file_database, open_databas
 from gpuops.model.journal import Audit, AuditedChain
 
 
-def verify(state_dir: Path, url: str, head: str = "") -> Audit:
-    """What the journal's records say of themselves. `head`, noted at an earlier audit, must still be among them.
+def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
+    """How far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the URL.
 
+    `head`, noted at an earlier audit, must still be among its records.
     Raises StateDamaged for a database that cannot be read at all or has another schema, UsageError for what is no head.
     """
     noted = _noted(head) if head else None

@@ -27,12 +27,17 @@ STATUS = "gpuops rotate status lists those that a night holds"
 
 
 def abandon_vm(
-    site: Site, name: str, policy: Policy | None, *, apply: bool, consent: Callable[[Abandonment], None]
+    site: Site,
+    name: str,
+    policy: Policy | None = None,
+    *,
+    apply: bool = True,
+    consent: Callable[[Abandonment], None] = lambda found: None,
 ) -> Abandonment:
     """Gives up the VM of that name that a night holds, as the journal says, or its marker where the journal knows none.
 
     `policy` says which custom attribute holds markers; None = that of the last night. Raises Refused where no night
-    holds such a VM, Locked while a run is at it.
+    holds such a VM, Locked while a rotation runs.
     """
     inventory = site.vcenter.inventory()
     with site.journal_to_read(inventory.vcenter) as seen:

@@ -13,8 +13,12 @@ from gpuops.plan.rotation.preview import NightPreview, preview_night
 from gpuops.plan.rotation.return_time import Durations
 
 
-def preview(policy: Policy | None, site: Site, at: datetime | None) -> NightPreview:
-    """The night of this moment; None = now. Without a policy, under that of the last night in the journal."""
+def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> NightPreview:
+    """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
+
+    `policy` None = the one of the last night in the journal. `at` None = now; one without an offset is read in the
+    zone of the policy's windows. Raises UsageError for a moment or a policy that cannot be told.
+    """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
         moment = obeyed.moment(at) if at is not None else site.clock()
@@ -30,8 +34,12 @@ def preview(policy: Policy | None, site: Site, at: datetime | None) -> NightPrev
     return preview_night(request, seen, catalog_of(seen), moment)
 
 
-def skip_next(policy: Policy, site: Site, *, skipped: bool) -> Skip:
-    """The next night, skipped, or taken after all. Raises Locked while a rotation runs: it may be that very night."""
+def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
+    """The next night of the policy is not taken, as the journal says from then on; with `undo` it is after all.
+
+    Raises UsageError for a policy without windows, Locked while a rotation runs: it may be that very night.
+    """
+    skipped = not undo
     with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
         now = site.clock()
         tonight = policy.night_at(now)

@@ -17,7 +17,7 @@ from gpuops.execute.rotation.setup import require_setup
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind, morning_first
-from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.execute.state.lock import LockedBy, rotating
 from gpuops.model.inventory import Inventory
@@ -33,6 +33,24 @@ NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 NO_JOURNAL: Final = Plan(
     because=("this machine has no journal of any run", "gpuops rotate status shows what vCenter's markers name")
 )
+
+
+def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
+
+    Returns what was planned and what became of it.
+    """
+    return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent)
+
+
+def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """Stops the ML VMs that the night started and resumes every desktop that it suspended.
+
+    Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
+    read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
+    `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
+    """
+    return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent)
 
 
 def rotate(
@@ -165,8 +183,8 @@ def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: S
             return replace(report, outcomes=(*before_it_went, *report.outcomes))
 
 
-def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
-    """Finishes the run that was cut off, under the policy it began with; an empty plan when none was.
+def resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
+    """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
     Raises Locked while a run is under way: what it has not done yet is not cut off.
     """
@@ -192,13 +210,17 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
 def restore(
     policy: Policy | PolicyError | None,
     site: Site,
-    vms: tuple[str, ...],
+    vms: tuple[str, ...] = (),
     *,
-    from_markers: bool,
+    from_markers: bool = False,
     apply: bool,
-    consent: Consent,
+    consent: Consent = agreed,
 ) -> Report:
-    """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
+    """Brings back now what nights took: all of it, or the VMs of these names alone.
+
+    `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
+    is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
+    """
     if from_markers and isinstance(policy, PolicyError):
         raise policy
     if from_markers and policy is None:

@@ -21,10 +21,11 @@ from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, NewVm, Setup, lock_vm_in_
 TIMEOUT_S: Final = 300.0
 
 
-def set_up(policy: Policy, site: Site, *, apply: bool) -> Setup:
-    """What there is and what was missing, made if `apply`.
+def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
+    """What the policy wants of the vCenter: custom attributes and the lock VM, made if `apply` where they are missing.
 
-    Raises Refused where nothing was changed, PartlyDone with what was made before something failed.
+    For a login that may; the nights' own need not. Names the desktops that no owner has agreed to. Raises NoPermission
+    and Refused where nothing was changed, PartlyDone with what was made before something failed.
     """
     vcenter = site.vcenter
     wanted = setup_of(policy, _seen(policy, vcenter), vcenter.defined_attributes())

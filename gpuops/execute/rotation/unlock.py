@@ -16,10 +16,11 @@ from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, i
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
-    """The lease that was given back in its holder's place: that of this nonce and no other.
+    """The lease on the policy's lock VM that was given back in its holder's place: that of this nonce and no other.
 
-    Raises Refused where nobody holds one, or somebody else does, who is then named; Locked while it is fresh, unless
-    by `force`: whoever renewed it just now is alive, and may act without looking at it again.
+    For a run on another machine that is dead for certain; nobody has to, since a lease runs out by itself. Raises
+    Refused where nobody holds one, or somebody else does, who is then named; Locked while it is fresh, unless by
+    `force`: whoever renewed it just now is alive, and may act without looking at it again.
 
     Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen: the VM then carries
     it, given back.

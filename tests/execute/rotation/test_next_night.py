@@ -32,7 +32,7 @@ def site(night: Night) -> Site:
 
 
 def skip(night: Night, *, undo: bool = False, policy: Policy = POLICY) -> tuple[str, bool]:
-    found = skip_next(policy, site(night), skipped=not undo)
+    found = skip_next(policy, site(night), undo=undo)
     return found.night.id, found.changed
 
 
