@@ -1,4 +1,4 @@
-"""The catalogue: what NVIDIA's documents say about GPUs and vGPU profiles, as files people can read and add to.
+"""Loads what NVIDIA's documents say about GPUs and vGPU profiles from files that people can read and add to.
 
 `gpus/<board>.yaml` holds one GPU model with its profiles, `mig/<family>.yaml` the GPU instances its family can be cut
 into, `index.yaml` which board a profile name or a PCI id leads to. A new GPU is a file and its line in the index; no

@@ -52,15 +52,11 @@ def board(key: str) -> Board:
     family = fields.maybe_text("mig")
     mig = _geometry(family) if family else None
     profiles = tuple(_profiles(fields, names, mig))
-    first, last = fields.texts("vgpu_releases")
     result = Board(
         key=key,
         name=fields.text("name"),
         short_name=names.short,
         generation=fields.choice("generation", Generation),
-        chip=fields.text("chip"),
-        form_factor=fields.text("form_factor"),
-        memory_type=fields.text("memory_type"),
         esxi_prefix=names.esxi("") or None,
         pci_ids=tuple(_pci_id(row) for row in fields.rows("pci")),
         framebuffer_mib=fields.number("framebuffer_mib"),
@@ -73,9 +69,6 @@ def board(key: str) -> Board:
         mmio_gib=fields.maybe_number("mmio_gib"),
         nvlink_profiles=tuple(map(names.esxi, fields.texts("nvlink"))),
         nvswitch_profiles=tuple(map(names.esxi, fields.texts("nvswitch"))),
-        vgpu_first=first,
-        vgpu_last=last,
-        arm_host_only=fields.flag("arm_host_only"),
         verified=fields.choice("verified", Verified),
         sources=tuple(fields.mapping("sources").items()),
         profiles=tuple(profile for profile in profiles if profile.attachable),

@@ -1,4 +1,4 @@
-"""Reading a catalogue file strictly: every key is asked for once, and a key nobody asked for is an error.
+"""Reads the keys of a catalogue file for `board_file`, where a key that is not known, or read twice, is an error.
 
 YAML is read with every scalar as text, and this module says what each is meant to be: PCI ids such as `1e30` and `2236`
 are hexadecimal whatever a YAML resolver takes them for.

@@ -68,9 +68,6 @@ class Board:
     short_name: str
     """The first part of its profiles' short names; not unique (two boards are called `DC`)."""
     generation: Generation
-    chip: str
-    form_factor: str
-    memory_type: str
     esxi_prefix: str | None
     """What its profiles' names in vCenter begin with: `grid_a100-`."""
     pci_ids: tuple[PciId, ...]
@@ -88,11 +85,6 @@ class Board:
     """Profiles whose vGPUs in one VM may talk over NVLink."""
     nvswitch_profiles: tuple[str, ...]
     """Profiles that vendor device groups of an NVSwitch board are made of."""
-    vgpu_first: str
-    """Oldest vGPU release seen to name the board: an upper bound."""
-    vgpu_last: str
-    """Newest release seen; an old one means support was dropped after it."""
-    arm_host_only: bool
     verified: Verified
     sources: tuple[tuple[str, str], ...]
     """(group of facts, titles of the documents they stand in)."""

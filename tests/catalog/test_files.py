@@ -121,8 +121,8 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("chip: GA100\n", "", "'chip' is missing"),
-        ("chip: GA100\n", "chip: GA100\nwatts: 250\n", "unknown key 'watts'"),
+        ("sriov: true\n", "", "'sriov' is missing"),
+        ("sriov: true\n", "sriov: true\nwatts: 250\n", "unknown key 'watts'"),
         ("generation: Ampere", "generation: Ampre", "'generation' cannot be 'Ampre'"),
         ("framebuffer_mib: 40960", "framebuffer_mib: 40 GB", "'framebuffer_mib' cannot be '40 GB'"),
         ("sriov: true", "sriov: maybe", "'sriov' cannot be 'maybe'"),

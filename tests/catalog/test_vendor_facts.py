@@ -460,5 +460,7 @@ def test_every_board_names_its_sources() -> None:
         assert "identity" in groups
         assert ("mmio" in groups) == (board.mmio_gib is not None)
         assert ("mig" in groups) == (board.mig is not None)
-        printed = any(profile.verified is Verified.DOC for profile in (*board.profiles, *board.nameless))
+        every = (*board.profiles, *board.nameless)
+        assert ("guests" in groups) == any(profile.guest_framebuffer_mib is not None for profile in every)
+        printed = any(profile.verified is Verified.DOC for profile in every)
         assert ("counts" in groups) == printed
