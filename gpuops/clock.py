@@ -1,4 +1,4 @@
-"""Clock: the time of day, the seconds that pass, and waiting, for the whole program; nothing else asks the machine.
+"""Tells the time of day and the seconds that pass, and waits, for the whole program; nothing else asks the machine.
 
 Whoever needs the time is handed `wall_clock` (`Site.clock`, the journal, the simulator's real time), or asks here.
 `set_ahead` is the one switch: it moves the time of day for everybody at once, whoever holds `wall_clock` already too.

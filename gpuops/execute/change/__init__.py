@@ -1,1 +1,1 @@
-"""Changes of hosts: their settings, and rolling changes host by host; and the moves of a defragmentation."""
+"""Carries out changes of the settings of hosts, rolling changes host by host, and the moves of a defragmentation."""

@@ -17,6 +17,7 @@ from gpuops.execute.change.history import History, Taken, history_of
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.exclusion import open_change
 from gpuops.execute.runs.given_up import note_returned
+from gpuops.execute.runs.run_kind import RESUME_CHANGE
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
 from gpuops.model.inventory import Inventory
@@ -130,7 +131,7 @@ class _Open:
         return Abandonment(
             (meant, *along),
             tuple(self._means(meant, taken, ends=not left)),
-            () if not left else (f"gpuops change resume goes on with {', '.join(left)}; gpuops change abort ends it",),
+            () if not left else (f"{RESUME_CHANGE} goes on with {', '.join(left)}; gpuops change abort ends it",),
         )
 
     def _means(self, meant: GivenUp, taken: Iterable[Taken], *, ends: bool) -> Iterator[str]:

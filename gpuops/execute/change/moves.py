@@ -18,7 +18,7 @@ from gpuops.execute.lease.lease import HeldLease, leased
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
 from gpuops.execute.runs.nights import last_policy
-from gpuops.execute.runs.run_kind import CHANGE
+from gpuops.execute.runs.run_kind import CHANGE, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
@@ -112,7 +112,7 @@ def gone_on_with(
     try:
         outcomes = _MoveRun(run, site, journal, lease).all(moves)
     except NotConnected as lost:
-        lost.then_finish("gpuops change resume")
+        lost.then_finish(RESUME_CHANGE)
         raise
     journal.end(run)
     return replace(report, outcomes=tuple(outcomes), applied=True)

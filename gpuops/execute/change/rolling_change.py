@@ -18,7 +18,7 @@ from gpuops.execute.lease.lease import HeldLease, leased
 from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
 from gpuops.execute.runs.given_up import note_returned, still_given_up
 from gpuops.execute.runs.nights import last_policy
-from gpuops.execute.runs.run_kind import CHANGE
+from gpuops.execute.runs.run_kind import CHANGE, RESUME_CHANGE
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.state.lock import rotating
 from gpuops.execute.steps.settle import settle_open
@@ -37,7 +37,7 @@ from gpuops.plan.hosts.host_plan import HostRequest
 Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
-RESUME: Final = "gpuops change resume goes on with it"
+RESUME: Final = f"{RESUME_CHANGE} goes on with it"
 ABORT: Final = "gpuops change abort gives it up"
 STATUS: Final = "gpuops change status shows it"
 LEFT: Final = "was given up: left as it is"
@@ -239,7 +239,7 @@ def _gone_on_with(host_rounds: HostRounds) -> ChangeReport:
     try:
         outcomes = _rounds_left(host_rounds)
     except NotConnected as lost:
-        lost.then_finish("gpuops change resume")
+        lost.then_finish(RESUME_CHANGE)
         raise
     return _ended(host_rounds, outcomes, host_rounds.executor.inventory, giving_up=False)
 

@@ -1,4 +1,4 @@
-"""Records in a database: chained as they are written, and checked as they are read."""
+"""Keeps records in a database, chained as they are written and checked as they are read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Nights and mornings carried out, and the commands about them; `api/rotation.py` calls it."""
+"""Carries out nights and mornings, and the commands about them; `gpuops.api` names its functions."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.nights import NightVms
-from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, ROTATION_RUNS
+from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.taken_vms import vms_of
@@ -25,7 +25,7 @@ def no_change_open(journal: Journal | None) -> None:
     if run is not None:
         raise Refused(
             f"the change of hosts that began at {run.started:%Y-%m-%d %H:%M %Z} did not end",
-            hint="gpuops change status shows it; gpuops change resume or gpuops change abort ends it",
+            hint=f"gpuops change status shows it; {RESUME_CHANGE} or gpuops change abort ends it",
         )
 
 

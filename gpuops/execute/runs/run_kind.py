@@ -26,6 +26,7 @@ ROTATION_RUNS = tuple(RunKind)
 CHANGE: Final = "change"
 """The kind of run that a rolling change, or a defrag, is in journals."""
 RESUME: Final = "gpuops rotate resume"
+RESUME_CHANGE: Final = "gpuops change resume"
 CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"
 """What ends a night or a morning that was cut off."""
 

@@ -1,1 +1,1 @@
-"""Changes of hosts: `scheduler` (time slices), `graphics` (modes, MIG, passthrough), `change` (host by host)."""
+"""Plans changes of hosts: `scheduler` (time slices), `graphics` (modes, MIG, passthrough), `change` (host by host)."""

@@ -1,4 +1,4 @@
-"""Plans for hosts: settings to change, host by host.
+"""Makes one plan of the settings to change on several hosts; the requests about hosts call it.
 
 Refused on one host, nothing is done on any. `combined` makes one plan of what each host comes to; `kept_as_they_are`
 names the VMs that forbid a change of their host.

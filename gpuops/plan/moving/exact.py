@@ -1,4 +1,4 @@
-"""Exact search: all orders of moves, shortest first, except those that cannot beat a known plan.
+"""Searches all orders of moves, shortest first, except those that cannot free more than a known plan.
 
 `frontier.py` calls it for small clusters. Hosts that are alike, GPUs that are alike and VMs that are alike are looked
 at once, so a state that some other order has led to is not looked at again: a VM that goes and comes back costs nothing

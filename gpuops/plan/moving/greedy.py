@@ -1,4 +1,4 @@
-"""Greedy search: departures that free the most per move first, each VM to the place where it costs the least.
+"""Finds moves greedily: those that free the most per move first, each VM to the place where it costs the least.
 
 `frontier.py` calls it for every cluster. A VM goes where it lands on the GPU that is hardest to free, best one that
 cannot be freed at all: such a GPU is full before one is begun that will be wanted empty. Where no host has room for it,

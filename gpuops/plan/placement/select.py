@@ -1,4 +1,4 @@
-"""Select: feasible, rank, pick. `place` is the one function that plans call.
+"""Picks the place of a VM: filters what is feasible, ranks it, takes the best. `place` is what plans call.
 
 Two passes give one answer. The exact pass asks every GPU of every host, tens of microseconds each. On fleets, the index
 in `fleet/` proposes a place in about a millisecond, and the exact rules confirm it.

@@ -14,7 +14,7 @@ from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
-from gpuops.plan.placement.fleet.site_demand import Asked
+from gpuops.plan.placement.fleet.site_demand import ShapeCounts
 
 _PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
 
@@ -76,7 +76,7 @@ class Wanted:
     chooses_gpu: bool = False
     """Whether it may be bound to any GPU that is better for the others than the one its host would choose: where the
     plan knows who else is started. Else a GPU is bound to only where a promise depends on it."""
-    coming: Asked = field(default_factory=dict)
+    coming: ShapeCounts = field(default_factory=dict)
     """What other requests of the same plan ask for that have no place yet; it counts as demand of the site."""
 
     @property

@@ -13,7 +13,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_shapes, subtract_counts
+from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.eligible_hosts import scope_of
@@ -32,21 +32,21 @@ class Queue:
     pin: PinPolicy
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
-    coming: Asked = field(default_factory=dict)
+    coming: ShapeCounts = field(default_factory=dict)
     """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
         """After all of these, in the order of placing."""
         workloads = tuple(workloads)
         asked = {workload: self._asked(workload) for workload in workloads}
-        coming: Asked = reduce(add_counts, asked.values(), {})
+        coming: ShapeCounts = reduce(add_counts, asked.values(), {})
         queue = self
         for unit in units(workloads, self.inventory, self.catalog):
             coming = reduce(subtract_counts, (asked[workload] for workload in unit), coming)
             queue = replace(queue, coming=coming).after(unit)
         return queue
 
-    def _asked(self, workload: Workload) -> Asked:
+    def _asked(self, workload: Workload) -> ShapeCounts:
         devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
         return {} if isinstance(devices, Rejection) else count_shapes((vm_of(workload, devices),), self.catalog)
 

@@ -24,7 +24,7 @@ from gpuops.plan.devices.goal import Goal
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, wider
 from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
-from gpuops.plan.placement.fleet.site_demand import Asked
+from gpuops.plan.placement.fleet.site_demand import ShapeCounts
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
@@ -91,7 +91,7 @@ class WorkloadQuestion:
     neighbours: Neighbours = field(default_factory=Neighbours)
     explain: bool = False
     pin: PinPolicy = PinPolicy.AUTO
-    coming: Asked = field(default_factory=dict)
+    coming: ShapeCounts = field(default_factory=dict)
     """What other workloads ask for that have no place yet."""
     only: str | None = None
     without: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Rotation: idle desktops give up their GPUs at night, ML VMs run on them, and every desktop is back in the morning.
+"""Plans the rotation: idle desktops are suspended at night, ML VMs run on their GPUs, all return in the morning.
 
 `RotateNight`, `RotateDay` and `RestoreVms` are the requests that `execute` carries out. See README.md.
 """

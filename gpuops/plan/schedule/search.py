@@ -1,4 +1,4 @@
-"""Local search for a night: more worth in the same GPUs, then the same worth with fewer desktops suspended.
+"""Improves a night's schedule by local search: more worth in the same GPUs, then as much with fewer desktops suspended.
 
 `schedule.py` calls it. A state is the windows of the GPUs and what runs in them. Each step changes it a little and is
 kept if the worth is no less. Steps are cheap, and chance picks among four kinds:

@@ -1,4 +1,4 @@
-"""Property paths: what `config.hardware.device[13000]` means, checked against the API's type tables."""
+"""Reads property paths such as `config.hardware.device[13000]`, checked against the API's type tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unusual ends of tasks: a question of the VM that delays it, a GPU that is given back late."""
+"""Ends tasks in unusual ways: a question of the VM delays one, or a GPU is given back late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateGraphicsConfig: graphics type and vGPU mode of GPUs, and the host's assignment policy.
+"""Does UpdateGraphicsConfig: sets graphics type and vGPU mode of GPUs, and the host's assignment policy.
 
 The call replaces the whole configuration; a device left out takes the host's default (vSphere API,
 HostGraphicsManager). A graphics type takes effect at the next boot; it cannot change while VMs run on the host's GPUs;

@@ -1,4 +1,4 @@
-"""Programs in guests: logins, starts, and what is shown of a process.
+"""Logs in to guests, starts programs there, and shows their processes; `services.guest_managers` calls it.
 
 Faults as the vSphere API reference declares them (GuestProcessManager, GuestAuthManager). A guest that declares no user
 does not take part in guest operations: it answers OperationDisabledByGuest, as VMware Tools does when they are off.

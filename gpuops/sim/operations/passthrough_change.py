@@ -1,4 +1,4 @@
-"""UpdatePassthruConfig: passthrough and hardware labels of a host's GPUs.
+"""Does UpdatePassthruConfig: sets passthrough and hardware labels of a host's GPUs.
 
 A change is in force at once when the host can rebind devices without a reboot, otherwise after one; `applyNow` on a
 host that cannot is refused. Labels need no reboot (vSphere API, HostPciPassthruConfig; the last from memory).

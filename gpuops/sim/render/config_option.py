@@ -1,4 +1,4 @@
-"""QueryConfigOption: which virtual hardware a version has, and what guests it supports.
+"""Answers QueryConfigOption with the virtual hardware of a version and the guests that it supports.
 
 The device options are those that clients of GPUs look at; a full vCenter lists some forty kinds.
 """

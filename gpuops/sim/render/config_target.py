@@ -1,4 +1,4 @@
-"""QueryConfigTarget: what a host, or a cluster as a whole, offers VMs: devices, profiles, networks, datastores."""
+"""Answers QueryConfigTarget with what a host, or a cluster, offers VMs: devices, profiles, networks, datastores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complete vmomi values: every required field set, so that no client ever meets an empty enum.
+"""Makes vmomi values with every required field set, so that no client is ever sent an empty enum.
 
 pyvmomi refuses a reply with an empty enum, and vcsim sent such replies for four releases: here a required field that
 the caller left out is filled with the plainest value its type has, nested objects included.

@@ -1,4 +1,4 @@
-"""Scenario files: YAML that declares what a simulated vCenter contains, checked as it is read.
+"""Reads and checks scenario files: YAML that declares what a simulated vCenter contains.
 
 Names hold Python format fields, `vdi-{:03}`, filled with numbers from `first` on. A count is a number, the name of a
 parameter, or `{percent: 40, of: hosts}`; counts of one list whose percents add up to 100 add up to the parameter.

@@ -1,4 +1,4 @@
-"""Guest operations: logins in guests, and programs started there. No files, no registry, no aliases."""
+"""The managers of guest operations, for logins in guests and programs started there; files and aliases are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event log: kept as plain values, rendered when a client reads it."""
+"""Keeps the event log as plain values and renders it when a client reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task table: starts tasks, one at a time per VM, ends them with their effect, removes them ten minutes later."""
+"""Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later."""
 
 from __future__ import annotations
 

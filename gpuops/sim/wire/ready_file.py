@@ -1,4 +1,4 @@
-"""The ready file: how to reach a running simulated vCenter, readable by its owner only."""
+"""Writes the ready file, which says how to reach a running simulated vCenter and is readable by its owner only."""
 
 from __future__ import annotations
 

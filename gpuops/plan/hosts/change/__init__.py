@@ -1,4 +1,4 @@
-"""Rolling changes: hosts emptied, set, rebooted and filled again, a few at a time. Pure: what to do, and why not.
+"""Plans rolling changes, in which hosts are emptied, set, rebooted and filled again, a few at a time.
 
 Problem: a setting that is in force after a reboot only costs a host its VMs for a quarter of an hour, and a night of
 such reboots is cut off sooner or later.

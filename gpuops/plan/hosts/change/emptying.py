@@ -1,7 +1,7 @@
 """Where each running VM of some hosts goes while they are down, or why it can go nowhere.
 
 Sources: VMware vSphere docs, maintenance mode (powered-on VMs must leave; DRS moves by itself what it may, never VMs
-with a vGPU unless told so); standing.py says when a VM may be moved at all.
+with a vGPU unless told so); `plan/moving/movability.py` says when a VM may be moved at all.
 """
 
 from __future__ import annotations

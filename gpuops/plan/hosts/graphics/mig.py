@@ -1,4 +1,4 @@
-"""Switch MIG mode of GPUs: which GPUs can, and what is in the way. Only the host's own nvidia-smi does it.
+"""Plans the switch of MIG mode: which GPUs can, and what is in the way. Only the host's own nvidia-smi does it.
 
 Sources: NVIDIA MIG User Guide (the mode changes by a reset of the idle GPU, or at the host's next boot); vSphere API
 8.0.3, HostGraphicsInfo.vgpuMode: vCenter tells the mode, and has no call to change it.

@@ -1,4 +1,4 @@
-"""Set a scheduler policy: which hosts and GPUs are meant, what is in the way, and the change of each host's options."""
+"""Plans `gpuops scheduler set`: which hosts and GPUs are meant, what is in the way, and each host's changed options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RmPVMRL: the registry word of the vGPU scheduler, in its bits, per driver branch.
+"""Encodes and decodes `RmPVMRL`, the registry word of NVIDIA's vGPU scheduler, as each driver branch reads it.
 
 Bits (NVIDIA open-gpu-kernel-modules 595.45.04, nvrm_registry.h): 0 scheduler on; 1 adaptive round robin off; 3 weighted
 scheduler off; 7:4 policy, 0 equal share, 1 fixed share; 23:16 time slice in ms; 21:12 frequency in Hz; 31:24 averaging

@@ -1,1 +1,1 @@
-"""The fleet as arrays: places for VMs among thousands of GPUs in about a millisecond. See ../README.md."""
+"""Keeps the GPUs of a fleet as arrays, so that a place among them is found in about a millisecond. See ../README.md."""

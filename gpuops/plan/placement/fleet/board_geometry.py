@@ -1,4 +1,4 @@
-"""The geometry of one GPU model: what its GPUs can be, as the exact rules say of each state, and what they sell for.
+"""Tells which states the GPUs of one model can have, as the exact rules say, and the value of what still fits in each.
 
 `board_pools.py` makes one for each model. Kinds of device are the vGPU profiles of the model, and one GPU given whole.
 GPUs of another model have no room for any of them.

@@ -24,7 +24,14 @@ from gpuops.plan.placement.fleet.mix_value import (
     with_weights,
 )
 from gpuops.plan.placement.fleet.pool import NodePool
-from gpuops.plan.placement.fleet.site_demand import Asked, Mix, OfferedSize, board_mix, largest_profiles, mix_distance
+from gpuops.plan.placement.fleet.site_demand import (
+    Mix,
+    OfferedSize,
+    ShapeCounts,
+    board_mix,
+    largest_profiles,
+    mix_distance,
+)
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
@@ -61,7 +68,7 @@ class BoardPools:
             known = fleet.worked_out[cls] = BoardPools(fleet)
         return known
 
-    def priced(self, board: Board, asked: Asked) -> PricedPool:
+    def priced(self, board: Board, asked: ShapeCounts) -> PricedPool:
         """The pool of this board where so much is asked for, as the index is now."""
         mix = board_mix(board.key, asked, self._largest_of(board))
         priced_pool = self._pools.get(board.key)

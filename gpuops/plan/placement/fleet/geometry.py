@@ -1,4 +1,4 @@
-"""What the GPUs of a pool can be: states, what a further device makes of them, requests to a pool and its answers.
+"""The types of the states of GPUs, of what a further device makes of them, and of requests to a pool and its answers.
 
 A state is a small whole number for all that a rule may see of a GPU; 0 = no GPU. Most GPUs of a fleet are in one of few
 states, so each question about a state is answered once by the exact rules and then looked up in an array.

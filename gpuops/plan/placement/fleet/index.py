@@ -1,4 +1,4 @@
-"""The index of a fleet: hosts, NUMA nodes and GPUs of a snapshot as arrays, read again only where the snapshot changed.
+"""Keeps hosts, NUMA nodes and GPUs of a snapshot as arrays, made anew only where the snapshot changed.
 
 `choice.py` and `losses.py` work on it. A row is the GPUs of one NUMA node of one host, in the order of their addresses;
 the rows of a host lie side by side, and hosts lie in the order in which equals are chosen.

@@ -1,4 +1,4 @@
-"""The loss of a place: what a VM on its GPUs takes from the other VMs that the site has or is asked for.
+"""Computes the loss of a place, which is what a VM there takes from the other VMs that the site has or is asked for.
 
 Both passes use it: `choice.py` for all places of the fleet at once, `select.py` for the few places that the exact rules
 found.
@@ -38,7 +38,7 @@ class Losses:
         fleet, vm = self.fleet, self.wanted.vm
         devices = [each for demand in self.wanted.demands if (each := self._device(demand)) is not None]
         own = shapes_of_devices(devices, vm.memory_mib)
-        asked = fleet.mix.asked(vm.ref, own, self.wanted.coming, fleet.inventory)
+        asked = fleet.mix.shape_counts(vm.ref, own, self.wanted.coming, fleet.inventory)
         boards, pools = (fleet.catalog.board(key) for key in own), BoardPools.of(fleet)
         return tuple(pools.priced(board, asked) for board in boards if board is not None)
 

@@ -1,4 +1,4 @@
-"""A pool: NUMA nodes with GPUs of one geometry; finds the seat that leaves the rest worth the most to the site's mix.
+"""Finds, among NUMA nodes with GPUs of one geometry, the place that leaves the most room for the VMs that the site has.
 
 `choice.py`, `losses.py` and the benches call it. What a GPU can be is the geometry's to say; beside the GPUs a node has
 CPU and memory. The smallest loss wins, in steps, and of equals the first node. Scores of a request are kept until a

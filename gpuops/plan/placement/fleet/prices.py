@@ -1,4 +1,4 @@
-"""Prices: what a slot of each size is worth on an empty GPU, and a place for VMs of several whole GPUs.
+"""Computes what a slot of each size is worth on an empty GPU, and what a place for VMs of several whole GPUs is worth.
 
 `board_geometry.py` and `pool.py` call it.
 

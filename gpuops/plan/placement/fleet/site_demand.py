@@ -50,7 +50,7 @@ class OfferedSize:
 
 Mix = Mapping[VmShape, float]
 """The shapes of one GPU model, each with its share of all."""
-Asked = Mapping[str, Counter[VmShape]]
+ShapeCounts = Mapping[str, Counter[VmShape]]
 """By the key of the board: how many VMs of each shape."""
 
 
@@ -75,17 +75,17 @@ def shapes_of_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None
     return asked
 
 
-def add_counts(asked: Asked, other: Asked) -> Asked:
+def add_counts(asked: ShapeCounts, other: ShapeCounts) -> ShapeCounts:
     """The sum of both counts."""
     return _combine_counts(asked, other, 1)
 
 
-def subtract_counts(asked: Asked, other: Asked) -> Asked:
+def subtract_counts(asked: ShapeCounts, other: ShapeCounts) -> ShapeCounts:
     """The first counts less the second."""
     return _combine_counts(asked, other, -1)
 
 
-def _combine_counts(asked: Asked, other: Asked, sign: int) -> Asked:
+def _combine_counts(asked: ShapeCounts, other: ShapeCounts, sign: int) -> ShapeCounts:
     combined = dict(asked)
     for board, shapes in other.items():
         total = Counter(combined.get(board, ()))
@@ -97,7 +97,7 @@ def _combine_counts(asked: Asked, other: Asked, sign: int) -> Asked:
     return combined
 
 
-def board_mix(board: str, asked: Asked, largest_profiles: Iterable[str]) -> Mix:
+def board_mix(board: str, asked: ShapeCounts, largest_profiles: Iterable[str]) -> Mix:
     """The mix of one board; `largest` are the largest profiles that hosts offer for it."""
     weights: dict[VmShape, float] = dict(asked.get(board, {}))
     for profile in largest_profiles:
@@ -149,7 +149,7 @@ class SiteDemand:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._seen: dict[str, tuple[Vm, ...]] = {}
-        self._total: Asked = {}
+        self._total: ShapeCounts = {}
 
     def sync(self, inventory: Inventory) -> None:
         """Count again what changed since."""
@@ -161,7 +161,7 @@ class SiteDemand:
             for ref in seen.keys() - now.keys():
                 self._replace(ref, ())
 
-    def asked(self, ref: str, own: Asked, coming: Asked, inventory: Inventory) -> Asked:
+    def shape_counts(self, ref: str, own: ShapeCounts, coming: ShapeCounts, inventory: Inventory) -> ShapeCounts:
         """The demand with this VM as it is to be, in place of what the snapshot has of it, and with other requests."""
         known = inventory.vms.get(ref)
         others = self._total if known is None else subtract_counts(self._total, count_shapes((known,), self._catalog))

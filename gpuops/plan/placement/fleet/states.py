@@ -1,4 +1,4 @@
-"""The states of GPUs: one number for each difference that a rule may see, and a table for each question about them.
+"""Numbers the states of GPUs, one for each difference that a rule may see, and keeps the rules' answers about each.
 
 `index.py` numbers the GPUs of a snapshot. Every answer comes from the rules that judge one GPU of one host
 (`gpu_filters.py`, `advise.capacity`), asked about a representative of the state: nothing is decided here.

@@ -1,4 +1,4 @@
-"""Column generation: looks for patterns that are worth more than they cost until there is none.
+"""Solves a batch problem by column generation: looks for patterns worth more than they cost until none is left.
 
 The linear program over the known patterns prices VMs and hosts. Each shape's own program then looks for a better
 pattern at these prices. What no shape can earn at given prices bounds every solution (the Lagrangian bound). `solve.py`

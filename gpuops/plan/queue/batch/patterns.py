@@ -1,4 +1,4 @@
-"""The two programs of column generation: one shares hosts out among known patterns, one finds a better pattern.
+"""Builds the two programs of column generation: one shares hosts out among known patterns, one finds a better pattern.
 
 `column_generation.py` solves them in turn: the first is a linear program over all known patterns and gives prices, the
 second an integer program over one host at these prices.

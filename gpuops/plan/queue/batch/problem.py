@@ -94,7 +94,7 @@ class BatchProblem:
         return sum(count * self.worth[kind] for kind, _, count in pattern.vms)
 
     @property
-    def asked(self) -> int:
+    def memory_of_all(self) -> int:
         """The GPU memory of all the VMs."""
         return sum(count * worth for count, worth in zip(self.demand, self.worth, strict=True))
 

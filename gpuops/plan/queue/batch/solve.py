@@ -168,8 +168,8 @@ def bound(problem: BatchProblem, work: int = WORK) -> float:
     """GPU memory that no solution can exceed. `work` limits the search, in simplex iterations."""
     loosest_problem = with_loosest_options(problem)
     most, prices = solve_fluid(loosest_problem)
-    most = min(most, problem.asked)
-    if most >= problem.asked or len(problem.shapes) > _MANY_SHAPES:
+    most = min(most, problem.memory_of_all)
+    if most >= problem.memory_of_all or len(problem.shapes) > _MANY_SHAPES:
         return most
     hosts = [shape.count for shape in problem.shapes]
     return min(
