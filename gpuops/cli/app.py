@@ -11,6 +11,7 @@ import re
 import sys
 from collections import UserDict
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -50,12 +51,10 @@ class Commands(UserDict[str, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.data.update(dict.fromkeys(SHORT_HELP))
+        self.data.update({name: name for name in SHORT_HELP})
 
     def __getitem__(self, name: str) -> Any:
-        if self.data[name] is None:
-            self.data[name] = _loaded(name)
-        return self.data[name]
+        return _loaded(self.data[name])
 
 
 _MODULES: Final = {
@@ -69,8 +68,9 @@ _MODULES: Final = {
 """Where a command is written that has no module of its own name."""
 
 
+@cache
 def _loaded(name: str) -> Any:
-    """The command of that name: a function, or a group of commands."""
+    """The command of that name: a function, or a group of commands. It is made once in a process."""
     found = getattr(import_module(f"gpuops.cli.{_MODULES.get(name, name)}"), name)
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)

@@ -83,7 +83,7 @@ def closed_now() -> str:
         (("change", "abandon"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04", "--vm", "desk-01"), 2, "name either a host or a VM"),
         (("change", "abandon", "--host", "esx-04"), 3, "esx-04: no change of hosts is open"),
-        (("defrag", "--execute"), 2, "nobody is there to ask"),
+        (("defrag", "--execute", "--max-moves", "1"), 2, "nobody is there to ask"),
         (("mig", "set", "on", "--host", "*"), 2, "vCenter has no call for it"),
     ],
 )

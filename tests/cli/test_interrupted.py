@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from gpuops.cli.app import app
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
+from tests.sample import mostly_long
 
 
 @pytest.fixture
@@ -27,14 +28,16 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGHUP, hang_up)
 
 
+BY_TIMEOUT = ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, "")
+"""`timeout` signals the process, then its group."""
+BY_A_LOST_TERMINAL = ([signal.SIGHUP], 129, "")
+BY_CTRL_C = ([signal.SIGINT], 130, "interrupted\n")
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("numbers", "exit_code", "said"),
-    [
-        ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, ""),  # `timeout` signals the process, then its group
-        ([signal.SIGHUP], 129, ""),
-        ([signal.SIGINT], 130, "interrupted\n"),
-    ],
+    mostly_long([BY_TIMEOUT, BY_A_LOST_TERMINAL, BY_CTRL_C], quick=[BY_TIMEOUT, BY_A_LOST_TERMINAL]),
 )
 def test_stopped_while_a_task_runs(
     tmp_path: Path, clean: Path, numbers: list[signal.Signals], exit_code: int, said: str
@@ -76,7 +79,10 @@ main()
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted")])
+@pytest.mark.parametrize(
+    ("name", "exit_code", "said"),
+    mostly_long([("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted")], quick=[("SIGINT", 130, "interrupted")]),
+)
 def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
     with start("lab") as server:

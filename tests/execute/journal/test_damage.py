@@ -27,6 +27,7 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter, small_world
+from tests.sample import mostly_long
 
 
 @pytest.fixture
@@ -161,7 +162,9 @@ def fail_from(mocker: MockerFixture, number: int, reason: str) -> None:
     mocker.patch.object(DefaultDialect, "do_commit", commit)
 
 
-@pytest.mark.parametrize("reason", ["database or disk is full", "disk I/O error"])
+@pytest.mark.parametrize(
+    "reason", mostly_long(["database or disk is full", "disk I/O error"], quick=["disk I/O error"])
+)
 def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
     in_memory: Path, mocker: MockerFixture, reason: str
 ) -> None:

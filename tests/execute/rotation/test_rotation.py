@@ -126,9 +126,10 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
     ("then", "stride"),
     [
         pytest.param("resume", 1, marks=pytest.mark.long),
-        ("resume", 4),
+        ("resume", 6),
         pytest.param("resume while tasks still run", 3, marks=pytest.mark.long),
-        ("day at once", 3),
+        pytest.param("day at once", 3, marks=pytest.mark.long),
+        ("day at once", 5),
     ],
 )
 def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, then: str, stride: int) -> None:
