@@ -93,7 +93,7 @@ def without_brand(name: str) -> str:
 
 
 def near(text: str, offered: Iterable[str]) -> list[str]:
-    """The offered names that are most like the text, the likest first; few, or none. `8q` is like all that end so."""
+    """The few offered names that are like the text, the most similar first, or none. `8q` is like all that end so."""
     from difflib import get_close_matches
 
     short: dict[str, list[str]] = {}

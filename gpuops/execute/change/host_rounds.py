@@ -82,7 +82,7 @@ class HostRounds:
         booting = [step for step in steps if step.host in history.reboots and not self._rebooted(step, history)]
         if booting:
             self._say(booting, "still boots, and is waited for")
-            self.wrong.update(self.executor.asked_before([history.reboots[step.host] for step in booting]))
+            self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting]))
         for step in booting:
             if step.host not in self.wrong:
                 self._wait_for_driver(step)
@@ -146,17 +146,17 @@ class HostRounds:
 
     def _wait_for_driver(self, step: HostStep) -> tuple[Host | None, list[str]]:
         """(the host, None where it is gone from vCenter; the GPUs that its driver does not list in good time)."""
-        host, waited_s = self._asked(step), 0.0
+        host, waited_s = self._with_settings(step), 0.0
         while host is not None and (missing := self._undriven(step, host)) and waited_s < DRIVER_S:
             self.executor.rest(step.host, DRIVER_LOOK_S)
             waited_s += DRIVER_LOOK_S
-            host = self._asked(step)
+            host = self._with_settings(step)
         return host, missing if host is not None else []
 
     def _not_in_force(self, step: HostStep, host: Host) -> str | None:
         return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
 
-    def _asked(self, step: HostStep) -> Host | None:
+    def _with_settings(self, step: HostStep) -> Host | None:
         """The host with its settings, looked at anew; None = it is gone from vCenter."""
         self.executor.inventory = self.executor.hosts.with_settings(self.executor.look(), [step.host])
         return self.executor.inventory.hosts.get(step.host)

@@ -87,7 +87,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         missing = [step for step in steps if step.host not in against and not self.is_done(step)]
         return against | self._ended([self._begun(step) for step in missing])
 
-    def asked_before(self, reboots: Iterable[RebootHost]) -> Failures:
+    def wait_for_sent(self, reboots: Iterable[RebootHost]) -> Failures:
         """Waits for reboots that were asked for before, and asks for none.
 
         One that vCenter shows nothing of did not come about: no failure. Raises NotConnected.

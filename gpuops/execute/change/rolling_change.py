@@ -100,12 +100,12 @@ def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: To
 
     A host whose turn has begun is finished at any hour; no other is begun while the window is closed.
     """
-    return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=False)
+    return _go_on(site, apply=apply, consent=consent, told=told, giving_up=False)
 
 
 def abort(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
     """Ends the change: hosts whose turn has begun serve VMs again, with their own back; the others are left alone."""
-    return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=True)
+    return _go_on(site, apply=apply, consent=consent, told=told, giving_up=True)
 
 
 def status(site: Site) -> ChangeStatus:
@@ -177,7 +177,8 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
     )
 
 
-def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
+def _go_on(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
+    """What became of the change that did not end, gone on with or given up."""
     with site.journal_to_read(site.vcenter.uuid) as seen:
         run = open_change(seen)
     before = site.vcenter.inventory()

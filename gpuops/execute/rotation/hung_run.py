@@ -49,7 +49,7 @@ def end_hung_run(holder: LockHolder, site: Site) -> bool:
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Whether the process is ours and, by the kernel's word, the one that has locked this file alone."""
+    """Whether the process is of this user and, as the kernel shows, the one that has locked this file alone."""
     try:
         here, file = Path(f"/proc/{pid}"), lock.stat()
         ours = here.stat().st_uid == os.geteuid()

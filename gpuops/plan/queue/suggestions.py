@@ -50,7 +50,7 @@ def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
     asked = _Wish(trial.workload)
     named = tuple(_named_nearly(asked, trial))
     found = _first_of(named, trial)
-    # Where the profile is none, what else must give is asked of the one that is likest.
+    # Where no profile has that name, the other wishes are tried with the profile whose name is most similar.
     for base in () if found else _bases((*named, asked)[0], against):
         own = (base,) if base.words else ()
         found = _first_of((*own, *_elsewhere(base), *_others(base, trial)), trial) or _fewest_less(base, trial)
