@@ -65,6 +65,49 @@ def test_an_honest_reply_is_whole() -> None:
         assert ask(connection).body == b"abc"
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "read"),
+    [
+        (b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"content-length: 3\r\n\r\n", b"abcd", b"abc"),
+        (OK + b"Transfer-Encoding: Chunked\r\nContent-Length: 1\r\n\r\n", b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", b"abc"),
+        (b"HTTP/1.0 200 OK\n\n", b"abc", b"abc"),
+        (OK + b"Content-Length: -1\r\n\r\n", b"abc", b"abc"),
+        (OK + b"Content-Length: many\r\n\r\n", b"abc", b"abc"),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n", b"abc", b""),
+    ],
+    ids=["after an interim one", "chunked", "until the end", "negative", "no number", "no content"],
+)
+def test_where_a_reply_ends(head: bytes, body: bytes, read: bytes) -> None:
+    def send(end: socket.socket) -> None:
+        end.sendall(head + body)
+        end.shutdown(socket.SHUT_WR)
+
+    with answering(send) as connection:
+        assert ask(connection).body == read
+
+
+def test_every_cookie_that_is_set_is_read() -> None:
+    head = OK + b"Set-Cookie: a=1; Path=/\r\nset-cookie:b=2\r\nContent-Length: 0\r\n\r\n"
+    with answering(lambda end: end.sendall(head)) as connection:
+        assert ask(connection).set_cookie == ("a=1; Path=/", "b=2")
+
+
+@pytest.mark.parametrize(
+    ("head", "error"),
+    [
+        (OK + b"Content-Length 3\r\n\r\nabc", network.UnreadableReply),
+        (OK + b"X: y\r\n folded\r\n\r\n", network.UnreadableReply),
+        (OK + b"X: y\r\n" * 100 + b"\r\n", http.client.HTTPException),
+        (OK + b"X: " + b"y" * 65536 + b"\r\n\r\n", http.client.LineTooLong),
+        (b"HTTP/2 200 OK\r\n\r\n", http.client.UnknownProtocol),
+    ],
+    ids=["no colon", "folded", "too many", "too long", "another protocol"],
+)
+def test_headers_that_no_vcenter_sends(head: bytes, error: type[Exception]) -> None:
+    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(error):
+        ask(connection)
+
+
 def drip(end: socket.socket) -> None:
     end.sendall(OK + b"Content-Length: 1000\r\n\r\n")
     for _ in range(100):
