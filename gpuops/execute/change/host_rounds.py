@@ -54,9 +54,12 @@ class HostRounds:
     """By host, what went wrong on it."""
 
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
-        """What became of these hosts. Raises NotConnected and StateDamaged: the change can be gone on with."""
+        """What became of these hosts, begun by the latest look, which the caller has just made.
+
+        Raises NotConnected and StateDamaged: the change can be gone on with.
+        """
         history = self.history()
-        there = self.executor.look().hosts
+        there = self.executor.inventory.hosts
         self.wrong |= {step.host: GONE for step in steps if step.host not in there}
         going = [step for step in steps if step.host in there and not self._rebooted(step, history)]
         fresh = [step for step in going if step.host not in history.reboots]
@@ -97,7 +100,7 @@ class HostRounds:
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
         """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now.
 
-        By the latest look, which `take` has begun with.
+        By the latest look, with which `take` was begun.
         """
         inventory = self.executor.inventory
         found = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
@@ -115,11 +118,10 @@ class HostRounds:
 
     def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
         """Sets these hosts, out of service; the reboots that this calls for."""
-        inventory = self.executor.look()
-        booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
-        inventory = self.executor.look()
+        inventory = self.executor.inventory
+        booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
         setting = self._setting(inventory)
         for step in steps:
             # who was suspended there meanwhile would meet another driver or scheduler when he comes back
@@ -189,8 +191,8 @@ class HostRounds:
         return Outcome(step, Verdict.DONE, "; ".join(notes))
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
-        """(each VM that is not back, and why; what was left as somebody made it)."""
-        taken, inventory = taken_from(host, self.history()), self.executor.look()
+        """(each VM that is not back, and why; what was left as somebody made it), by the latest look."""
+        taken, inventory = taken_from(host, self.history()), self.executor.inventory
         home = inventory.hosts.get(host)
         if home is None:
             return [GONE], ()

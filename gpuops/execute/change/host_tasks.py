@@ -78,8 +78,9 @@ class HostTaskExecutor(HostExecutor[HostTask]):
         return self.inventory
 
     def tasks(self, steps: Sequence[HostTask]) -> Failures:
-        """Has vCenter do these, one for each host, all at once. Raises NotConnected (the intents stay open).
+        """Has vCenter do these, one for each host, all at once, and looks at all when they have ended.
 
+        Raises NotConnected (the intents stay open).
         Only a reboot that was asked for before is waited for on a host that does not respond; nothing is asked of it.
         """
         self.look()

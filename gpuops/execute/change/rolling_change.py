@@ -290,6 +290,7 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
     waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
     stopped = ""
     if begun:
+        host_rounds.executor.look()
         outcomes += host_rounds.take(begun)
         stopped = _why_stopped(outcomes, order)
     while waiting and not stopped:
