@@ -21,6 +21,7 @@ from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.operations import maintenance
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
+from tests.sample import mostly_long
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import added_again, removed
 from tests.wire.points import Killed, Points
@@ -156,7 +157,7 @@ def no_open(site: Site) -> bool:
     return True
 
 
-@pytest.mark.parametrize("act", ["resume", "abort"])
+@pytest.mark.parametrize("act", mostly_long(["resume", "abort"], ["resume"]))
 def test_a_host_that_was_added_again_under_another_id_is_known_by_its_uuid(start: Start, act: str) -> None:
     bench = died(start)
     before = dict.fromkeys(bench.places(), Power.ON)
@@ -174,7 +175,7 @@ def test_a_host_that_was_added_again_under_another_id_is_known_by_its_uuid(start
     assert len(reboots) == 1, "it is not rebooted again"
 
 
-@pytest.mark.parametrize("later_s", [0, 200])
+@pytest.mark.parametrize("later_s", mostly_long([0, 200], [200]))
 def test_abort_waits_for_a_host_that_still_boots(start: Start, monkeypatch: pytest.MonkeyPatch, later_s: float) -> None:
     bench, points = start(two()), Points(monkeypatch)
     before = bench.places()

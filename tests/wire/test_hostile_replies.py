@@ -19,6 +19,7 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.reply import elements
 from gpuops.vsphere.transport.stub import deserialised
 from gpuops.vsphere.transport.wire import parsed
+from tests.sample import mostly_long
 from tests.wire.hostile_replies import Hostile, _chain, _said, large, nonsense, small
 from tests.wire.hostile_server import HostileServer
 
@@ -55,7 +56,7 @@ def require_refused(child: subprocess.CompletedProcess[str], codes: tuple[int, .
         assert len(child.stderr) < 500
 
 
-@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("parser", mostly_long(PARSERS, ["pyvmomi"]))
 def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServer, parser: str) -> None:
     child = struck(hostile_server, parser, Hostile())  # to see that the server strikes
     require_refused(child)
@@ -78,7 +79,7 @@ def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServ
     assert (honest.returncode, honest.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize("parser", mostly_long(PARSERS, ["pyvmomi"]))
 def test_entities_that_crash_a_parser_are_never_parsed(hostile_server: HostileServer, parser: str) -> None:
     """A hundred thousand within each other end a process by SIGSEGV in libexpat before 2.7.0 (CVE-2024-8176)."""
     require_refused(struck(hostile_server, parser, Hostile(_said("&e99999;", _chain(100_000)))))

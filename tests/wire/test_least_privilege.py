@@ -35,6 +35,7 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
 from gpuops.vsphere.connection import Connection
+from tests.sample import mostly_long
 
 from .conftest import target_of
 
@@ -210,11 +211,13 @@ HIDDEN: Final[Mapping[str, tuple[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "role"), HIDDEN.values(), ids=HIDDEN.keys())
-def test_a_desktop_of_which_something_is_hidden_is_not_taken(
-    lab: SimServer, tmp_path: Path, name: str, role: int
-) -> None:
+@pytest.mark.parametrize(
+    "hidden",
+    mostly_long(HIDDEN, ["desktops by name alone", "their host out of sight", "their datastore by name alone"]),
+)
+def test_a_desktop_of_which_something_is_hidden_is_not_taken(lab: SimServer, tmp_path: Path, hidden: str) -> None:
     """Every privilege elsewhere: only not knowing keeps them from being taken, and their GPU from being given away."""
+    name, role = HIDDEN[hidden]
     lab.world.authority.permit(lab.username, -1)
     lab.world.authority.permit(lab.username, role, place(lab, name))
     with site_of(lab, tmp_path) as site:

@@ -20,6 +20,7 @@ from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
+from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
 REQUIRED: Final = NumaPolicy.REQUIRED
@@ -107,11 +108,14 @@ SCRIPTS: Final[dict[str, list[Attach | Detach]]] = {
 }
 
 
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, script: list[Attach | Detach]) -> None:
+@pytest.mark.parametrize(
+    "script",
+    mostly_long(SCRIPTS, ["a vGPU comes, runs, changes and goes", "moved to where the GPU is, and back", "whole GPUs"]),
+)
+def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, script: str) -> None:
     with Connection(target_of(lab)) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
-        for request in script:
+        for request in SCRIPTS[script]:
             report = run(request, site, apply=True)
             assert report.plan.rejections == () and report.plan.steps, (request, report.plan)
             assert report.exit_code == 0, report.outcomes

@@ -113,11 +113,11 @@ READS: Final = ("RetrievePropertiesEx", "CurrentTime", "WaitForUpdatesEx", "Crea
     mostly_long(
         product(READS, BROKEN_OFF),
         [
-            *(("RetrievePropertiesEx", trouble) for trouble in BROKEN_OFF),
+            ("RetrievePropertiesEx", "reset after"),
+            ("RetrievePropertiesEx", "503"),
             ("CurrentTime", "reset"),
             ("WaitForUpdatesEx", "cut"),
             ("WaitForUpdatesEx", "session ends after"),
-            ("CreateFilter", "503"),
             ("CreateFilter", "session ends"),
         ],
     ),
@@ -156,8 +156,17 @@ def test_a_reconfiguration_lost_on_the_way_is_sent_once_more_with_its_change_ver
     assert wire.left_open() == []
 
 
-@pytest.mark.parametrize("method", CHANGES)
-@pytest.mark.parametrize("fault", ["TaskInProgress", "ConcurrentAccess"])
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    mostly_long(
+        product(CHANGES, ("TaskInProgress", "ConcurrentAccess")),
+        [
+            ("RelocateVM_Task", "TaskInProgress"),
+            ("ReconfigVM_Task", "ConcurrentAccess"),
+            ("PowerOnVM_Task", "TaskInProgress"),
+        ],
+    ),
+)
 def test_a_change_that_somebody_else_is_in_the_way_of_is_tried_again(wire: Wire, method: str, fault: str) -> None:
     wire.strike(Rule(Effect.FAULT, fault=fault), method)
     assert wire.attach() == 0
@@ -165,18 +174,27 @@ def test_a_change_that_somebody_else_is_in_the_way_of_is_tried_again(wire: Wire,
     assert wire.left_open() == []
 
 
-@pytest.mark.parametrize("method", CHANGES)
+REFUSED: Final = {
+    "task in progress": Rule(Effect.FAULT, fault="TaskInProgress", times=4),
+    "changed meanwhile": Rule(Effect.FAULT, fault="ConcurrentAccess", times=4),
+    "fails at the end": Rule(Effect.TASK, fault="GenericVmConfigFault"),
+}
+
+
 @pytest.mark.parametrize(
-    "rule",
-    [
-        Rule(Effect.FAULT, fault="TaskInProgress", times=4),
-        Rule(Effect.FAULT, fault="ConcurrentAccess", times=4),
-        Rule(Effect.TASK, fault="GenericVmConfigFault"),
-    ],
-    ids=["task in progress", "changed meanwhile", "fails at the end"],
+    ("method", "refusal"),
+    mostly_long(
+        product(CHANGES, REFUSED),
+        [
+            ("RelocateVM_Task", "fails at the end"),
+            ("ReconfigVM_Task", "changed meanwhile"),
+            ("PowerOnVM_Task", "task in progress"),
+            ("PowerOnVM_Task", "fails at the end"),
+        ],
+    ),
 )
-def test_a_refused_change_ends_the_attach_and_a_second_run_finishes_it(wire: Wire, method: str, rule: Rule) -> None:
-    wire.strike(rule, method)
+def test_a_refused_change_ends_the_attach_and_a_second_run_finishes_it(wire: Wire, method: str, refusal: str) -> None:
+    wire.strike(REFUSED[refusal], method)
     assert wire.attach() == 4
     assert wire.effects(method) == {}
     assert wire.left_open() == []
@@ -184,18 +202,18 @@ def test_a_refused_change_ends_the_attach_and_a_second_run_finishes_it(wire: Wir
     assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
 
 
-@pytest.mark.parametrize(
-    ("rule", "method"),
-    [
-        (Rule(Effect.FAULT, fault="SystemError"), "WaitForUpdatesEx"),
-        (Rule(Effect.FAULT, fault="SystemError"), "CreateFilter"),
-        (Rule(Effect.HTTP), "RetrievePropertiesEx"),
-        (Rule(Effect.CUT), "CurrentTime"),
-        (Rule(Effect.EXPIRE, phase=AFTER), "RetrievePropertiesEx"),
-        (Rule(Effect.DELAY, delay_s=45.0), "SuspendVM_Task"),
-        (Rule(Effect.RESET, phase=AFTER), "AddCustomFieldDef"),
-    ],
-)
+IN_THE_NIGHT: Final = [
+    (Rule(Effect.FAULT, fault="SystemError"), "WaitForUpdatesEx"),
+    (Rule(Effect.EXPIRE, phase=AFTER), "RetrievePropertiesEx"),
+    (Rule(Effect.DELAY, delay_s=45.0), "SuspendVM_Task"),
+    (Rule(Effect.RESET, phase=AFTER), "AddCustomFieldDef"),
+    (Rule(Effect.FAULT, fault="SystemError"), "CreateFilter"),
+    (Rule(Effect.HTTP), "RetrievePropertiesEx"),
+    (Rule(Effect.CUT), "CurrentTime"),
+]
+
+
+@pytest.mark.parametrize(("rule", "method"), mostly_long(IN_THE_NIGHT, IN_THE_NIGHT[:4]))
 def test_a_night_goes_through_what_breaks_off_once(wire: Wire, rule: Rule, method: str) -> None:
     wire.strike(rule, method)
     assert wire.night() == 0
