@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -26,28 +26,17 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-def _size(text: str) -> str:
-    try:
-        memory_mib(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
+def _read_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Checks that this function can read the text; what it refuses is the key's error."""
 
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except UsageError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
+        return text
 
-def _moment(text: str) -> str:
-    try:
-        moment(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _address(text: str) -> str:
-    try:
-        PciAddress.parse(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
+    return AfterValidator(check)
 
 
 def _parts(value: Any) -> Any:
@@ -56,8 +45,8 @@ def _parts(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
-Size = Annotated[Text, AfterValidator(_size)]
-Moment = Annotated[Text, AfterValidator(_moment)]
+Size = Annotated[Text, _read_by(memory_mib)]
+Moment = Annotated[Text, _read_by(moment)]
 Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
 
 
@@ -78,11 +67,11 @@ class VgpusSection(BaseModel):
 
 
 Profiles = Annotated[list[VgpusSection], Field(max_length=64), BeforeValidator(_named), BeforeValidator(_parts)]
-Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)]
+Addresses = Annotated[list[Annotated[Text, _read_by(PciAddress.parse)]], Field(max_length=64), BeforeValidator(_parts)]
 
 
 class RequestSection(BaseModel):
-    """One request."""
+    """One request as people write it; `workload` is the same as the planner takes it, in its units and types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
