@@ -209,13 +209,16 @@ class Original:
     taken: bool = False
     """Whether the suspend (or the start) happened, or may have: not merely intended."""
     stopped: bool = False
-    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
+    """An ML VM: whether a return has stopped it, or found it powered off, or somebody else has started it since. Who
+    starts it after that is not the night."""
     returned: bool = False
     """Whether it was seen as it was, afterwards."""
     drs: VmDrs | None = None
     """What DRS did with it; None = the night left that alone."""
     suspended_at: datetime | None = None
     """When the night suspended it, as vCenter showed that just afterwards; None = nothing tells."""
+    started_at: datetime | None = None
+    """When the night started it, likewise."""
     unsure: bool = False
     """Whether what the night sent for it was lost so lately that it may still happen."""
     policy: Policy | None = field(default=None, repr=False)

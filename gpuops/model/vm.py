@@ -118,6 +118,8 @@ class Vm:
     power: PowerState | None = None
     suspended_at: datetime | None = None
     """When it was last suspended, whether or not it runs again since (VirtualMachineRuntimeInfo.suspendTime)."""
+    started_at: datetime | None = None
+    """When it was last powered on from off; a resume is no start (VirtualMachineRuntimeInfo.bootTime)."""
     connected: bool | None = None
     template: bool | None = None
     vcpus: int | None = None

@@ -76,6 +76,7 @@ class Connection(Session):
     submit = steps.submit
     find_task = lost_replies.find_task
     started_by_this_login = lost_replies.started_by_this_login
+    started_by_others = lost_replies.started_by_others
     no_way_in = guest_programs.no_way_in
     folder_at = new_vms.folder_at
     create_vm = new_vms.create_vm

@@ -379,10 +379,17 @@ class SmallVcenter:
         return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None
 
     def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        told = self._starts(vm, since)
+        return (True, True) in told or ((True, False) in told and (False, True) not in told)
+
+    def started_by_others(self, vm: str, since: datetime) -> bool:
+        return (False, True) in self._starts(vm, since)
+
+    def _starts(self, vm: str, since: datetime) -> set[tuple[bool, bool]]:
+        """Whether this login asked for it, and whether it has not failed."""
         self._reach()
         starts = [task for task in self.world.tasks.values() if isinstance(task.step, PowerOnVm) and task.step.vm == vm]
-        told = {(bool(task.op_id), task.error is None) for task in starts if task.queued > since}
-        return (True, True) in told or ((True, False) in told and (False, True) not in told)
+        return {(bool(task.op_id), task.error is None) for task in starts if task.queued > since}
 
 
 def small_world(*, spread: bool = False) -> World:

@@ -174,18 +174,28 @@ class DirectVcenter:
 
     def started_by_this_login(self, vm: str, since: datetime) -> bool:
         def look() -> bool:
-            starts = [
-                task
-                for task in self._world.tasks.history()
-                if task.entity.moid == vm
-                and (task.description_id or description_id(task.name)) == DESCRIPTIONS[PowerOnVm]
-                and task.queued_at + task.skew >= since
-            ]
+            starts = self._starts(vm, since)
             own = [task for task in starts if task.call.user == USER]
             others = [task for task in starts if task.call.user != USER and task.state is not TaskState.ERROR]
             return any(task.state is not TaskState.ERROR for task in own) or (bool(own) and not others)
 
         return bool(self._read(look))
+
+    def started_by_others(self, vm: str, since: datetime) -> bool:
+        def look() -> bool:
+            starts = self._starts(vm, since)
+            return any(task.call.user != USER and task.state is not TaskState.ERROR for task in starts)
+
+        return bool(self._read(look))
+
+    def _starts(self, vm: str, since: datetime) -> list[Task]:
+        return [
+            task
+            for task in self._world.tasks.history()
+            if task.entity.moid == vm
+            and (task.description_id or description_id(task.name)) == DESCRIPTIONS[PowerOnVm]
+            and task.queued_at + task.skew >= since
+        ]
 
     def _read(self, look: Callable[[], Any]) -> Any:
         """What `look` finds, asked again once when session or reply broke off."""

@@ -93,14 +93,22 @@ def _returns(night: Played, entry: Entry) -> bool:
 
 
 def failed_for_certain(night: Played) -> Iterator[str]:
-    """I16: what is called failed does not happen any more; what still may is called unknown."""
+    """I16: what is called failed does not happen any more; what still may is called unknown. What a cluster is set to
+    for a VM that somebody has deleted by then changes nothing."""
     failed = {
         record.body["op"]: length
         for record, length in night.kept
         if record.kind is Kind.SETTLED and record.body["state"] == IntentState.FAILED
     }
+    vms = {
+        record.body["op"]: next(iter(record.body["step"].values()))["vm"]
+        for record, _ in night.kept
+        if record.kind is Kind.INTENT
+    }
+    deleted = {entry.moid: entry.sequence for entry in night.world.ledger if entry.method == "Destroy_Task"}
     for entry in effects(night):
-        if entry.sequence > failed.get(entry.operation_id, entry.sequence) and entry.method != SHUT_DOWN:
+        late = entry.sequence > failed.get(entry.operation_id, entry.sequence) and entry.method != SHUT_DOWN
+        if late and deleted.get(vms.get(entry.operation_id, ""), entry.sequence) >= entry.sequence:
             yield f"I16: {entry.method} on {entry.name} was called failed, and happened after that"
 
 

@@ -30,6 +30,7 @@ NVIDIA = 0x10DE
 _FIELDS = {
     "runtime.powerState": "power",
     "runtime.suspendTime": "suspended_at",
+    "runtime.bootTime": "started_at",
     "runtime.host": "host",
     "runtime.connectionState": "connected",
     "runtime.numMksConnections": "console_connections",
@@ -158,6 +159,7 @@ class Showing:
             host=state.host,
             power=_POWERS[state.power],
             suspended_at=state.suspend_time,
+            started_at=state.boot_time if state.power is Power.ON else None,
             connected=vm._connection() == "connected",
             template=state.is_template,
             vcpus=state.cpus,

@@ -81,6 +81,7 @@ def test_thousands_of_nights_and_every_fault_of_them_often() -> None:
     assert {fault for fault, count in found.struck.items() if count} >= set(ALL)
     reached = cover(MOST, jobs=jobs, before=of_ordinary(found))
     print(section(reached))
+    assert reached.broken == []
     assert reached.surprising() == []
     short = reached.rare()
     assert len(short) <= SHORT, f"too seldom, rarest first: {short}"

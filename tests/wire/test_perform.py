@@ -313,6 +313,8 @@ def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
     assert not bench.connection.started_by_this_login(ref, since), "that was an earlier night"
     with Connection(stranger) as other:
         assert not other.started_by_this_login(ref, before)
+        assert other.started_by_others(ref, before)
+    assert not bench.connection.started_by_others(ref, before)
     assert bench.perform(PowerOffVm(ref)) is None
     server.world.injector.add(Rule(Effect.TASK, "PowerOnVM_Task", times=1))
     assert bench.perform(PowerOnVm(ref)) is not None
@@ -320,3 +322,5 @@ def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
     with Connection(stranger) as other:
         assert other.submit(PowerOnVm(ref), bench.inventory, "theirs") is not None
         assert not bench.connection.started_by_this_login(ref, since)
+        assert bench.connection.started_by_others(ref, since)
+        assert not other.started_by_others(ref, before.replace(year=before.year + 1)), "nobody has since then"

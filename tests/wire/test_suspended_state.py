@@ -15,7 +15,7 @@ from gpuops.api import rotate_day, rotate_restore, rotate_resume
 from gpuops.config.policy import load_policy
 from gpuops.execute.site import Site
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.suspended_state import GRAIN
+from gpuops.plan.rotation.power_moments import GRAIN
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine

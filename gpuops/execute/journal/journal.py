@@ -239,10 +239,12 @@ class Journal:
         refused: bool = False,
         counts: bool = True,
         suspended_at: datetime | None = None,
+        started_at: datetime | None = None,
     ) -> None:
         """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked.
 
-        `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none.
+        `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none. `started_at`: of a
+        start, likewise.
         """
         body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
         if refused:
@@ -251,6 +253,8 @@ class Journal:
             body["counts"] = False
         if suspended_at is not None:
             body["suspended"] = suspended_at.isoformat()
+        if started_at is not None:
+            body["started"] = started_at.isoformat()
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:

@@ -129,6 +129,8 @@ class Saved:
     """Text of the policy under which a night took it last, or was to; empty = no record tells."""
     suspended_at: datetime | None = None
     """When the night suspended it, as vCenter showed that; None = no record tells."""
+    started_at: datetime | None = None
+    """When the night started it, likewise."""
     stopped: bool = False
     """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
 
@@ -305,7 +307,8 @@ class JournalState:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
         saved = self.originals.get(self.key_of(run.night or "", intended.vm, intended.uuid))
         if saved is not None:
-            saved.returned, saved.suspended_at, saved.stopped = None, None, False
+            saved.returned = saved.suspended_at = saved.started_at = None
+            saved.stopped = False
             saved.policy = run.policy or saved.policy
 
     def _took(self, night: str, intended: Intended, count: int) -> None:
@@ -356,6 +359,8 @@ class JournalState:
         saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None and "suspended" in record.body:
             saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
+        if saved is not None and "started" in record.body:
+            saved.started_at = datetime.fromisoformat(record.body["started"])
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
 

@@ -24,7 +24,7 @@ from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
-FOLD: Final = 13
+FOLD: Final = 14
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
@@ -67,12 +67,12 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
     state.seq = state.checkpoint = record.seq
     state.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
     state.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, stopped, *rest in body["originals"]:
-        count, text = rest
+    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, started, *rest in body["originals"]:
+        stopped, count, text = rest
         before = VmDrs(drs) if drs is not None else None
         state.originals[night, vm] = Saved(
             night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
-            body["texts"][text], _load_moment(suspended), stopped,
+            body["texts"][text], _load_moment(suspended), _load_moment(started), stopped,
         )  # fmt: skip
         if count:
             state.takes[night, vm] = count
@@ -132,10 +132,10 @@ def _load_given_up(body: Mapping[str, Any]) -> GivenUp:
 
 
 def _dump_saved(saved: Saved) -> list[Any]:
-    returned, suspended = _moment(saved.returned), _moment(saved.suspended_at)
+    returned, suspended, started = _moment(saved.returned), _moment(saved.suspended_at), _moment(saved.started_at)
     return [
         saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs,
-        suspended, saved.stopped,
+        suspended, started, saved.stopped,
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateD
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import NightVms, known_originals
+from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
@@ -57,6 +57,7 @@ class RotationRun:
         while True:
             originals = self._originals(journal)
             before, ahead = self._seen()
+            originals = note_later_starts(originals, before, self.site.vcenter)
             report = self._planned(before, originals, journal, ahead)
             if not self._takes_more(report):
                 return report
@@ -80,7 +81,7 @@ class RotationRun:
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         before, ahead = self._seen()
-        originals = self._originals(journal)
+        originals = note_later_starts(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
             morning_first(self.kind, left_open)
@@ -287,7 +288,7 @@ class RotationRun:
         after = self.site.vcenter.observe(report.before, seen)
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
-        for original in originals:
+        for original in note_later_starts(originals, after, self.site.vcenter):
             if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)
         note_returned(journal, after)

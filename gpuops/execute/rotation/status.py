@@ -11,7 +11,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.runs.given_up import still_given_up
-from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs.nights import NightVms, note_later_starts
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder, Policy
@@ -34,7 +34,8 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = site.tagged(now, policy)
-        found = taken_vms(policy, NightVms(journal).all(returned=True) if journal else (), now)
+        originals = note_later_starts(NightVms(journal).all(returned=True), now, site.vcenter) if journal else ()
+        found = taken_vms(policy, originals, now)
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,11 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.site.ports import Vcenter
+from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LATE, Original, Policy
+from gpuops.plan.rotation.power_moments import started_anew
+from gpuops.plan.rotation.taken_vms import vms_of
 
 
 class NightVms:
@@ -56,6 +61,7 @@ class NightVms:
                 returned=saved.returned is not None,
                 drs=saved.drs,
                 suspended_at=saved.suspended_at,
+                started_at=saved.started_at,
                 unsure=key in state.lost and now - state.lost[key] < LATE,
                 policy=_parsed(saved.policy) if saved.policy else None,
                 leases=frozenset(state.leases.get(saved.night, ())),
@@ -78,6 +84,22 @@ def _body(original: Original) -> dict[str, Any]:
         "profiles": list(original.profiles),
         **({"drs": str(original.drs)} if original.drs is not None else {}),
     }
+
+
+def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
+    """These originals as the night may still count them: an ML VM that stopped, and that somebody else has started
+    since, is its night's no more. vCenter is asked only about VMs that show a later start than that of their night."""
+    return tuple(
+        replace(original, stopped=True)
+        if original.started_at is not None
+        and not (original.returned or original.stopped)
+        and any(
+            started_anew(original, vm) and vcenter.started_by_others(vm.ref, original.started_at)
+            for vm in vms_of(original, inventory)
+        )
+        else original
+        for original in originals
+    )
 
 
 @lru_cache(maxsize=16)

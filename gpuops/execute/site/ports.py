@@ -155,3 +155,8 @@ class Vcenter(Protocol):
         """Whether a VM that runs does so by a start which this login asked for since then; one that nothing tells of is
         not its own."""
         ...
+
+    def started_by_others(self, vm: str, since: datetime) -> bool:
+        """Whether somebody else has started this VM since then; a restart that nobody asked for, as of vSphere HA, is
+        nobody's."""
+        ...

@@ -276,7 +276,9 @@ class VmExecutor(StepExecutor[Step]):
         return self.is_done(step)
 
     def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
-        """The outcome, once it is in the journal. Not `counts`: it was never asked of vCenter."""
+        """The outcome, once it is in the journal, with the moment of a suspend or start that is done, as the look after
+        it shows that. Not `counts`: it was never asked of vCenter."""
+        shown = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
         self.journal.settled(
             op_id,
             STATES[outcome.verdict],
@@ -284,16 +286,11 @@ class VmExecutor(StepExecutor[Step]):
             outcome.duration_s,
             refused=is_refusal(outcome),
             counts=counts,
-            suspended_at=self._suspended_at(outcome),
+            suspended_at=shown.suspended_at if shown is not None and isinstance(outcome.step, SuspendVm) else None,
+            started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
         )
         self._ended.append(outcome)
         return outcome
-
-    def _suspended_at(self, outcome: Outcome) -> datetime | None:
-        """When a suspend that is done was, as the look after it shows; None = it is none, or vCenter does not say."""
-        done = isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.DONE
-        vm = self.inventory.vms.get(outcome.step.vm) if done else None
-        return vm.suspended_at if vm is not None else None
 
 
 def wanted_power(step: Step) -> PowerState | None:

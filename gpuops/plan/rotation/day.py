@@ -34,8 +34,8 @@ from gpuops.plan.rotation.other_machines import (
     split_by_lease,
     with_unreadable_marker,
 )
+from gpuops.plan.rotation.power_moments import another_state
 from gpuops.plan.rotation.return_time import Durations, Load, ReturnTime
-from gpuops.plan.rotation.suspended_state import another_state
 from gpuops.plan.rotation.taken_vms import (
     RETURN_COMMAND,
     TakenVm,

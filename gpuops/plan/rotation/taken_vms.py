@@ -24,7 +24,7 @@ from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.rotation.suspended_state import another_state
+from gpuops.plan.rotation.power_moments import another_state
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
@@ -369,6 +369,8 @@ def _ml(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
     match vm.power:
         case PowerState.ON if taken:
             return TakenVm(original, vm, Whereabouts.AWAY, f"started in night {original.night}", RETURN_COMMAND)
+        case PowerState.ON if original.stopped:
+            return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs: somebody else has started it since")
         case PowerState.ON:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
         case PowerState.SUSPENDED:

@@ -70,6 +70,7 @@ def thin_vm(found: ReadObject) -> ThinVm:
             host=text(values.get("runtime.host")),
             power=word(PowerState, values.get("runtime.powerState")),
             suspended_at=moment(text(values.get("runtime.suspendTime"))),
+            started_at=moment(text(values.get("runtime.bootTime"))),
             connected=None if connection is None else connection == "connected",
             template=flag(values.get("config.template")),
             vcpus=number(values.get("summary.config.numCpu")),

@@ -55,6 +55,7 @@ VM: Final = (
     "runtime.host",
     "runtime.powerState",
     "runtime.suspendTime",
+    "runtime.bootTime",
     "runtime.connectionState",
     "runtime.question",
     "runtime.numMksConnections",

@@ -77,17 +77,31 @@ def started_by_this_login(session: Session, vm: str, since: datetime) -> bool:
     has where nobody else's is there, for a start that vCenter gave up may still come. A start that nothing tells of is
     not this login's.
     """
+    starts = [(own is not False, succeeded) for own, succeeded in _starts(session, vm, since)]
+    return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
+
+
+def started_by_others(session: Session, vm: str, since: datetime) -> bool:
+    """Whether somebody else asked for a start of a VM at `since` (by vCenter) or later, which has not failed.
+
+    vSphere HA restarts a VM without a task, and what vCenter does by itself has no user: neither counts.
+    """
+    return (False, True) in _starts(session, vm, since)
+
+
+def _starts(session: Session, vm: str, since: datetime) -> list[tuple[bool | None, bool]]:
+    """The starts of a VM in the task history, queued at `since` or later: whether this login asked for it (None =
+    nobody did, or that cannot be told), and whether it has not failed."""
     from pyVmomi import vim
 
     user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
     told = _history(session, session.vm(vm), time=queued)
     with session.decoding("a read of tasks"):
-        starts = [
-            (_is_own(user, info.get("info.reason")) is not False, info.get("info.state") != FAILED)
+        return [
+            (_is_own(user, info.get("info.reason")), info.get("info.state") != FAILED)
             for _, info in told
             if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
         ]
-    return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
 
 def _cluster(session: Session, ref: str) -> Any:

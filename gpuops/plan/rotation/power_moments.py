@@ -1,9 +1,14 @@
-"""Whether a desktop is still suspended in the state that its night suspended it in.
+"""What the moments that vCenter shows say of a VM that a night took: whether a desktop is still suspended in the state
+that its night suspended it in, and whether an ML VM was started again since its night started it.
 
 A revert to a snapshot that was taken while the desktop was suspended replaces the memory that its night suspended;
 `runtime.suspendTime` shows it (vSphere API reference: it is updated every time the VM is suspended). The desktop is
 resumed all the same, since its user needs one, and the return warns of it. Only the journal has the moment of the
 night: the marker is set before the suspend, and writing the moment there would be one more change of each VM.
+
+`runtime.bootTime` shows the last start (vSphere API reference: set by a power-on from off, and left alone by a resume).
+An ML VM whose work is done may power itself off, and its user start it for something else: that run is the user's. One
+that vSphere HA restarted on another host is still the night's. vCenter's task history tells these apart.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from gpuops.model.rotation import Original
+from gpuops.model.rotation import Original, Role
 from gpuops.model.vm import PowerState, Vm
 
 GRAIN: Final = timedelta(seconds=1)
@@ -35,6 +40,14 @@ def another_state(original: Original, vm: Vm) -> str:
     happened = reverted if now < then else f"resumed and suspended it since, or {reverted}"
     moments = f"of {_shown(now)}, not of {_shown(then)} when its night suspended it"
     return f"{state} {moments}: somebody has {happened}; tell its user"
+
+
+def started_anew(original: Original, vm: Vm) -> bool:
+    """Whether an ML VM runs by a later start than that of its night; False where nobody can tell."""
+    if original.role is not Role.ML or vm.power is not PowerState.ON:
+        return False
+    then, now = original.started_at, vm.started_at
+    return then is not None and now is not None and now - then > GRAIN
 
 
 def _shown(moment: datetime) -> str:

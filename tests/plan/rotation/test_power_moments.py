@@ -1,0 +1,33 @@
+"""Whether an ML VM runs by a later start than that of its night, by the moments that vCenter shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuops.model.rotation import Original, Role
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.rotation.power_moments import GRAIN, started_anew
+
+STARTED = datetime(2026, 11, 2, 20, tzinfo=UTC)
+LATER = STARTED + timedelta(hours=6)
+
+
+@pytest.mark.parametrize(
+    ("role", "power", "then", "now", "anew"),
+    [
+        (Role.ML, PowerState.ON, STARTED, LATER, True),
+        (Role.ML, PowerState.ON, STARTED, STARTED + GRAIN, False),
+        (Role.ML, PowerState.ON, STARTED, STARTED - GRAIN * 2, False),
+        (Role.ML, PowerState.ON, None, LATER, False),
+        (Role.ML, PowerState.ON, STARTED, None, False),
+        (Role.ML, PowerState.OFF, STARTED, LATER, False),
+        (Role.DESKTOP, PowerState.ON, STARTED, LATER, False),
+    ],
+)
+def test_only_a_later_moment_of_an_ml_vm_that_runs_is_another_start(
+    role: Role, power: PowerState, then: datetime | None, now: datetime | None, anew: bool
+) -> None:
+    original = Original("2026-11-02", role, "vm-1", "uuid-1", "ml-01", "host-1", taken=True, started_at=then)
+    assert started_anew(original, Vm("vm-1", "ml-01", power=power, started_at=now)) is anew
