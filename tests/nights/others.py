@@ -11,17 +11,23 @@ from typing import Any
 
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import ResumeVm
-from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, effects, machine_of
+from gpuops.sim.state.vm_state import Power
+from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, is_ours, machine_of
 from tests.nights.night import Played
 
 
 def others_are_left(night: Played) -> Iterator[str]:
-    """I18: only a VM that a night started is stopped by its morning, and once: who starts it after that is not the
-    night. On another machine, which has no journal of that night, only one that carries its marker."""
+    """I18: only a VM that a night started is stopped by its morning, and once: who starts it after that, or after it
+    powered itself off, is not the night. On another machine, which has no journal of that night, only one that carries
+    its marker."""
     started: set[str] = set()
     marked: dict[str, int] = {}
     """By the machine that did it."""
-    for entry in effects(night, START, OFF, SHUT_DOWN, MARK):
+    for entry in night.world.ledger:
+        if entry.method == START and not is_ours(entry) and entry.before.get("power") == Power.OFF:
+            started.discard(entry.moid)
+        if not is_ours(entry) or night.is_lock_vm(entry.moid) or entry.method not in (START, OFF, SHUT_DOWN, MARK):
+            continue
         machine = machine_of(night, entry)
         if entry.method == MARK and entry.after.get(night.site.policy.marker):
             marked[entry.moid] = machine

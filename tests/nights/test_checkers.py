@@ -24,7 +24,7 @@ from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import Beside
 from tests.nights.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
-from tests.nights.doings import CALL, MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop
+from tests.nights.doings import CALL, MARK, MOVE, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop
 from tests.nights.event import Event
 from tests.nights.hooks import RUN, asked_to_keep
 from tests.nights.limits import ml_stops, stays_where_it_is
@@ -319,6 +319,15 @@ def stopped_elsewhere_without_its_marker(night: Played) -> Played:
     return with_ledger(night, kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()})
 
 
+def started_by_somebody_before_it_is_stopped(night: Played) -> Played:
+    """An ML VM of the night powers itself off, and its user starts it."""
+    ledger = list(night.world.ledger)
+    [stop, *_] = [entry for entry in effects(night, OFF, SHUT_DOWN) if not is_desktop(night, entry.moid)]
+    at = ledger.index(stop)
+    theirs = replace(stop, method=START, operation_id="", before={"power": "poweredOff"}, after={"power": "poweredOn"})
+    return with_ledger(night, [*ledger[:at], theirs, *ledger[at:]])
+
+
 def two_cut_by_a_machine_that_was_paused(night: Played) -> Played:
     """One request may have been past its check."""
     paused = (EVENING, EVENING + timedelta(minutes=15))
@@ -397,6 +406,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I17", "restless_pool_is_left", three_come_back_and_a_fourth_is_taken),
     ("I18", "others_are_left", without(START, desktop=False)),
     ("I18", "others_are_left", stopped_elsewhere_without_its_marker),
+    ("I18", "others_are_left", started_by_somebody_before_it_is_stopped),
     ("I18", "blockers_are_named", blocked_by_nobody),
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
     ("I19", "one_session", lambda night: replace(night, most_sessions=2)),
