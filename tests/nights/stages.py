@@ -46,6 +46,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "clone_vm": DEFINE,
     "find_task": ADOPT,
     "started_by_this_login": ADOPT,
+    "started_by_others": LOOK,
     "wait": WAIT,
     "wait_for_power": WAIT,
     "wait_for_guest": WAIT,
