@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,12 @@ settings.load_profile("gpuops")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: garbage collection skips it, in forked processes too."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -94,13 +94,15 @@ def _nights(seeds: Sequence[int]) -> Tally:
 @contextmanager
 def rarely_swept() -> Iterator[None]:
     """A world is one knot of references that lives as long as its night: looking for garbage meanwhile finds none."""
+    frozen = gc.get_freeze_count()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 def _add(found: Tally, seed: int) -> None:
