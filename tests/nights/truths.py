@@ -52,7 +52,7 @@ def every_report_is_shown(night: Played) -> Iterator[str]:
     """I24: a report can be shown to people and to programs, with all of its reasons."""
     for report, _ in night.told:
         try:
-            Console(file=io.StringIO(), width=200).print(report_text(report, explain=True))
+            Console(file=io.StringIO(), width=200).print(report_text(report, explain=True), soft_wrap=True)
             report_document(report, "rotate")
         except Exception as error:
             yield f"I24: a report cannot be shown: {type(error).__name__}: {error}"
