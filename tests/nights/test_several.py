@@ -25,7 +25,7 @@ def seeds_of(kind: Several) -> list[int]:
 def nights_of(kind: Several, *, quiet: bool) -> tuple[Played, ...]:
     """Some nights of worlds that have room for it, with their own trouble or with none."""
     seeds = (seed for seed in seeds_of(kind) if site_of(seed).size.desktops >= 8)
-    return tuple(play(seed, () if quiet else None) for seed, _ in zip(seeds, range(12 if quiet else 3), strict=False))
+    return tuple(play(seed, () if quiet else None) for seed, _ in zip(seeds, range(8 if quiet else 3), strict=False))
 
 
 def test_one_world_in_ten_has_several_of_something() -> None:

@@ -38,6 +38,8 @@ from tests.nights.runners import (
 Act = Callable[[Site], Report]
 UNSURE = "exit code 4"
 """How a morning ends that leaves a marker on what is as it was, and a night that leaves a step undone."""
+ALL, SOME, OTHERS = slice(None), slice(0, None, 3), slice(1, None, 3)
+"""Of a night's steps, counted from 1: those before which it is stopped."""
 
 
 def night(site: Site) -> Report:
@@ -140,34 +142,33 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
 
 
 @pytest.mark.parametrize(
-    ("second", "pause_s", "speed"),
+    ("second", "pause_s", "speed", "before"),
     [
-        pytest.param(by_markers, TTL_S + 1, 1.0, id="a return, run out"),
-        pytest.param(by_markers, TTL_S + 1, 0.0, id="a return, run out, its clock stands still"),
-        pytest.param(by_markers, TTL_S + 1, 0.25, id="a return, run out, its clock is slow", marks=pytest.mark.long),
-        pytest.param(
-            by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, 1.0, id="a return, not yet run out", marks=pytest.mark.long
-        ),
-        pytest.param(night, TTL_S + 1, 1.0, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
-        pytest.param(
-            night,
-            TTL_S + 1,
-            0.0,
-            id="a night, run out, its clock stands still",
-            marks=[pytest.mark.long, pytest.mark.timeout(900)],
+        pytest.param(by_markers, TTL_S + 1, 1.0, SOME, id="a return, run out"),
+        pytest.param(by_markers, TTL_S + 1, 0.0, OTHERS, id="a return, run out, its clock stands still"),
+        *(
+            pytest.param(*case, ALL, id=f"{said}, before each step", marks=[pytest.mark.long, pytest.mark.timeout(900)])
+            for said, *case in (
+                ("a return, run out", by_markers, TTL_S + 1, 1.0),
+                ("a return, run out, its clock stands still", by_markers, TTL_S + 1, 0.0),
+                ("a return, run out, its clock is slow", by_markers, TTL_S + 1, 0.25),
+                ("a return, not yet run out", by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, 1.0),
+                ("a night, run out", night, TTL_S + 1, 1.0),
+                ("a night, run out, its clock stands still", night, TTL_S + 1, 0.0),
+            )
         ),
     ],
 )
 def test_a_zombie_wakes_at_each_step_of_the_new_holder(
-    tmp_path: Path, second: Act, pause_s: float, speed: float
+    tmp_path: Path, second: Act, pause_s: float, speed: float, before: slice
 ) -> None:
-    """Stopped before each of its steps for longer than its lease, and woken before each step of who came after.
+    """Stopped `before` these of its steps for longer than its lease, and woken before each step of who came after.
 
     `speed`: how its machine's clocks went meanwhile; those of a paused machine stand still.
     """
     late: list[str] = []
     played = 0
-    for stops in range(1, steps_of(tmp_path / "n", night, evening())):
+    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[before]:
         wakes = 0
         while True:
             world, machines = evening(), (Machine(tmp_path / f"{played}a"), Machine(tmp_path / f"{played}b"))
@@ -197,11 +198,15 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(
     assert bool(late) == (pause_s > TTL_S), "the zombie's one effect, and only where its lease had run out"
 
 
-@pytest.mark.parametrize("pause_s", [0.0, TTL_S + 1])
-def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(tmp_path: Path, pause_s: float) -> None:
-    """Reverted before each step of a night, to what it carried before; a night of another machine follows."""
+@pytest.mark.parametrize(
+    ("pause_s", "before"),
+    [(0.0, SOME), (TTL_S + 1, OTHERS), *(pytest.param(each, ALL, marks=pytest.mark.long) for each in (0.0, TTL_S + 1))],
+    ids=["at once", "run out", "at once, before each step", "run out, before each step"],
+)
+def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(tmp_path: Path, pause_s: float, before: slice) -> None:
+    """Reverted before these steps of a night, to what it carried before; a night of another machine follows."""
     ends = set[str | None]()
-    for stops in range(1, steps_of(tmp_path / "n", night, evening())):
+    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[before]:
         world, machines = evening(), [Machine(tmp_path / f"{stops}{name}") for name in "ab"]
         for earlier in (night, day):
             before = Runner("before", world, machines[0], earlier)
