@@ -15,6 +15,7 @@ from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.sim.state.vm_state import Power
+from tests.sample import mostly_long
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
 
@@ -66,7 +67,9 @@ def test_where_nobody_else_sets_hosts_there_is_nothing_to_warn_of(start: Start) 
     assert start(cluster(2, [])).roll(ONE, apply=False).plan.warnings == ()
 
 
-@pytest.mark.parametrize("fault", ["MethodNotFound", "NoPermission", "ManagedObjectNotFound"])
+@pytest.mark.parametrize(
+    "fault", mostly_long(["MethodNotFound", "NoPermission", "ManagedObjectNotFound"], ["NoPermission"])
+)
 def test_where_vcenter_does_not_tell_that_is_said_and_stops_nothing(start: Start, fault: str) -> None:
     bench = start(cluster(2, []))
     bench.world.injector.add(Rule(Effect.FAULT, "FindAssociatedProfile", fault=fault, times=None))
@@ -82,7 +85,7 @@ def test_before_vsphere_8_no_cluster_keeps_the_configuration_of_its_hosts(start:
     assert start(world).roll(ONE, apply=False).plan.warnings == ()
 
 
-@pytest.mark.parametrize("mode", list(VsanMode))
+@pytest.mark.parametrize("mode", mostly_long(VsanMode, [VsanMode.ENSURE, VsanMode.EVACUATE]))
 def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: VsanMode) -> None:
     bench = start(cluster(1, []))
     report = bench.roll(ONE) if mode is VsanMode.ENSURE else bench.roll(ONE, vsan_mode=mode)

@@ -13,7 +13,9 @@ import pytest
 
 from gpuops.cli.failure import guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
-from gpuops.model.target import Target
+from gpuops.model.inventory import Inventory
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
 from gpuops.sim.wire.vapi import VapiEndpoint
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
@@ -21,6 +23,7 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import HttpReply
 from tests.sample import mostly_long
+from tests.wire.conftest import target_of
 
 NAN = b'{"jsonrpc": "2.0", "id": "%s", "result": {"output": NaN}}'
 ANSWER = b'{"jsonrpc": "2.0", "id": "%%s", "result": {"output": %b}}'
@@ -53,10 +56,18 @@ REPLIES = {
 }
 
 
-@pytest.fixture
-def session(lab_target: Target) -> Iterator[Session]:
-    with Session(lab_target) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """One session for all of these tests: each logs in to the vSphere Automation API anew."""
+    with SimServer(build("lab")) as server:
+        with Session(target_of(server)) as opened:
+            yield opened
+        assert (server.world.bugs, list(server.world.sessions)) == ([], [])
+
+
+@pytest.fixture(scope="module")
+def inventory(session: Session) -> Inventory:
+    return collect.inventory(session)
 
 
 def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> None:
@@ -84,12 +95,12 @@ def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> No
 )
 def test_it_is_refused(
     session: Session,
+    inventory: Inventory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
     service: str,
 ) -> None:
-    inventory = collect.inventory(session)
     strike(monkeypatch, REPLIES[name], service=service)
     before_s = time.process_time()
     assert guarded(lambda: with_tags(session, inventory)) == 5
@@ -99,8 +110,7 @@ def test_it_is_refused(
     assert len(line) < 500
 
 
-def test_many_mappings_take_no_memory(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = collect.inventory(session)
+def test_many_mappings_take_no_memory(session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tags(session, inventory)
     strike(monkeypatch, ANSWER % (b"[" + b"{}," * (automation.MOST_VALUES // 2) + b"{}]"), service="tag_association")
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -109,8 +119,9 @@ def test_many_mappings_take_no_memory(session: Session, monkeypatch: pytest.Monk
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 256 * 1024
 
 
-def test_all_calls_together_have_a_time(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory = collect.inventory(session)
+def test_all_calls_together_have_a_time(
+    session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest, asked = VapiEndpoint.rpc, []
 
     def late(self: VapiEndpoint, body: bytes) -> bytes:
@@ -126,10 +137,8 @@ def test_all_calls_together_have_a_time(session: Session, monkeypatch: pytest.Mo
 
 
 def test_a_redirect_is_refused_before_anything_is_sent_elsewhere(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inventory = collect.inventory(session)
-
     def elsewhere(*_: Any, **__: Any) -> HttpReply:
         return HttpReply(302, "Found", b"", ())
 
