@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,6 +18,8 @@ from gpuops.cli.app import app
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.cli.aside import Aside
+
+LAB_POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +85,32 @@ def lab_on(server: SimServer, folder: Path, home: Path) -> Iterator[Lab]:
 def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
     """The scenario `lab`."""
     with start("lab") as server, lab_on(server, tmp_path, clean) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def saved_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`home` and `lab.json`: the home in which a night of the scenario `lab` began, and its vCenter after that.
+
+    Tests only copy them.
+    """
+    folder = tmp_path_factory.mktemp("night")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        new_home(folder / "home", monkeypatch)
+        with start("lab", state=folder / "lab.json") as server:
+            ready_file.write(folder / "ready.json", ready_file.of(server))
+            words = ["rotate", "night", "--policy", LAB_POLICY, "--yes", "--vcenter", f"sim@{folder / 'ready.json'}"]
+            result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def lab_by_night(saved_night: Path, tmp_path: Path, clean: Path) -> Iterator[Lab]:
+    """The scenario `lab` after a night of its policy has begun, and the home with the journal of that night."""
+    shutil.copytree(saved_night / "home", clean, dirs_exist_ok=True)
+    state = Path(shutil.copy(saved_night / "lab.json", tmp_path / "lab.json"))
+    with start("lab", state=state) as server, lab_on(server, tmp_path, clean) as lab:
         yield lab
 
 

@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.execute.journal import FILE_NAME
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.sim.state.vm_state import Power
+from tests.cli.conftest import LAB_POLICY as POLICY
 from tests.cli.conftest import Lab
-
-POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 
 
 def taken(lab: Lab) -> tuple[list[str], list[str]]:
-    """(desktops, ML VMs) that a night took."""
-    assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
+    """(desktops, ML VMs) that the night took."""
     vms = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
     return tuple([vm["name"] for vm in vms if vm["role"] == role] for role in ("desktop", "ml"))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def lab(lab_by_night: Lab) -> Lab:
+    """A night has begun."""
+    return lab_by_night
 
 
 def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
@@ -53,13 +59,9 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("journal", "exit_code"), [("missing", 0), ("damaged", 7)])
-def test_the_morning_of_the_manual_needs_no_journal(
-    lab: Lab, journal: str, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state_dir = tmp_path / "state"
-    monkeypatch.setenv("GPUOPS_STATE_DIR", str(state_dir))
+def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit_code: int) -> None:
     desktops, _ = taken(lab)
-    kept = state_dir / "journal.sqlite"
+    kept = default_state_dir() / FILE_NAME
     if journal == "missing":
         kept.unlink()
     else:
@@ -79,7 +81,6 @@ def test_a_policy_that_cannot_be_read_in_the_morning_keeps_nobody_away(lab: Lab,
     """It speaks only for what the journal does not know: that much is said, and all of the night is back."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text())
-    assert lab.run("rotate", "night", "--policy", str(policy), "--yes").exit_code == 0
     policy.unlink() if file == "deleted" else policy.write_text("version: 1\npools: [\n")
     foreseen = lab.run("rotate", "day", "--policy", str(policy), "--dry-run")
     morning = lab.run("rotate", "day", "--policy", str(policy), "--yes")

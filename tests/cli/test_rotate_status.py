@@ -89,8 +89,8 @@ def test_a_night_is_watched_and_ctrl_c_ends_it_quietly(
     assert "interrupted" not in watched.stderr
 
 
-def test_a_damaged_journal_is_said_and_the_markers_are_shown(lab: Lab) -> None:
-    assert lab.run("rotate", "night", *POLICY, "--yes").exit_code == 0
+def test_a_damaged_journal_is_said_and_the_markers_are_shown(lab_by_night: Lab) -> None:
+    lab = lab_by_night
     journal = default_state_dir() / FILE_NAME
     journal.write_bytes(b"not a database, but long enough to have a header" * 100)
     told = lab.run("rotate", "status", *POLICY)
