@@ -142,7 +142,7 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
 
 
 @pytest.mark.parametrize(
-    ("second", "pause_s", "speed", "before"),
+    ("second", "pause_s", "speed", "stopped"),
     [
         pytest.param(by_markers, TTL_S + 1, 1.0, SOME, id="a return, run out"),
         pytest.param(by_markers, TTL_S + 1, 0.0, OTHERS, id="a return, run out, its clock stands still"),
@@ -160,15 +160,16 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
     ],
 )
 def test_a_zombie_wakes_at_each_step_of_the_new_holder(
-    tmp_path: Path, second: Act, pause_s: float, speed: float, before: slice
+    tmp_path: Path, second: Act, pause_s: float, speed: float, stopped: slice
 ) -> None:
-    """Stopped `before` these of its steps for longer than its lease, and woken before each step of who came after.
+    """Stopped before a step for longer than its lease, and woken before each step of who came after.
 
     `speed`: how its machine's clocks went meanwhile; those of a paused machine stand still.
+    `stopped`: before which of its steps.
     """
     late: list[str] = []
     played = 0
-    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[before]:
+    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[stopped]:
         wakes = 0
         while True:
             world, machines = evening(), (Machine(tmp_path / f"{played}a"), Machine(tmp_path / f"{played}b"))
@@ -199,14 +200,16 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(
 
 
 @pytest.mark.parametrize(
-    ("pause_s", "before"),
+    ("pause_s", "stopped"),
     [(0.0, SOME), (TTL_S + 1, OTHERS), *(pytest.param(each, ALL, marks=pytest.mark.long) for each in (0.0, TTL_S + 1))],
     ids=["at once", "run out", "at once, before each step", "run out, before each step"],
 )
-def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(tmp_path: Path, pause_s: float, before: slice) -> None:
+def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(
+    tmp_path: Path, pause_s: float, stopped: slice
+) -> None:
     """Reverted before these steps of a night, to what it carried before; a night of another machine follows."""
     ends = set[str | None]()
-    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[before]:
+    for stops in range(1, steps_of(tmp_path / "n", night, evening()))[stopped]:
         world, machines = evening(), [Machine(tmp_path / f"{stops}{name}") for name in "ab"]
         for earlier in (night, day):
             before = Runner("before", world, machines[0], earlier)
