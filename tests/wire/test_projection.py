@@ -33,6 +33,7 @@ HOST_WRITTEN: Final = ("numa.autosize.cookie", "numa.autosize.vcpu.maxPerVirtual
 NOT_FORESEEN: Final = frozenset(
     {
         "taken_at",
+        "started_at",  # the moment at which its host starts it
         "change_version",
         "tools_running",  # the guest's own
         "cpu_usage_mhz",
