@@ -68,11 +68,8 @@ def serve(
     rules = _rules(faults)
     with (
         _stopping() as stopped,
-        start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state) as server,
+        start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state, rules=rules) as server,
     ):
-        with server.world.lock:
-            for rule in rules:
-                server.world.injector.add(rule)
         if ready_file is not None:
             ready.write(ready_file, ready.of(server))
         try:

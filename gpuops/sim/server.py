@@ -6,9 +6,11 @@ import os
 import secrets
 import socket
 import socketserver
+import ssl
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from http.server import ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,8 +25,8 @@ from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler
 
 if TYPE_CHECKING:
-    import ssl
-
+    from gpuops.sim.core.ledger import Entry
+    from gpuops.sim.fault_injection.rule import Rule
     from gpuops.sim.world import World
 
 USERNAME: Final = "administrator@vsphere.local"
@@ -38,15 +40,17 @@ def start(
     clock: str = "virtual",
     seed: int = 0,
     state: Path | None = None,
+    rules: Sequence[Rule] = (),
     host: str = "127.0.0.1",
     username: str = USERNAME,
     password: str | None = None,
 ) -> SimServer:
     """A simulated vCenter, listening: of a scenario (`lab`, `vdi`, `fleet:hosts=10`, a YAML file) or of a ready world.
 
-    `clock` is `virtual` or `real`. With `state` the world begins as that file says, if it is there, and is written to
-    it when the server closes. Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that
-    cannot be used, UsageError for an address that is not loopback or a port that is taken.
+    `clock` is `virtual` or `real`, and `rules` say what goes wrong. With `state` the world begins as that file says, if
+    it is there, and is written to it when the server closes. Raises PolicyError for a scenario that cannot be had,
+    StateDamaged for a state file that cannot be used, UsageError for an address that is not loopback or a port that is
+    taken.
     """
     if isinstance(scenario, str):
         from gpuops.sim.scenario.build import build
@@ -55,6 +59,9 @@ def start(
     else:
         world = scenario
     kept = StateFile(state, world) if state is not None else None
+    with world.lock:
+        for rule in rules:
+            world.injector.add(rule)
     return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, kept=kept)
 
 
@@ -115,6 +122,20 @@ class SimServer:
     def url(self) -> str:
         """`https://127.0.0.1:PORT/sdk`."""
         return f"{'https' if self.ca_file else 'http'}://{self.host}:{self.port}/sdk"
+
+    @property
+    def login(self) -> dict[str, Any]:
+        """The arguments with which pyVim's SmartConnect logs in here."""
+        told = {"host": self.host, "port": self.port, "user": self.username, "pwd": self.password}
+        if self.ca_file is None:
+            return told | {"protocol": "http"}
+        return told | {"sslContext": ssl.create_default_context(cafile=self.ca_file)}
+
+    @property
+    def ledger(self) -> tuple[Entry, ...]:
+        """Every effect that was applied so far, in order."""
+        with self.world.lock:
+            return tuple(self.world.ledger)
 
     def close(self) -> None:
         """Stop listening, end the connections, remove the certificates."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,16 +15,7 @@ from tests.sim.small_world import small_world
 
 def connect(server: SimServer, **options: Any) -> Any:
     """A ServiceInstance of a server, verified against its own authority."""
-    context = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
-    arguments = {
-        "host": "127.0.0.1",
-        "port": server.port,
-        "protocol": "https" if server.ca_file else "http",
-        "user": server.username,
-        "pwd": server.password,
-        "sslContext": context,
-    }
-    return SmartConnect(**{**arguments, **options})
+    return SmartConnect(**{**server.login, **options})
 
 
 @pytest.fixture

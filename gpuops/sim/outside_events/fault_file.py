@@ -14,7 +14,7 @@ faults:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,17 @@ def read(path: Path) -> tuple[Rule, ...]:
         raise UsageError(
             f"the fault file {path} is not one list named `faults`", hint="as in: `faults: [T2, {fault: V1, skip: 3}]`"
         )
+    return parse(document["faults"], str(path))
+
+
+def parse(entries: Sequence[Any], where: str) -> tuple[Rule, ...]:
+    """The rules of these entries, in their order. Raises UsageError, which names the entry and `where` it stands."""
     rules: list[Rule] = []
-    for number, entry in enumerate(document["faults"], start=1):
+    for number, entry in enumerate(entries, start=1):
         try:
             rules += [checked(rule, OUTSIDE_EVENTS) for rule in _rules(entry)]
         except UsageError as error:
-            raise UsageError(f"{path}, fault {number}: {error.message}", hint=error.hint) from error
+            raise UsageError(f"{where}, fault {number}: {error.message}", hint=error.hint) from error
     return tuple(rules)
 
 
