@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
+from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
@@ -31,10 +32,12 @@ def connect(
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Site:
     """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
 
     `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
+    `warn` is called for a vCenter that is too old to be changed.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
@@ -54,6 +57,8 @@ def connect(
         target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
+        if warn is not None and (reason := why_only_read(vcenter.api_version)):
+            warn(reason)
         state_dir = state_dir or default_state_dir(environ)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
@@ -74,7 +79,7 @@ def connect_checked(
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
 ) -> Site:
-    """As `connect`; `warn` is called for a certificate that is not verified, and the audit log names the `caller`.
+    """As `connect`; `warn` is called for a certificate that is not verified too, and the audit log names the `caller`.
 
     `guarded` is a run that nobody watches: it is refused over such a connection, unless somebody `decided` it where
     the run is written down. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
@@ -88,7 +93,7 @@ def connect_checked(
         warn(warning)
         at = wall_clock().isoformat(timespec="seconds")
         unverified(where, state_dir or default_state_dir(environ), at, list(caller))
-    return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait)
+    return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn)
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:

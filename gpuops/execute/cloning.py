@@ -12,6 +12,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Rejection, Request
+from gpuops.plan.core.privileges import too_old
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
 
 TIMEOUT_S: Final = 4 * 3600.0
@@ -72,15 +73,16 @@ def _detailed(ref: str, seen: Inventory, site: Site) -> Inventory:
 
 
 def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:
-    lacking = site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source)
-    if not lacking:
-        return wanted
-    reason = Rejection(
-        before.vm(new.source).name,
-        f"this login lacks {', '.join(sorted(lacking))}",
-        hint="ask for a role with it on the template",
-    )
-    return Cloning(rejections=(*wanted.rejections, reason))
+    reasons = list(too_old(before))
+    if lacking := site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source):
+        reasons.append(
+            Rejection(
+                before.vm(new.source).name,
+                f"this login lacks {', '.join(sorted(lacking))}",
+                hint="ask for a role with it on the template",
+            )
+        )
+    return Cloning(rejections=(*wanted.rejections, *reasons)) if reasons else wanted
 
 
 def _make(new: NewClone, site: Site) -> None:

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.target import Target
+from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.faults import named, translate
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.api_version import negotiate
@@ -200,8 +201,12 @@ class Session:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
 
         Raises OutcomeUnknown when the reply was lost: whoever asked must read vCenter before doing anything else.
+        Raises Refused, with nothing sent, where the API is too old to be changed by gpuops.
         """
         from pyVmomi import VmomiSupport, vmodl
+
+        if reason := why_only_read(self.api_version):
+            raise Refused(f"{subject}: {reason}", hint=TOO_OLD_NEXT)
 
         headers = VmomiSupport.GetRequestContext()  # of this thread
         headers["operationID"] = op_id

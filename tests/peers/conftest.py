@@ -12,7 +12,7 @@ from gpuops.sim.server import SimServer, start
 from tests.peers.processes import BINARIES, Endpoint, Govc, running_vcsim, save_gpu_inventory
 
 
-def _binaries() -> None:
+def built() -> None:
     """Fail in CI, where `make peers` builds them first; skip elsewhere, saying what to type."""
     missing = [name for name in ("govc", "vcsim") if not (BINARIES / name).exists()]
     if not missing:
@@ -26,7 +26,7 @@ def _binaries() -> None:
 @pytest.fixture(scope="session")
 def govc(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Endpoint], Govc]:
     """govc for the vCenter of one's choice: `govc(endpoint)("about")`."""
-    _binaries()
+    built()
     home = tmp_path_factory.mktemp("govc-home")
     return lambda endpoint: Govc(endpoint, home)
 
@@ -34,7 +34,7 @@ def govc(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Endpoint], Govc]
 @pytest.fixture(scope="session")
 def gpu_inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The inventory of `gpu_model.py`, in files that vcsim loads."""
-    _binaries()
+    built()
     return save_gpu_inventory(tmp_path_factory.mktemp("gpu-inventory"))
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from .processes import Endpoint, Govc
+from .conftest import built
+from .processes import Endpoint, Govc, running_vcsim
 
 pytestmark = pytest.mark.peer
 
@@ -87,6 +88,18 @@ def _vgpus(peer: Govc, vm: str) -> list[str]:
 def _power(peer: Govc, vm: str) -> str:
     state: str = peer.json("vm.info", vm)["virtualMachines"][0]["runtime"]["powerState"]
     return state
+
+
+def test_vcsim_as_it_comes_speaks_6_5_and_is_read_but_not_changed(tmp_path: Path) -> None:
+    built()
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY, encoding="utf-8")
+    with running_vcsim(tmp_path) as endpoint:
+        gpuops = Gpuops(endpoint, tmp_path)
+        for verb in ("inventory", "capacity", "doctor", "mode show", "scheduler show", "mig show"):
+            gpuops(*verb.split())
+        assert gpuops.json("inventory")["api_version"] == "6.5"
+        gpuops("rotate", "init", "--policy", str(policy), exit_code=3)
 
 
 def test_the_inventory_shows_gpus_numa_nodes_and_holders(gpuops: Gpuops) -> None:

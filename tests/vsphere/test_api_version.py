@@ -6,16 +6,33 @@ import re
 import subprocess
 import sys
 
+import pytest
 from pyVmomi import VmomiSupport
 
 from gpuops.plan.core.versions import version_numbers
+from gpuops.sim.core.paths import resolve
+from gpuops.vsphere.reading import property_paths
 from gpuops.vsphere.transport.api_version import KNOWN
 
 
 def test_the_known_versions_are_pyvmomis_newest_first() -> None:
     wires = [key.removeprefix("vim25/") for key in VmomiSupport.versionMap if key.startswith("vim25/")]
-    numbered = [wire for wire in wires if re.fullmatch(r"\d+(\.\d+)+", wire) and version_numbers(wire) >= (6, 7)]
+    numbered = [wire for wire in wires if re.fullmatch(r"\d+(\.\d+)+", wire) and version_numbers(wire) >= (6, 5)]
     assert list(KNOWN) == sorted(numbered, key=version_numbers, reverse=True)
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_a_read_asks_for_no_property_that_the_version_lacks(version: str) -> None:
+    paths: dict[str, tuple[str, ...]] = {
+        "HostSystem": property_paths.HOST + property_paths.HOST_DEVICES,
+        "VirtualMachine": property_paths.VM + property_paths.VM_DETAIL,
+        "ClusterComputeResource": property_paths.CLUSTER,
+        "Datastore": property_paths.DATASTORE,
+        "Task": property_paths.TASK,
+    }
+    for kind, wanted in paths.items():
+        for path in property_paths.known(wanted, version):
+            resolve(kind, path, VmomiSupport.versionMap[f"vim25/{version}"])
 
 
 def test_the_reading_side_is_imported_without_pyvmomi() -> None:

@@ -11,7 +11,7 @@ from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Plan, Rejection, refuse
-from gpuops.plan.core.privileges import needed_on_host
+from gpuops.plan.core.privileges import needed_on_host, too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.host_plan import HostRequest
 
@@ -50,7 +50,7 @@ def _permitted(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan
     for step in steps:
         needed[step.host] = needed.get(step.host, frozenset()) | needed_on_host(step)
     lacking = hosts.lacking(needed) if needed else {}
-    rejections = tuple(
+    on_hosts = tuple(
         Rejection(
             inventory.hosts[ref].name,
             f"this login lacks {', '.join(sorted(missing))}",
@@ -59,4 +59,5 @@ def _permitted(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan
         for ref, missing in lacking.items()
         if missing
     )
+    rejections = (*too_old(inventory), *on_hosts) if steps else ()
     return refuse(*plan.rejections, *rejections) if rejections else plan

@@ -28,6 +28,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
@@ -143,6 +144,7 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [
         *in_rotation(journal, [planned.host.ref for planned in plan.planned_hosts], before),
+        *(too_old(before) if plan.planned_hosts else ()),
         *_lacking(plan, site, before),
     ]
     return ChangeReport(verb, rolling, before, Roll(rejections=tuple(rejections)) if rejections else plan)

@@ -29,6 +29,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 
 DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
 """To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
@@ -87,9 +88,10 @@ def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
 def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
     """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs and clusters.
 
+    A vCenter whose API is too old to be changed is refused too.
     What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
     """
-    rejections = tuple(
+    on_objects = tuple(
         Rejection(
             inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
             f"this login lacks {', '.join(sorted(privileges))}",
@@ -98,7 +100,14 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
         for ref, privileges in lacking.items()
         if privileges
     )
+    rejections = (*too_old(inventory), *on_objects) if plan.steps or plan.withheld else on_objects
     return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
+
+
+def too_old(inventory: Inventory) -> tuple[Rejection, ...]:
+    """The refusal of every change of a vCenter whose API is too old for it; empty for others."""
+    reason = why_only_read(inventory.api_version)
+    return (Rejection("vCenter", reason, hint=TOO_OLD_NEXT),) if reason else ()
 
 
 def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inventory) -> str:

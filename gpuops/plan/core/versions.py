@@ -42,6 +42,20 @@ def hardware_on(version: str | None) -> int:
     return next((hardware for since, hardware in _HARDWARE if known >= since), 11)
 
 
+CHANGED_SINCE: Final = "8.0.0.0"
+"""What a vCenter must speak to be changed; one of 7.0 is changed as far as its API has what is asked for."""
+_OLDEST_CHANGED: Final = (7,)
+TOO_OLD_NEXT: Final = "update vCenter: 7.0 is changed as far as its API goes, older ones are only read"
+
+
+def why_only_read(api_version: str) -> str | None:
+    """Why a vCenter of this API version is not changed, in a line; None = it is."""
+    have = version_numbers(api_version)
+    if not have or have >= _OLDEST_CHANGED:
+        return None
+    return f"this vCenter speaks API {api_version} and is only read; changes need {CHANGED_SINCE}"
+
+
 DYNAMIC: Final = "7.0.0.0", "Dynamic DirectPath I/O"
 LABEL: Final = "7.0.2.0", "a hardware label"
 GROUP: Final = "8.0.0.1", "a vendor device group"

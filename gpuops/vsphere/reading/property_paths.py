@@ -89,6 +89,7 @@ VM_DETAIL: Final = (
 TASK: Final = ("info.name", "info.state")
 
 _SINCE: Final = {
+    "config.sharedGpuCapabilities": "6.7",
     "config.assignableHardwareBinding": "7.0.0.0",
     "config.numaInfo.coresPerNumaNode": "8.0.0.1",
     "config.numaInfo.autoCoresPerNumaNode": "8.0.0.1",
