@@ -31,8 +31,11 @@ SHOWN_NIGHT = "2026-11-21T20:00Z"
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) -> Iterator[None]:
-    """What a reader has who types the lines in a clone: a simulated vCenter, and no other variable says anything."""
-    with start("lab") as server:
+    """What a reader has who types the lines in a clone: a simulated vCenter, and no other variable says anything.
+
+    Only its time is stepped, so that the pages show the same on every machine.
+    """
+    with start("lab", clock="stepped") as server:
         ready = tmp_path / "lab.json"
         ready_file.write(ready, ready_file.of(server))
         variables = {
@@ -40,6 +43,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
             "HOME": str(tmp_path),
             "GPUOPS_VCENTER": f"sim@{ready}",
             "GPUOPS_STATE_DIR": str(tmp_path / "state"),
+            "GPUOPS_SIM_CLOCK": "stepped",
         }
         mocker.patch.dict(os.environ, variables, clear=True)
         mocker.patch.object(pyexpat, "version_info", (2, 7, 3))  # `doctor` tells of an older one

@@ -118,7 +118,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
     from gpuops.model.target import Secret, Target
     from gpuops.sim.server import start
 
-    server = closing.enter_context(start(where.scenario))
+    server = closing.enter_context(start(where.scenario, clock=where.clock))
     return Target(
         host="127.0.0.1",
         port=server.port,

@@ -1,7 +1,8 @@
 """`gpuops demo`: the main job on a simulated vCenter, typed as a person would type it.
 
-It starts `gpuops sim serve` and runs every command as a process of its own, so that what it shows is what a terminal
-shows. Each command must end with the exit code said here; any other ends the demo with that command's.
+It starts `gpuops sim serve`, in stepped time so that every machine shows the same, and runs every command as a process
+of its own, so that what it shows is what a terminal shows. Each command must end with the exit code said here; any
+other ends the demo with that command's.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _lab_policy() -> Path:
 def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     """A running simulated vCenter, as the environment that leads every command of the demo to it and nowhere else."""
     ready = folder / "vcenter.json"
-    serve = ["sim", "serve", "--scenario", scenario, "--port", "0", "--ready-file", str(ready)]
+    serve = ["sim", "serve", "--scenario", scenario, "--clock", "stepped", "--port", "0", "--ready-file", str(ready)]
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}

@@ -29,10 +29,11 @@ sim = typer.Typer(
 
 
 class SimClock(StrEnum):
-    """Whose seconds a simulated task takes: virtual time moves when a client waits."""
+    """What moves the time of a simulated vCenter."""
 
     VIRTUAL = "virtual"
     REAL = "real"
+    STEPPED = "stepped"
 
 
 @sim.command()
@@ -48,7 +49,14 @@ def serve(
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Begin with this state if it is there, and keep it there.")
     ] = None,
-    clock: Annotated[SimClock, typer.Option(help="Whose seconds its tasks take.")] = SimClock.VIRTUAL,
+    clock: Annotated[
+        SimClock,
+        typer.Option(
+            envvar="GPUOPS_SIM_CLOCK",
+            help="What moves its time: real seconds and clients that wait or poll (virtual), real seconds alone, or "
+            "requests and waits alone (stepped).",
+        ),
+    ] = SimClock.VIRTUAL,
     seed: Annotated[int, typer.Option(help="Every choice it makes comes from this number.")] = 0,
     http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
     faults: Annotated[

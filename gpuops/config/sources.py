@@ -34,6 +34,7 @@ class Simulated:
     """A private simulated vCenter, asked for by name: `sim:SCENARIO`."""
 
     scenario: str
+    clock: str = "virtual"
 
     @property
     def label(self) -> str:
@@ -92,14 +93,14 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configurati
     ours = (flag_layer(flags), gpuops_layer(environ))
     text = next((layer.vcenter for layer in ours if layer.vcenter), None)
     if text and text.startswith(SIMULATED):
-        return _simulated(text, flags)
+        return _simulated(text, flags, environ)
     if text and text.startswith(SERVED):
         url = journal_url(flags, environ, configuration)
         return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url)
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
-        return _simulated(meant.named.host, flags)
+        return _simulated(meant.named.host, flags, environ)
     _refuse_password(flags.vcenter, meant)
     url = journal_url(flags, environ, configuration, meant.named)
     return replace(_way(meant, layers, environ), journal_url=url)
@@ -124,14 +125,19 @@ def journal_url(
     return found or (named.journal_url if named is not None else None)
 
 
-def _simulated(text: str, flags: Flags) -> Simulated:
+def sim_clock(environ: Mapping[str, str]) -> str:
+    """What moves the time of a simulated vCenter that is started without `--clock`."""
+    return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
+
+
+def _simulated(text: str, flags: Flags, environ: Mapping[str, str]) -> Simulated:
     """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
     if flags.journal_url is not None:
         raise TargetError(
             f"{text} lives as long as this command, and so does its journal: --journal-url has no meaning there",
             hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
         )
-    return Simulated(text.removeprefix(SIMULATED))
+    return Simulated(text.removeprefix(SIMULATED), sim_clock(environ))
 
 
 def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:

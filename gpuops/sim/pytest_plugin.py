@@ -31,7 +31,7 @@ def simulated_vcenter(request: pytest.FixtureRequest) -> Iterator[SimServer]:
     """A simulated vCenter of this test's own, which listens on a free port of 127.0.0.1 until the test ends.
 
     The nearest marker `simulated_vcenter` says its scenario (a name or a YAML file), its faults (entries as in a fault
-    file), whose seconds its tasks take, its seed, and whether it speaks TLS.
+    file), what moves its time, its seed, and whether it speaks TLS.
     """
     from gpuops.errors import GpuopsError
     from gpuops.sim.outside_events.fault_file import parse

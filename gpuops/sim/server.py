@@ -47,15 +47,15 @@ def start(
 ) -> SimServer:
     """A simulated vCenter, listening: of a scenario (`lab`, `vdi`, `fleet:hosts=10`, a YAML file) or of a ready world.
 
-    `clock` is `virtual` or `real`, and `rules` say what goes wrong. With `state` the world begins as that file says, if
-    it is there, and is written to it when the server closes. Raises PolicyError for a scenario that cannot be had,
-    StateDamaged for a state file that cannot be used, UsageError for an address that is not loopback or a port that is
-    taken.
+    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), and `rules` say what goes
+    wrong. With `state` the world begins as that file says, if it is there, and is written to it when the server closes.
+    Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that cannot be used, UsageError
+    for an unknown clock, an address that is not loopback or a port that is taken.
     """
     if isinstance(scenario, str):
         from gpuops.sim.scenario.build import build
 
-        world = build(scenario, seed=seed, clock=ClockMode(clock))
+        world = build(scenario, seed=seed, clock=_mode(clock))
     else:
         world = scenario
     kept = StateFile(state, world) if state is not None else None
@@ -63,6 +63,12 @@ def start(
         for rule in rules:
             world.injector.add(rule)
     return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, kept=kept)
+
+
+def _mode(clock: str) -> ClockMode:
+    if clock not in list(ClockMode):
+        raise UsageError(f"there is no clock {clock!r}", hint=f"one of {', '.join(ClockMode)}")
+    return ClockMode(clock)
 
 
 class SimServer:

@@ -38,7 +38,7 @@ class World(ObjectStore):
         self,
         *,
         seed: int = 0,
-        clock: ClockMode = ClockMode.VIRTUAL,
+        clock: ClockMode = ClockMode.STEPPED,
         start: datetime = VIRTUAL_START,
         api_version: str = API_VERSION,
         outside_events: Mapping[str, OutsideEvent],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gpuops.tasks.result import TaskResult
@@ -14,11 +15,15 @@ def sim_vcenter(
     scenario: str = "lab",
     state_file: str | None = None,
     port: int = 0,
-    clock: str = "virtual",
+    clock: str | None = None,
     seed: int = 0,
     apply: bool,
 ) -> TaskResult:
-    """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError."""
+    """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
+
+    Without `clock` the environment says what moves its time, as for the command line.
+    """
+    from gpuops.config.sources import sim_clock
     from gpuops.sim.wire import server_process
 
     path = Path(ready_file).expanduser().absolute()
@@ -30,8 +35,8 @@ def sim_vcenter(
             running = None
         else:
             state = ["--state", str(Path(state_file).expanduser().absolute())] if state_file else []
-            options = ["--scenario", scenario, "--port", str(port), "--clock", clock, "--seed", str(seed), *state]
-            running = server_process.start(path, options)
+            options = ["--scenario", scenario, "--port", str(port), "--seed", str(seed), *state]
+            running = server_process.start(path, [*options, "--clock", clock or sim_clock(os.environ)])
     return TaskResult(
         {
             "changed": changed,

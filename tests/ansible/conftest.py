@@ -22,7 +22,7 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
     home = tmp_path_factory.mktemp("home")
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "ANSIBLE_", "REQUESTS_", "PYTEST")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environ |= {"HOME": str(home), "ANSIBLE_NOCOLOR": "1", "PYTHONWARNINGS": "default"}
+    environ |= {"HOME": str(home), "ANSIBLE_NOCOLOR": "1", "PYTHONWARNINGS": "default", "GPUOPS_SIM_CLOCK": "stepped"}
     if "utf" not in environ.get("LC_ALL", "").lower():
         environ["LC_ALL"] = "C.UTF-8"  # Ansible itself refuses any other encoding
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"

@@ -46,7 +46,7 @@ def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> Non
     configuration = tmp_path / "lab.gpus.yml"
     policy = SCENARIOS / "lab-policy.yaml"
     configuration.write_text(CONFIGURATION % (policy, tmp_path / "cache"), encoding="utf-8")
-    with start(str(scenario)) as server:
+    with start(str(scenario), clock="stepped") as server:
         ready = tmp_path / "ready.json"
         ready_file.write(ready, ready_file.of(server))
         found = listed(ansible, configuration, ready)

@@ -150,7 +150,7 @@ def test_what_the_plugin_finds_is_changed_only_where_an_inventory_says_so(ansibl
     keyed = [{"prefix": "profile", "key": "gpu_profiles | default([])"}]
     (site / "lab.gpus.yml").write_text(yaml.safe_dump({**told, "keyed_groups": keyed}), encoding="utf-8")
     (site / "zz-hosts.yml").write_text(FOUND % (ready, tmp_path / "state"), encoding="utf-8")
-    with start("lab") as server:
+    with start("lab", clock="stepped") as server:
         ready_file.write(ready, ready_file.of(server))
         said = ansible("playbook", "-i", site, "playbooks/detach.yml").stdout
     assert changed(said) == {"localhost": False, "ml-01": True}, "ml-02 and the desktops keep theirs"

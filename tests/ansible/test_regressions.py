@@ -70,7 +70,7 @@ OUT_OF_REACH: Final = "on a host out of reach"
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[SimServer]:
-    with start(mixed_lab(tmp_path)) as server:
+    with start(mixed_lab(tmp_path), clock="stepped") as server:
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
         yield server
         assert list(server.world.bugs) == []

@@ -76,7 +76,7 @@ def sweep(ansible: Ansible, folder: Path, **settings: str) -> Sweep:
     plugins.mkdir()
     (plugins / "everything.py").write_text(CALLBACK, encoding="utf-8")
     book, everything, ready = folder / "book.yml", folder / "everything.jsonl", folder / "sim" / "ready.json"
-    with start("lab") as server:
+    with start("lab", clock="stepped") as server:
         good = {
             "hostname": "127.0.0.1", "port": server.port, "username": server.username, "password": server.password,
             "ca_file": server.ca_file, "state_dir": str(folder / "state"),

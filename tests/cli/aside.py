@@ -110,7 +110,7 @@ class Aside:
             shutil.copytree(self.kept, place / "kept")
             for name in [name for name in os.environ if name.startswith(("GPUOPS_", "XDG_"))]:
                 del os.environ[name]
-            os.environ |= {"HOME": str(place), self.variable: str(place / "kept")}
+            os.environ |= {"HOME": str(place), "GPUOPS_SIM_CLOCK": "stepped", self.variable: str(place / "kept")}
             if self.now is not None:
                 set_ahead(self.now() - machine_time())
             if self.server is not None:

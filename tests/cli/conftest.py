@@ -42,12 +42,16 @@ def saved_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def new_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes the folder and names it as the home, in an environment that says nothing of a connection."""
+    """Makes the folder and names it as the home, in an environment that says nothing of a connection.
+
+    The time of a simulated vCenter that a command starts is stepped.
+    """
     families = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "CREDENTIALS_", "REQUESTS_")
     for name in [name for name in os.environ if name.startswith(families)]:
         monkeypatch.delenv(name)
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GPUOPS_SIM_CLOCK", "stepped")
     return home
 
 
@@ -84,7 +88,7 @@ def lab_on(server: SimServer, folder: Path, home: Path) -> Iterator[Lab]:
 @pytest.fixture
 def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
     """The scenario `lab`."""
-    with start("lab") as server, lab_on(server, tmp_path, clean) as lab:
+    with start("lab", clock="stepped") as server, lab_on(server, tmp_path, clean) as lab:
         yield lab
 
 
@@ -97,7 +101,7 @@ def saved_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("night")
     with pytest.MonkeyPatch.context() as monkeypatch:
         new_home(folder / "home", monkeypatch)
-        with start("lab", state=folder / "lab.json") as server:
+        with start("lab", clock="stepped", state=folder / "lab.json") as server:
             ready_file.write(folder / "ready.json", ready_file.of(server))
             words = ["rotate", "night", "--policy", LAB_POLICY, "--yes", "--vcenter", f"sim@{folder / 'ready.json'}"]
             result = CliRunner().invoke(app, words)
@@ -110,7 +114,7 @@ def lab_by_night(saved_night: Path, tmp_path: Path, clean: Path) -> Iterator[Lab
     """The scenario `lab` after a night of its policy has begun, and the home with the journal of that night."""
     shutil.copytree(saved_night / "home", clean, dirs_exist_ok=True)
     state = Path(shutil.copy(saved_night / "lab.json", tmp_path / "lab.json"))
-    with start("lab", state=state) as server, lab_on(server, tmp_path, clean) as lab:
+    with start("lab", clock="stepped", state=state) as server, lab_on(server, tmp_path, clean) as lab:
         yield lab
 
 

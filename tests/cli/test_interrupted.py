@@ -85,7 +85,7 @@ main()
 )
 def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
-    with start("lab") as server:
+    with start("lab", clock="stepped") as server:
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
         run = subprocess.run(
             [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, f"sim@{tmp_path / 'ready.json'}", name],
@@ -186,7 +186,7 @@ def test_stopped_in_the_middle_of_pyvmomi(
 ) -> None:
     """What was left half way cannot be done again, and what is closed then may need it."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
-    with start("lab") as server:
+    with start("lab", clock="stepped") as server:
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
         run = subprocess.run(
             [sys.executable, "-c", while_ + AND_NEEDED_AGAIN, *words, f"sim@{tmp_path / 'ready.json'}", name],

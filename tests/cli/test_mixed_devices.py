@@ -14,7 +14,7 @@ from tests.sim.mixed import CARD, mixed_lab
 
 @pytest.fixture
 def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
-    with start(mixed_lab(tmp_path)) as server, lab_on(server, tmp_path, clean) as lab:
+    with start(mixed_lab(tmp_path), clock="stepped") as server, lab_on(server, tmp_path, clean) as lab:
         yield lab
         assert list(server.world.bugs) == []
 

@@ -164,10 +164,11 @@ class Loop:
 
     @contextmanager
     def _served(self, scenario: Path) -> Iterator[dict[str, Any]]:
-        command = [sys.executable, "-m", "gpuops", "sim", "serve", "--scenario", str(scenario), "--ready-file"]
+        command = [sys.executable, "-m", "gpuops", "sim", "serve", "--clock", "stepped", "--scenario", str(scenario)]
+        command += ["--ready-file", str(self._ready)]
         with (self.folder / "sim.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [*command, str(self._ready)], cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
+                command, cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:

@@ -3,7 +3,8 @@
     make -C tests/peers ansible                  the peer, once
     .venv/bin/python -m tests.peers.side_by_side the table, as Markdown
 
-Each side has a simulated vCenter of its own, with the same inventory and real seconds.
+Each side has a simulated vCenter of its own, with the same inventory, on the clock that it has by default; where
+seconds are told its tasks take theirs.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ LOOPS: Final = (
 
 def timed(side: Side, task: Task) -> float:
     """Seconds that the play took, in which the task changed something and refused nothing."""
-    with served() as (endpoint, folder):
+    with served("--clock=real") as (endpoint, folder):
         played = side.play(endpoint, folder, [task])
     (result,) = played.results
     if result.get("failed") or not result["changed"]:
@@ -166,9 +167,9 @@ def names(count: int) -> list[str]:
 
 
 @contextmanager
-def served() -> Iterator[tuple[Endpoint, Path]]:
-    """A simulated vCenter with real seconds, and a folder for the play."""
-    with tempfile.TemporaryDirectory() as folder, our_simulator(str(SCENARIO), "--clock=real") as running:
+def served(*flags: str) -> Iterator[tuple[Endpoint, Path]]:
+    """A simulated vCenter, and a folder for the play."""
+    with tempfile.TemporaryDirectory() as folder, our_simulator(str(SCENARIO), *flags) as running:
         yield running.endpoint, Path(folder)
 
 

@@ -35,7 +35,7 @@ def chosen(world: World, per_kind: int | None) -> Iterator[ManagedObject]:
     ("scenario", "per_kind"), [("lab", None), pytest.param("vdi", None, marks=pytest.mark.long), ("fleet:hosts=20", 5)]
 )
 def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int | None) -> None:
-    with start(scenario, tls=False) as server:
+    with start(scenario, tls=False, clock="stepped") as server:
         si = connect(server)
         unreadable = []
         for obj in chosen(server.world, per_kind):
@@ -76,7 +76,7 @@ def test_the_encoder_agrees_with_pyvmomis_serialiser() -> None:
     info = VmomiSupport.Object(name="val", type=object, version=VERSION, flags=0)
     namespaces = {SoapAdapter.XMLNS_XSI: "xsi", SoapAdapter.XMLNS_XSD: "xsd", "urn:vim25": ""}
     compared = 0
-    with start("lab", tls=False) as server:
+    with start("lab", tls=False, clock="stepped") as server:
         for obj in server.world.registry:
             for name in top_level(obj.wsdl_name, VERSION):
                 value, static = value_of(obj, resolve(obj.wsdl_name, name, VERSION))

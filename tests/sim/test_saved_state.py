@@ -46,7 +46,7 @@ def described(lab: Lab) -> dict[str, Any]:
 @contextmanager
 def run(scenario: str, state: Path) -> Iterator[Lab]:
     """One run of a server that keeps its state."""
-    with start(scenario, tls=False, state=state) as server:
+    with start(scenario, tls=False, clock="stepped", state=state) as server:
         si = connect(server)
         try:
             yield Lab(server.world, si)
@@ -153,7 +153,7 @@ def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
     del document["ledger"][0]
     state.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(StateDamaged, match="its ledger has a gap"):
-        start("lab", tls=False, state=state)
+        start("lab", tls=False, clock="stepped", state=state)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 2, "scenario": "vdi", "seed": 0}'])
@@ -161,4 +161,4 @@ def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="utf-8")
     with pytest.raises(StateDamaged, match="is not the state of this scenario"):
-        start("lab", tls=False, state=state)
+        start("lab", tls=False, clock="stepped", state=state)

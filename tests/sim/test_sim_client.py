@@ -80,6 +80,6 @@ def test_the_door_wants_the_password(server: SimServer) -> None:
 def test_over_tls_with_its_own_authority() -> None:
     with SimServer(small_world()) as server:
         remote = SimClient(ready_file.of(server))
-        assert remote.clock()["mode"] == "virtual"
+        assert remote.clock()["mode"] == "stepped"
     with pytest.raises(VcenterUnreachable):
         remote.clock()

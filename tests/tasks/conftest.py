@@ -23,6 +23,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GPUOPS_SIM_CLOCK", "stepped")
     return home
 
 
@@ -41,7 +42,7 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with start("lab") as server:
+    with start("lab", clock="stepped") as server:
         path = tmp_path / "ready.json"
         ready_file.write(path, ready_file.of(server))
         yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))

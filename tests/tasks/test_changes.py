@@ -146,7 +146,7 @@ def test_a_vgpu_and_a_whole_gpu_in_one_vm_are_told_apart(lab: Lab) -> None:
 @pytest.fixture
 def mixed(tmp_path: Path) -> Iterator[Lab]:
     """The lab with `mixed`, which has an SR-IOV network card, a whole GPU and a vGPU, and `carded` with the card."""
-    with start(mixed_lab(tmp_path)) as server:
+    with start(mixed_lab(tmp_path), clock="stepped") as server:
         path = tmp_path / "mixed.json"
         ready_file.write(path, ready_file.of(server))
         yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))

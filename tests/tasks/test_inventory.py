@@ -66,7 +66,7 @@ def test_vms_of_one_name_are_told_apart(tmp_path: Path) -> None:
     )
     scenario = tmp_path / "twins.yaml"
     scenario.write_text(twins, encoding="utf-8")
-    with start(str(scenario)) as server:
+    with start(str(scenario), clock="stepped") as server:
         said = ConnectionArguments(
             f"127.0.0.1:{server.port}", None, server.username, server.password, ca_file=server.ca_file
         )

@@ -57,8 +57,7 @@ class Waiting:
         world = self.server.world
         hung: Any = world.get(task.ref)
         with world.changed:
-            for alarm in hung.alarms:
-                alarm.cancel()
+            hung.completion.cancel()
         return hung
 
     @property

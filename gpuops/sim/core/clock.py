@@ -1,4 +1,14 @@
-"""The time of the simulated vCenter, virtual or real, and the actions that are scheduled in it."""
+"""The time of the simulated vCenter and the actions that are scheduled in it. The object store waits by it.
+
+Three modes say what moves it besides `advance`:
+
+* `virtual`, for any client: it goes on with real time, and it also jumps: a wait for updates to the next due moment, a
+  client that polls a task by a share of the time of that task (`vcenter/tasks.py`). So nothing ever takes longer than
+  it says, and nobody sits a long task out. What became due since the last request is done before the next one, in its
+  order and each at its own moment.
+* `real`: the time of day; nothing jumps.
+* `stepped`: requests and waits alone move it, so that the same requests always find the same world, on any machine.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +20,21 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpuops.clock import wall_clock
+from gpuops.clock import passed_s, wall_clock
 
 VIRTUAL_START: Final = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
-"""When virtual time begins unless a scenario says otherwise: a Monday evening."""
+"""When virtual and stepped time begin unless a scenario says otherwise: a Monday evening."""
 
 REQUEST_COST: Final = timedelta(milliseconds=5)
-"""Virtual time that a request takes, so that a client which only polls sees tasks end too."""
+"""Stepped time that a request takes, so that a client which only polls sees tasks end too."""
 
 
 class ClockMode(StrEnum):
-    """Whose seconds a task takes."""
+    """What moves the time."""
 
     VIRTUAL = "virtual"
     REAL = "real"
+    STEPPED = "stepped"
 
 
 @dataclass(slots=True, eq=False)
@@ -40,10 +51,12 @@ class Alarm:
 class Clock:
     """Time as the objects see it. Its owner, the World, holds the lock around every call."""
 
-    def __init__(self, mode: ClockMode = ClockMode.VIRTUAL, *, start: datetime = VIRTUAL_START) -> None:
+    def __init__(self, mode: ClockMode = ClockMode.STEPPED, *, start: datetime = VIRTUAL_START) -> None:
         self.mode = mode
-        self._now = start
-        self._offset = timedelta()
+        self._start = start
+        self._began_s = passed_s()
+        self._jumped = timedelta()
+        """By how much it was moved forward."""
         self._running_at: datetime | None = None
         self._alarms: list[tuple[datetime, int, Alarm]] = []
         """A heap: by when they are due, and of those due at once the one that was scheduled first."""
@@ -52,11 +65,7 @@ class Clock:
 
     def now(self) -> datetime:
         """This moment, aware, in UTC; inside a scheduled action, the moment it was due."""
-        if self._running_at is not None:
-            return self._running_at
-        if self.mode is ClockMode.REAL:
-            return wall_clock() + self._offset
-        return self._now
+        return self._running_at if self._running_at is not None else self._time()
 
     def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:
         """An alarm that runs `action` once, `delay_s` from now.
@@ -83,9 +92,9 @@ class Clock:
         self._run_until(self.now())
 
     def take_request(self) -> None:
-        """Let the time of one request pass."""
-        if self.mode is ClockMode.VIRTUAL:
-            self.advance_to(self._now + REQUEST_COST)
+        """Let the time of one request pass, and run what is due by now."""
+        if self.mode is ClockMode.STEPPED:
+            self.advance_to(self.now() + REQUEST_COST)
         else:
             self.run_due()
 
@@ -96,10 +105,18 @@ class Clock:
     def advance_to(self, moment: datetime) -> None:
         """Move time forward to `moment`; time never goes back."""
         self._run_until(moment)
+        self._jump_to(moment)
+
+    def _time(self) -> datetime:
         if self.mode is ClockMode.REAL:
-            self._offset += max(timedelta(), moment - self.now())
-        else:
-            self._now = max(self._now, moment)
+            return wall_clock() + self._jumped
+        moment = self._start + self._jumped
+        if self.mode is ClockMode.VIRTUAL:
+            moment += timedelta(seconds=passed_s() - self._began_s)
+        return moment
+
+    def _jump_to(self, moment: datetime) -> None:
+        self._jumped += max(timedelta(), moment - self._time())
 
     def _run_until(self, moment: datetime) -> None:
         if not self._alarms or self._alarms[0][0] > moment:
@@ -113,8 +130,8 @@ class Clock:
                 if action is None:
                     continue
                 self._running_at = alarm.due
-                if self.mode is ClockMode.VIRTUAL:
-                    self._now = max(self._now, alarm.due)
+                if self.mode is not ClockMode.REAL:
+                    self._jump_to(alarm.due)
                 action()
         finally:
             self._running_at = None

@@ -19,7 +19,7 @@ from gpuops.sim.core.registry import Registry
 from gpuops.sim.core.sessions import ClientSession, Sessions
 
 PATIENCE_S: Final = 0.05
-"""Real seconds in which other clients may act before a wait with nothing scheduled lets virtual time pass."""
+"""Real seconds in which other clients may act before a wait with nothing scheduled jumps to its end."""
 
 COALESCE: Final = timedelta(milliseconds=500)
 """Changes within this time of a first one are sent in one update, as vCenter batches them."""
@@ -121,14 +121,14 @@ class ObjectStore:
     def wait(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
         """The first answer of `ready()` that is not None, waiting for it; None when `timeout_s` of time passed.
 
-        Virtual time jumps from alarm to alarm meanwhile; real time is slept. The caller holds the lock, which is
-        released while it sleeps.
+        Virtual and stepped time jump from alarm to alarm meanwhile, real time is slept. The caller holds the lock;
+        it is released meanwhile.
         """
         if self.clock.mode is ClockMode.REAL:
             return self._wait_real(ready, timeout_s)
-        return self._wait_virtual(ready, timeout_s)
+        return self._wait_jumping(ready, timeout_s)
 
-    def _wait_virtual(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+    def _wait_jumping(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
         begun = self.clock.now()
         try:
             return self._jump(ready, None if timeout_s is None else begun + timedelta(seconds=timeout_s))
@@ -137,9 +137,10 @@ class ObjectStore:
 
     def _jump(self, ready: Callable[[], Found | None], deadline: datetime | None) -> Found | None:
         while not self.closing:
+            self.clock.run_due()
             self._coalesce(deadline)
             found = ready()
-            if found is not None:
+            if found is not None or (deadline is not None and self.clock.now() >= deadline):
                 return found
             due = self.clock.next_due()
             if due is not None and (deadline is None or due <= deadline):

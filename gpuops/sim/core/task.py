@@ -88,6 +88,8 @@ class Task(ManagedObject):
         self.error: Any = None
         self.result: Any = None
         self.alarms: list[Alarm] = []
+        self.completion: Alarm | None = None
+        """The alarm that ends it; None = nothing does, as for one that hangs."""
         self.event_chain_id = world.next_number()
 
     @property

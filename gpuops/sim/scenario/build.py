@@ -50,11 +50,12 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
 
 
 def build(
-    spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.VIRTUAL, api_version: str = API_VERSION
+    spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str = API_VERSION
 ) -> World:
     """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`) or a YAML file.
 
-    The same name and seed give the same world, ids included. Raises PolicyError for a scenario that cannot be had:
+    The same name and seed give the same world, ids included; its time is moved by requests and waits alone unless
+    `clock` says otherwise, as that of `sim.server.start` does. Raises PolicyError for a scenario that cannot be had:
     unknown, malformed, or with VMs that its hosts would refuse to run.
     """
     declared, parameters = scenario_file.read(spelled)
@@ -77,7 +78,7 @@ def build_declared(
     parameters: dict[str, int] | None = None,
     *,
     seed: int = 0,
-    clock: ClockMode = ClockMode.VIRTUAL,
+    clock: ClockMode = ClockMode.STEPPED,
     api_version: str = API_VERSION,
 ) -> World:
     """The world of a parsed scenario."""
@@ -94,7 +95,7 @@ def build_declared(
 def new_world(
     *,
     seed: int = 0,
-    clock: ClockMode = ClockMode.VIRTUAL,
+    clock: ClockMode = ClockMode.STEPPED,
     start: datetime = VIRTUAL_START,
     api_version: str = API_VERSION,
 ) -> World:

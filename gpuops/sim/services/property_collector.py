@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
@@ -78,6 +79,11 @@ class PropertyCollector(ManagedObject):
             raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
 
     def _selected(self, specs: Any, call: Call) -> Page:
+        selected = self._found(specs, call)
+        # what is due by then may have made or removed objects
+        return self._found(specs, call) if self.world.tasks.look(_read_tasks(selected)) else selected
+
+    def _found(self, specs: Any, call: Call) -> Page:
         selected: Page = []
         for spec in specs:
             selection = Selection(spec, call.version)
@@ -166,10 +172,16 @@ class PropertyCollector(ManagedObject):
             return self._update_set(limit, call.version)
 
         update_set = self.world.wait(ready, timeout_s)
+        if update_set is None and timeout_s is not None and self.world.tasks.look(self._watched_tasks()):
+            update_set = ready()
         if update_set is None:
             return None
         self._last = (version, update_set)
         return EncodedXml(update_set)
+
+    def _watched_tasks(self) -> Iterator[ManagedObject]:
+        for each in self._filters.values():
+            yield from _read_tasks(each.watched())
 
     def _update_set(self, limit: int, version: str) -> list[bytes] | None:
         """The returnval of what changed, or None; it makes the next collector version."""
@@ -211,3 +223,8 @@ class PropertyCollector(ManagedObject):
             self.drop_filter(each)
         self._retrievals.clear()
         self.world.changed.notify_all()
+
+
+def _read_tasks(read: Iterable[tuple[ManagedObject, tuple[str, ...]]]) -> Iterator[ManagedObject]:
+    """The tasks among these objects of which the paths tell the state."""
+    return (obj for obj, paths in read if obj.wsdl_name == "Task" and any(path.startswith("info") for path in paths))

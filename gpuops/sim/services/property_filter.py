@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import vmodl
@@ -66,6 +66,11 @@ class PropertyFilter(ManagedObject):
         self._missing: list[Any] = []
         self._unsettled = True
         self._starting = True
+
+    def watched(self) -> Iterator[tuple[ManagedObject, tuple[str, ...]]]:
+        """Each object that it reports, with the paths."""
+        for obj in self._objects.values():
+            yield obj, self.selection.paths_of(obj.wsdl_name) or ()
 
     # --- changes ---------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,17 @@
-"""Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later."""
+"""Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later.
+
+The methods of managed objects start them; whoever answers a read tells `look` of the tasks that a client sees.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.core.task import Task, TaskState
 from gpuops.sim.fault_injection.task_ends import AwaitingAnswer, lingering, waits_for_answer
 
@@ -24,6 +29,9 @@ KEPT: Final = 10_000
 
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""
+
+LOOKS: Final = 10
+"""So many looks of a client at a task see its end in virtual time, however long it takes."""
 
 Effect = Callable[[], Any]
 
@@ -122,13 +130,31 @@ class Tasks:
 
     def hasten(self, task: Task, delay_s: float = 0.0) -> None:
         """End a running task `delay_s` from now, sooner than planned."""
-        if task.ended or not task.alarms:
+        if task.completion is None or task.completion.action is None:
             return
-        last = task.alarms.pop()
-        complete = last.action
-        last.cancel()
-        if complete is not None:
-            task.alarms.append(self._store.clock.schedule(delay_s, complete))
+        complete = task.completion.action
+        task.completion.cancel()
+        task.completion = self._store.clock.schedule(delay_s, complete)
+
+    def look(self, seen: Iterable[ManagedObject]) -> bool:
+        """Whether time moved because a client sees these objects, tasks that have not ended among them.
+
+        Virtual time then moves by a tenth (`LOOKS`) of the time of the longest of these tasks, from its request to its
+        end: a client that polls sees the end at its tenth look at the latest, sooner where real time is. A task of
+        which nothing is known to end it (it hangs, or waits for an answer) is not brought nearer.
+        """
+        if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unended:
+            return False
+        tasks = [each for each in seen if isinstance(each, Task) and not each.ended]
+        longest = max((self._time_of(task) for task in tasks), default=timedelta())
+        if not longest:
+            return False
+        self._store.clock.advance_to(self._store.clock.now() + longest / LOOKS)
+        return True
+
+    def _time_of(self, task: Task) -> timedelta:
+        alarm = task.completion
+        return alarm.due - task.queued_at if alarm is not None and alarm.action is not None else timedelta()
 
     def cancel(self, task: Task) -> None:
         """End a cancelable task without its effect. Raises vim.fault.InvalidState otherwise."""
@@ -136,7 +162,7 @@ class Tasks:
 
         if task.ended or not task.cancelable:
             raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
-        for alarm in task.alarms:
+        for alarm in (*task.alarms, *([task.completion] if task.completion else [])):
             alarm.cancel()
         task.cancelled = True
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
@@ -161,7 +187,7 @@ class Tasks:
         if not trouble.stuck:
             share = trouble.fails_at if trouble.fault is not None else 1.0
             complete = self._completion(task, self._if_still_there(task, finish), trouble)
-            task.alarms.append(clock.schedule(queued_s + share * task.duration_s, complete))
+            task.completion = clock.schedule(queued_s + share * task.duration_s, complete)
 
     def _if_still_there(self, task: Task, finish: Effect | None) -> Effect:
         """What the task does at its end, if somebody has not removed its object meanwhile."""

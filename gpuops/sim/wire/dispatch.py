@@ -146,6 +146,8 @@ class Dispatcher:
         self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
+        if path.startswith("info"):
+            self.world.tasks.look([receiver])
         fragment = self.world.fragments.read(receiver, path, call.version)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
             raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COOKIE: Final = "vmware_soap_session"
 UNANSWERED_S: Final = 10.0
-"""Virtual time that a try to reach a vCenter costs which is down."""
+"""Time that a try to reach a vCenter costs which is down."""
 
 Route = Callable[[Incoming], Outgoing]
 
@@ -62,12 +62,12 @@ class Endpoint:
             return Outgoing(400, text.encode(), "text/plain")
 
     def _is_down(self) -> bool:
-        """Whether vCenter restarts just now. In virtual time each request to it then costs `UNANSWERED_S`."""
+        """Whether vCenter restarts just now. Each request to it then moves time, unless that is real."""
         world = self.world
         if world.down_until is None:
             return False
         with world.lock:
-            if world.clock.mode is ClockMode.VIRTUAL:
+            if world.clock.mode is not ClockMode.REAL:
                 world.clock.advance(UNANSWERED_S)
             if world.clock.now() >= world.down_until:
                 world.down_until = None

@@ -51,10 +51,11 @@ options:
     default: 0
   clock:
     description:
-      - Whose seconds its tasks take. V(virtual) time moves when a client waits.
+      - What moves its time. V(virtual) is real seconds and clients that wait for a task or poll it, V(real) is real
+        seconds alone, V(stepped) is requests and waits alone.
+      - Without it E(GPUOPS_SIM_CLOCK) says it, else it is V(virtual).
     type: str
-    choices: [virtual, real]
-    default: virtual
+    choices: [virtual, real, stepped]
   seed:
     description:
       - Every choice it makes comes from this number.
@@ -115,7 +116,7 @@ OPTIONS = {
     "scenario": {"type": "str", "default": "lab"},
     "state_file": {"type": "path"},
     "port": {"type": "int", "default": 0},
-    "clock": {"type": "str", "choices": ["virtual", "real"], "default": "virtual"},
+    "clock": {"type": "str", "choices": ["virtual", "real", "stepped"]},
     "seed": {"type": "int", "default": 0},
 }
 
