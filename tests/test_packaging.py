@@ -69,11 +69,11 @@ def _tracked(*patterns: str) -> list[Path]:
 def test_every_data_file_of_the_package_is_in_the_wheel(wheel_names: frozenset[str]) -> None:
     expected = {
         str(path.relative_to(ROOT))
-        for pattern in ("*.yaml", "*.md")
+        for pattern in ("*.yaml", "*.md", "*.tsv")
         for path in (ROOT / "gpuops").rglob(pattern)
         if "ansible_collections" not in path.parts
     }
-    assert {Path(name).suffix for name in expected} == {".yaml", ".md"}
+    assert {Path(name).suffix for name in expected} == {".yaml", ".md", ".tsv"}
     assert expected <= wheel_names
 
 

@@ -192,6 +192,7 @@ RULES: Final = (
             "gpuops/cli/output.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/vcenter/counters.py",
             "gpuops/sim/wire/server_process.py",
         ),
     ),
@@ -208,6 +209,7 @@ RULES: Final = (
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/vcenter/counters.py",
             "gpuops/sim/wire/vapi.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
             "gpuops/cli/output.py",  # what it wrote itself

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.core.clock import VIRTUAL_START
 from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.scenario.measurement import measure
+from gpuops.sim.vcenter.counters import BY_NAME
 from tests.sim.lab import Lab, served
 
 
@@ -277,3 +280,10 @@ def test_vcls_machines_leave_a_host_for_maintenance_and_come_back(lab: Lab) -> N
     lab.run(lab.host("esx-01.lab").ExitMaintenanceMode_Task(0))
     lab.let_pass(60)
     assert lab.power("vCLS-4711") == "poweredOn"
+
+
+def test_what_hosts_and_machines_measure_are_counters_of_vcenter(shared: Lab) -> None:
+    for wsdl_name in ("HostSystem", "VirtualMachine"):
+        measured = {name for obj in shared.world.by_type(wsdl_name) for name, _ in measure(obj, VIRTUAL_START)}
+        assert measured
+        assert measured <= BY_NAME.keys()

@@ -108,12 +108,57 @@ def test_samples_as_csv(si: Any, counters: dict[str, int]) -> None:
     assert metric.sampleInfoCSV.count("20,") == 3
 
 
-def test_level_four_counters_exist_in_real_time_only(si: Any, counters: dict[str, int]) -> None:
+def test_the_database_keeps_counters_up_to_the_level_of_the_interval(
+    si: Any, counters: dict[str, int], world: World
+) -> None:
+    """Of a GPU that is level 1 of the whole host and level 3 of each GPU; the intervals have level 1."""
+    measured = {
+        ("gpu.utilization.average", ""): 500,
+        ("gpu.utilization.average", "gpu-0"): 1000,
+        ("gpu.mem.usage.average", ""): 9900,  # level 4
+        ("cpu.usagemhz.average", ""): 1200,
+        ("cpu.idle.summation", ""): 20_000,  # level 2
+    }
+    world.counters = lambda entity, moment: measured
     performance = si.content.perfManager
+    names = {key: name for name, key in counters.items()}
+
+    def available(interval: int | None) -> set[tuple[str, str]]:
+        found = performance.QueryAvailablePerfMetric(machine(si), intervalId=interval)
+        return {(names[each.counterId], each.instance) for each in found}
+
+    assert available(20) == available(None) == measured.keys()
+    kept = {("gpu.utilization.average", ""), ("cpu.usagemhz.average", "")}
+    for interval in performance.historicalInterval:
+        assert (interval.level, interval.enabled) == (1, True)
+        assert available(interval.samplingPeriod) == kept
     gpu = counters["gpu.utilization.average"]
-    assert gpu in {each.counterId for each in performance.QueryAvailablePerfMetric(machine(si), intervalId=20)}
-    assert gpu not in {each.counterId for each in performance.QueryAvailablePerfMetric(machine(si), intervalId=300)}
-    assert performance.QueryPerf([query(machine(si), gpu, intervalId=300)]) == []
+    (metric,) = performance.QueryPerf([query(machine(si), gpu, intervalId=300)])
+    assert [series.id.instance for series in metric.value] == [""]
+    assert performance.QueryPerf([query(machine(si), counters["cpu.idle.summation"], intervalId=300)]) == []
+
+
+def test_the_intervals_go_as_far_back_as_they_say(si: Any, counters: dict[str, int], world: World) -> None:
+    cpu = counters["cpu.usagemhz.average"]
+    lengths = {}
+    for interval in si.content.perfManager.historicalInterval:
+        (metric,) = si.content.perfManager.QueryPerf(
+            [query(machine(si), cpu, "", intervalId=interval.samplingPeriod, maxSample=1)]
+        )
+        assert len(metric.sampleInfo) == interval.length // interval.samplingPeriod, "maxSample is for real time"
+        lengths[interval.name] = len(metric.sampleInfo)
+    assert lengths == {"Past day": 288, "Past week": 336, "Past month": 360, "Past year": 365}
+    since = world.clock.now() - timedelta(minutes=30)
+    (metric,) = si.content.perfManager.QueryPerf([query(machine(si), cpu, "", intervalId=300, startTime=since)])
+    assert len(metric.sampleInfo) == 6
+
+
+def test_an_interval_that_vcenter_does_not_have_is_refused(si: Any, counters: dict[str, int]) -> None:
+    performance = si.content.perfManager
+    with pytest.raises(vmodl.fault.InvalidArgument, match=r"querySpec\.interval"):
+        performance.QueryPerf([query(machine(si), counters["cpu.usagemhz.average"], intervalId=60)])
+    with pytest.raises(vmodl.fault.InvalidArgument, match="intervalId"):
+        performance.QueryAvailablePerfMetric(machine(si), intervalId=60)
 
 
 def test_realtime_goes_one_hour_back(si: Any, counters: dict[str, int], world: World) -> None:
@@ -124,9 +169,17 @@ def test_realtime_goes_one_hour_back(si: Any, counters: dict[str, int], world: W
 
 def test_counters_by_level_and_key(si: Any, counters: dict[str, int]) -> None:
     performance = si.content.perfManager
-    assert all(each.level <= 1 for each in performance.QueryPerfCounterByLevel(1))
-    (info,) = performance.QueryPerfCounter([counters["gpu.temperature.average"]])
-    assert info.unitInfo.key == "celsius"
+    assert len(counters) == 810
+    by_level = [{each.key for each in performance.QueryPerfCounterByLevel(level)} for level in (1, 2, 3, 4)]
+    assert [len(keys) for keys in by_level] == sorted(len(keys) for keys in by_level)
+    assert by_level[0] < by_level[1] < by_level[2] < by_level[3] == set(counters.values())
+    gpu, ecc = counters["gpu.temperature.average"], counters["gpu.mem.errors.ecc.uncorrected.latest"]
+    found = performance.QueryPerfCounter([gpu, ecc])
+    assert [(each.unitInfo.key, each.level, each.perDeviceLevel) for each in found] == [
+        ("celsius", 1, 3),
+        ("number", 4, 4),
+    ]
+    assert found[0].nameInfo.label == "Temperature in degrees C"
     with pytest.raises(vmodl.fault.InvalidArgument):
         performance.QueryPerfCounter([99999])
 

@@ -1,7 +1,8 @@
 """The values of the performance counters of hosts and VMs: made from what runs, the same in every run.
 
 GPU counters exist for GPUs of the host's graphics stack only: a passthrough GPU has no driver on the host (from
-memory). Percentages are in hundredths.
+memory). The API reference has no page for the group `gpu`, which it counts among those that do not concern others, so
+what is not known to be provided is not there: a VM and a host as a whole have none. Percentages are in hundredths.
 """
 
 from __future__ import annotations

@@ -17,9 +17,20 @@ if TYPE_CHECKING:
 
 REALTIME_S: Final = 20
 """The real-time interval; such samples go back one hour (vSphere API reference, PerformanceManager)."""
-REALTIME_SPAN: Final = timedelta(hours=1)
+LEVEL: Final = 1
+"""Of every historical interval, as vCenter is installed (vSphere Monitoring and Performance, "Data Collection Levels"):
+the database keeps the counters up to it."""
 
-_INTERVALS: Final = ((1, 300, "Past day", 86400), (2, 1800, "Past week", 604800), (3, 7200, "Past month", 2592000))
+_INTERVALS: Final = (
+    (1, 300, "Past day", 86_400),
+    (2, 1800, "Past week", 604_800),
+    (3, 7200, "Past month", 2_592_000),
+    (4, 86_400, "Past year", 31_536_000),
+)
+_SPANS: Final = {REALTIME_S: timedelta(hours=1)} | {
+    period: timedelta(seconds=length) for _, period, _, length in _INTERVALS
+}
+"""How far back the samples of each interval go."""
 
 
 class PerformanceManager(ManagedObject):
@@ -35,7 +46,7 @@ class PerformanceManager(ManagedObject):
     @prop("historicalInterval")
     def _historical_interval(self) -> list[Any]:
         return [
-            vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=1, enabled=True)
+            vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=LEVEL, enabled=True)
             for key, period, name, length in _INTERVALS
         ]
 
@@ -62,6 +73,7 @@ class PerformanceManager(ManagedObject):
     def QueryAvailablePerfMetric(
         self, call: Call, entity: Any, beginTime: Any = None, endTime: Any = None, intervalId: int | None = None
     ) -> list[Any]:
+        _known_interval(intervalId, "intervalId")
         values = self._values(self._measured(entity), self.world.clock.now(), intervalId)
         return [_metric(BY_NAME[name].key, instance) for name, instance in sorted(values)]
 
@@ -85,6 +97,7 @@ class PerformanceManager(ManagedObject):
     def _entity_metric(self, spec: Any) -> Any:
         obj = self._measured(spec.entity)
         interval_s = spec.intervalId or REALTIME_S
+        _known_interval(interval_s, "querySpec.interval")
         moments = self._moments(spec, interval_s)
         samples = [self._values(obj, moment, interval_s) for moment in moments]
         wanted = _wanted(spec.metricId, samples)
@@ -94,33 +107,47 @@ class PerformanceManager(ManagedObject):
         return (_csv if spec.format == "csv" else _normal)(obj, moments, interval_s, series)
 
     def _moments(self, spec: Any, interval_s: int) -> list[datetime]:
-        """The moments of the samples asked for, oldest first, on the interval's grid; real time ends an hour back."""
+        """The moments of the samples asked for, oldest first, on the interval's grid.
+
+        `maxSample` is for real time (vSphere API reference, PerfQuerySpec).
+        """
         now = self.world.clock.now()
         end = min(spec.endTime or now, now)
         last = int(end.timestamp()) // interval_s * interval_s
-        start = spec.startTime or (end - REALTIME_SPAN if spec.maxSample is None else None)
-        count = spec.maxSample or int(REALTIME_SPAN.total_seconds()) // interval_s
+        first = now - _SPANS[interval_s]
+        start = max(spec.startTime or first, first)
+        most = spec.maxSample if interval_s == REALTIME_S else None
         found: list[datetime] = []
-        while len(found) < count:
+        while most is None or len(found) < most:
             moment = datetime.fromtimestamp(last - len(found) * interval_s, UTC)
-            too_old = interval_s == REALTIME_S and now - moment > REALTIME_SPAN
-            if too_old or (start is not None and moment <= start):
+            if moment <= start:
                 break
             found.append(moment)
         return found[::-1]
 
     def _values(self, obj: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
-        """The counters of an entity at a moment; level-4 ones exist in real time only."""
+        """The counters of an entity at a moment: all in real time, of an interval those that the database keeps."""
         values = self.world.counters(obj, moment)
-        if interval_s in (None, REALTIME_S):
+        if interval_s is None or interval_s == REALTIME_S:
             return values
-        return {(name, instance): value for (name, instance), value in values.items() if BY_NAME[name].level < 4}
+        return {
+            (name, instance): value
+            for (name, instance), value in values.items()
+            if BY_NAME[name].kept_from(instance) <= LEVEL
+        }
 
     def _measured(self, entity: Any) -> ManagedObject:
         obj: ManagedObject = self.world.get(entity)
         if not is_kind_of(obj.wsdl_name, "ManagedEntity"):
             raise vmodl.fault.InvalidArgument(msg="Not an entity with statistics", invalidProperty="entity")
         return obj
+
+
+def _known_interval(interval_s: int | None, argument: str) -> None:
+    if interval_s is not None and interval_s not in _SPANS:
+        raise vmodl.fault.InvalidArgument(
+            msg=f"A specified parameter was not correct: {argument}", invalidProperty=argument
+        )
 
 
 def _wanted(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
@@ -178,11 +205,11 @@ def _element(key: str, label: str) -> Any:
 def _counter_info(counter: Counter) -> Any:
     return vim.PerformanceManager.CounterInfo(
         key=counter.key,
-        nameInfo=_element(counter.name, counter.name),
+        nameInfo=_element(counter.name, counter.label),
         groupInfo=_element(counter.group, counter.group),
         unitInfo=_element(counter.unit, LABELS[counter.unit]),
         rollupType=counter.rollup,
         statsType=counter.stats,
         level=counter.level,
-        perDeviceLevel=max(3, counter.level),
+        perDeviceLevel=counter.device_level,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -28,55 +29,44 @@ class Counter:
     unit: str
     stats: str
     level: int
+    """The statistics level from which the database keeps what it says of the whole entity."""
+    device_level: int
+    """The same of one device."""
+    label: str
 
     @property
     def full_name(self) -> str:
         """`gpu.utilization.average`."""
         return f"{self.group}.{self.name}.{self.rollup}"
 
+    def kept_from(self, instance: str) -> int:
+        """The statistics level from which the database keeps the samples of this instance; '' = the whole entity."""
+        return self.device_level if instance else self.level
 
-_ALL: Final = ("average", "maximum", "minimum", "none")
-_SOME: Final = ("average",)
 
-# group, name, rollups, unit, stats type, level: the counters a GPU fleet is watched by (vCenter 8 counter list). gpu.*
-# is level 4: not kept in the database at the default level, so only real-time samples of the last hour exist.
-_DECLARED: Final[tuple[tuple[str, str, tuple[str, ...], str, str, int], ...]] = (
-    ("cpu", "usage", ("none", "average", "minimum", "maximum"), "percent", "rate", 1),
-    ("cpu", "usagemhz", ("none", "average", "minimum", "maximum"), "megaHertz", "rate", 1),
-    ("cpu", "idle", ("summation",), "millisecond", "delta", 2),
-    ("cpu", "ready", ("summation",), "millisecond", "delta", 1),
-    ("cpu", "utilization", _SOME, "percent", "rate", 2),
-    ("mem", "usage", ("none", "average", "minimum", "maximum"), "percent", "absolute", 1),
-    ("mem", "active", _SOME, "kiloBytes", "absolute", 2),
-    ("mem", "consumed", _SOME, "kiloBytes", "absolute", 1),
-    ("mem", "granted", _SOME, "kiloBytes", "absolute", 2),
-    ("disk", "usage", _SOME, "kiloBytesPerSecond", "rate", 1),
-    ("net", "usage", _SOME, "kiloBytesPerSecond", "rate", 1),
-    ("power", "power", _SOME, "watt", "rate", 2),
-    ("sys", "uptime", ("latest",), "second", "absolute", 1),
-    ("gpu", "utilization", _ALL, "percent", "absolute", 4),
-    ("gpu", "mem.used", _ALL, "kiloBytes", "absolute", 4),
-    ("gpu", "mem.usage", _ALL, "percent", "absolute", 4),
-    ("gpu", "mem.reserved", ("latest",), "kiloBytes", "absolute", 4),
-    ("gpu", "mem.total", ("latest",), "kiloBytes", "absolute", 4),
-    ("gpu", "temperature", _SOME, "celsius", "absolute", 4),
-    ("gpu", "power.used", ("latest",), "watt", "absolute", 4),
-)
+def _read(line: str) -> Iterator[Counter]:
+    full_name, unit, stats, rollups, label = line.split("\t")
+    group, _, name = full_name.partition(".")
+    for each in rollups.split():
+        rollup, _, numbers = each.partition("=")
+        key, level, device_level = map(int, numbers.split(":"))
+        yield Counter(key, group, name, rollup, unit, stats, level, device_level, label)
+
+
+_LINES: Final = (files(__package__) / "counters.tsv").read_text(encoding="utf-8").splitlines()
 
 COUNTERS: Final[tuple[Counter, ...]] = tuple(
-    Counter(number, group, name, rollup, unit, stats, level)
-    for number, (group, name, rollup, unit, stats, level) in enumerate(
-        ((group, name, rollup, unit, stats, level) for group, name, rollups, unit, stats, level in _DECLARED
-         for rollup in rollups),
-        start=1,
-    )
-)  # fmt: skip
+    sorted((counter for line in _LINES if line[0] != "#" for counter in _read(line)), key=lambda counter: counter.key)
+)
+"""Those of a 9.0.1, whose source `counters.tsv` names. Clients ask for them by name: keys differ between vCenters."""
 
 BY_KEY: Final[Mapping[int, Counter]] = {counter.key: counter for counter in COUNTERS}
 BY_NAME: Final[Mapping[str, Counter]] = {counter.full_name: counter for counter in COUNTERS}
 
 LABELS: Final[Mapping[str, str]] = {
-    "percent": "%", "megaHertz": "MHz", "millisecond": "ms", "kiloBytes": "KB", "kiloBytesPerSecond": "KBps",
-    "watt": "W", "second": "s", "celsius": "°C",
+    "percent": "%", "megaHertz": "MHz", "number": "num", "celsius": "°C", "watt": "W", "joule": "J",
+    "kiloBytes": "KB", "megaBytes": "MB", "gigaBytes": "GB", "teraBytes": "TB",
+    "kiloBytesPerSecond": "KBps", "megaBytesPerSecond": "MBps",
+    "second": "s", "millisecond": "ms", "microsecond": "µs", "nanosecond": "ns",
 }  # fmt: skip
 """How vCenter labels the units."""
