@@ -233,4 +233,4 @@ def test_esxcli_shows_and_sets_the_options_of_a_kernel_module(ask: Govc) -> None
     told = ask(*esxcli, "list", "-m", "nvidia")
     assert policy in told
     with pytest.raises(Refusal, match=r"EsxCLI\.CLIFault\.summary"):
-        ask("host.esxcli", "-host=esx-01.lab", "hardware", "pci", "list")
+        ask("host.esxcli", "-host=esx-01.lab", "hardware", "trustedboot", "get")

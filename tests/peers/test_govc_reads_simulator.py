@@ -212,6 +212,19 @@ def test_host_info_counts_processors_and_memory(read: Govc) -> None:
     assert host["summary"]["config"]["product"]["apiVersion"].startswith("8.0.3")
 
 
+def test_esxcli_shows_what_an_administrator_of_gpus_asks_for(read: Govc) -> None:
+    esxcli = ("host.esxcli", "-host=esx-01.lab")
+    devices = read.lines(*esxcli, "graphics", "device", "list")
+    assert next(line.split()[1] for line in devices if line.startswith("GraphicsType:")) == "SharedPassthru"
+    assert any(line.startswith("DriverVersion:") for line in read.lines(*esxcli, "graphics", "device", "stats", "list"))
+    assert "Performance" in read(*esxcli, "graphics", "host", "get")
+    assert any(line.split() == ["VendorID:", "0x10de"] for line in read.lines(*esxcli, "hardware", "pci", "list"))
+    head, _, *vibs = read.lines(*esxcli, "software", "vib", "list")
+    assert head.split() == ["Name", "Version", "Vendor", "Acceptance", "Level", "Install", "Date", "Platforms"]
+    assert {line.split()[2] for line in vibs} == {"VMware", "NVIDIA"}
+    assert read.lines(*esxcli, "system", "module", "list")[2].split() == ["nvidia", "true", "true"]
+
+
 def test_metric_ls_names_gpu_counters_of_a_host_and_none_of_a_stopped_machine(read: Govc) -> None:
     host = read.lines("metric.ls", "host/lab-cluster/esx-01.lab")
     assert {"gpu.utilization.average", "gpu.mem.used.average", "gpu.temperature.average"} <= set(host)

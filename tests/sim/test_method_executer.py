@@ -19,12 +19,12 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def esxcli(lab: Lab, command: str, **arguments: str) -> Any:
+def esxcli(lab: Lab, command: str, host: str = "esx-01.lab", **arguments: str) -> Any:
     """The SoapResult of an esxcli command, asked for as govc asks."""
     kind = VmomiSupport.GetWsdlType("urn:vim25", "ReflectManagedMethodExecuter")
     argument = VmomiSupport.GetWsdlType("urn:vim25", "ReflectManagedMethodExecuterSoapArgument")
-    host, stub = lab.host("esx-01.lab"), lab.si._stub
-    executer = stub.InvokeMethod(host, kind._methodInfo["RetrieveManagedMethodExecuter"], ())
+    stub = lab.si._stub
+    executer = stub.InvokeMethod(lab.host(host), kind._methodInfo["RetrieveManagedMethodExecuter"], ())
     given = [argument(name=name, val=f"<{name}>{text}</{name}>") for name, text in arguments.items()]
     return stub.InvokeMethod(executer, kind._methodInfo["ExecuteSoap"], ("any", "urn:vim25/5.0", command, given))
 
@@ -47,9 +47,78 @@ def test_what_one_sets_the_other_shows(lab: Lab) -> None:
 
 
 def test_what_is_not_simulated_is_an_error_of_esxcli(lab: Lab) -> None:
-    told = esxcli(lab, "vim.EsxCLI.hardware.pci.list")
+    told = esxcli(lab, "vim.EsxCLI.hardware.trustedboot.get")
     assert (told.response, told.fault.faultMsg) == (None, "EsxCLI.CLIFault.summary")
-    assert "hardware.pci.list is not simulated" in told.fault.faultDetail
+    assert "hardware.trustedboot.get is not simulated" in told.fault.faultDetail
+    told = esxcli(lab, "vim.CLIInfo.FetchCLIInfo", typeName="vim.EsxCLI.hardware.trustedboot")
+    assert "hardware.trustedboot is not simulated" in told.fault.faultDetail
+
+
+def rows(lab: Lab, command: str, host: str = "esx-01.lab") -> list[dict[str, str]]:
+    """What a command lists: each object's values by name."""
+    told = ElementTree.fromstring(esxcli(lab, f"vim.EsxCLI.{command}", host=host).response)
+    objects = list(told) if command.endswith("list") else [told]
+    return [{each.tag.removeprefix("{urn:vim25}"): each.text or "" for each in row} for row in objects]
+
+
+def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(lab: Lab) -> None:
+    lab.attach("ml-07", "grid_a100-3-20c")
+    lab.power_on("ml-07", "esx-01.lab")
+    shown = {gpu.pciId: gpu for gpu in lab.host("esx-01.lab").config.graphicsInfo}
+    listed = {row["Address"]: row for row in rows(lab, "graphics.device.list")}
+    assert listed.keys() == shown.keys()
+    for address, row in listed.items():
+        assert row["DeviceName"] == shown[address].deviceName
+        assert (row["MemorySizeinKB"], row["NumberofVMs"]) == (
+            str(shown[address].memorySizeInKB),
+            str(len(shown[address].vm)),
+        )
+        assert (row["VendorName"], row["ModuleName"]) == ("NVIDIA Corporation", "nvidia")
+    assert {row["GraphicsType"] for row in listed.values()} == {"SharedPassthru"}
+    assert any(row["NumberofVMs"] != "0" for row in listed.values())
+    [host] = rows(lab, "graphics.host.get")
+    assert host == {"DefaultGraphicsType": "SharedPassthru", "SharedPassthruAssignmentPolicy": "Performance"}
+    assert rows(lab, "graphics.host.get", "esx-02.lab")[0]["SharedPassthruAssignmentPolicy"] == "Consolidation"
+    stats = {row["Address"]: row for row in rows(lab, "graphics.device.stats.list")}
+    assert stats.keys() == shown.keys()
+    assert {row["DriverVersion"] for row in stats.values()} == {
+        lab.world.get(lab.host("esx-01.lab")).state.driver_version
+    }
+
+
+def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None:
+    hardware = {device.id: device for device in lab.host("esx-02.lab").hardware.pciDevice}
+    passthrough = {each.id: each for each in lab.host("esx-02.lab").config.pciPassthruInfo}
+    owners = set()
+    listed = rows(lab, "hardware.pci.list", "esx-02.lab")
+    assert [row["Address"] for row in listed] == list(hardware)
+    for row in listed:
+        device = hardware[row["Address"]]
+        assert int(row["Bus"], 16) == device.bus & 0xFF
+        assert (int(row["VendorID"], 16), int(row["DeviceID"], 16)) == (
+            device.vendorId & 0xFFFF,
+            device.deviceId & 0xFFFF,
+        )
+        active = passthrough[device.id].passthruActive
+        assert row["CurrentOwner"] == ("VM Passthru" if active else "VMkernel")
+        assert row["PassthruCapable"] == str(passthrough[device.id].passthruCapable).lower()
+        owners.add((row["CurrentOwner"], row["ModuleName"]))
+    assert owners == {
+        ("VMkernel", "nmlx5_core"),
+        ("VMkernel", "None"),
+        ("VMkernel", "nvidia"),
+        ("VM Passthru", "pciPassthru"),
+    }
+
+
+def test_packages_and_modules_are_what_the_managers_tell(lab: Lab) -> None:
+    managers = lab.host("esx-01.lab").configManager
+    packages = {each.name: each.version for each in managers.imageConfigManager.fetchSoftwarePackages()}
+    assert {row["Name"]: row["Version"] for row in rows(lab, "software.vib.list")} == packages
+    assert {row["AcceptanceLevel"] for row in rows(lab, "software.vib.list")} == {"VMwareAccepted", "VMwareCertified"}
+    modules = [each.name for each in managers.kernelModuleSystem.QueryModules()]
+    assert [row["Name"] for row in rows(lab, "system.module.list")] == modules
+    assert {(row["IsLoaded"], row["IsEnabled"]) for row in rows(lab, "system.module.list")} == {("true", "true")}
 
 
 def test_it_needs_the_privilege_of_the_calls_it_stands_for(lab: Lab) -> None:

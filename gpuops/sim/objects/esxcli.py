@@ -1,8 +1,9 @@
-"""esxcli over SOAP, as much of it as shows and sets the options of a kernel module."""
+"""esxcli over SOAP: graphics and PCI devices, packages, kernel modules, and the options of the latter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -10,29 +11,85 @@ from xml.sax.saxutils import escape
 from gpuops.sim.core.managed_object import method
 from gpuops.sim.objects import esxcli_types as reflection
 from gpuops.sim.objects.host_managers import HostManager
+from gpuops.sim.render import esxcli_rows
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.objects.host_managers import HostKernelModuleSystem
+    from gpuops.sim.objects.host_managers import HostImageConfigManager, HostKernelModuleSystem
+    from gpuops.sim.render.esxcli_rows import Row
 
 _XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _OPEN: Final = f'<obj xmlns="urn:vim25" xmlns:xsi="{_XSI}" versionId="5.0" xsi:type="{{}}">'
-NAMESPACE: Final = "system.module.parameters"
 KNOWN: Final = ("NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice")
 """Parameters that the module lists though nothing is set."""
 
-_INFO: Final = (
-    f"<name>{NAMESPACE}</name><displayName>parameters</displayName><help>Parameters of VMkernel modules.</help>"
-    "<method><name>list</name><displayName>list</displayName><help>List the parameters of a module.</help>"
-    "<param><name>module</name><displayName>module</displayName><help>Its name.</help>"
-    "<aliases>-m</aliases><aliases>--module</aliases><flag>false</flag></param>"
-    "<hints><key>fields:ModuleParameter</key><value>Name,Type,Value,Description</value></hints>"
-    "<hints><key>formatter</key><value>table</value></hints></method>"
-    "<method><name>set</name><displayName>set</displayName><help>Set the parameters of a module.</help>"
-    "<param><name>module</name><displayName>module</displayName><help>Its name.</help>"
-    "<aliases>-m</aliases><aliases>--module</aliases><flag>false</flag></param>"
-    "<param><name>parameterstring</name><displayName>parameter-string</displayName><help>The string.</help>"
-    "<aliases>-p</aliases><aliases>--parameter-string</aliases><flag>false</flag></param></method>"
+
+@dataclass(frozen=True, slots=True)
+class EsxcliCommand:
+    """One command: `graphics.device` `list`, and what esxcli's description of it says."""
+
+    namespace: str
+    name: str
+    help: str
+    row: str = ""
+    """The type of what it answers with; empty = it answers that it has been done."""
+    columns: str = ""
+    """Of a table, in their order; empty = each row is printed as a block of lines."""
+    parameters: tuple[tuple[str, str, str], ...] = ()
+    """Name, spelling as an option, and short option."""
+
+    @property
+    def method(self) -> str:
+        return f"EsxCLI.{self.namespace}.{self.name}"
+
+    @property
+    def row_type(self) -> str:
+        """`VimEsxCLIgraphicsdevicelistGraphicsDevice`."""
+        return f"VimEsxCLI{self.namespace.replace('.', '')}{self.name}{self.row}"
+
+    def described(self) -> str:
+        """The `method` element of its namespace's CLIInfo."""
+        parameters = "".join(
+            f"<param><name>{name}</name><displayName>{spelling}</displayName><help>The {spelling}.</help>"
+            f"<aliases>{short}</aliases><aliases>--{spelling}</aliases><flag>false</flag></param>"
+            for name, spelling, short in self.parameters
+        )
+        hints = {f"fields:{self.row}": self.columns, "formatter": "table"} if self.columns else {"formatter": "simple"}
+        told = "".join(f"<hints><key>{key}</key><value>{value}</value></hints>" for key, value in hints.items())
+        return (
+            f"<method><name>{self.name}</name><displayName>{self.name}</displayName><help>{self.help}</help>"
+            f"{parameters}{told}</method>"
+        )
+
+
+_MODULE: Final = ("module", "module", "-m")
+COMMANDS: Final = (
+    EsxcliCommand("graphics.device", "list", "List the graphics devices of the host.", "GraphicsDevice"),
+    EsxcliCommand("graphics.device.stats", "list", "List statistics of the graphics devices.", "GraphicsDeviceStats"),
+    EsxcliCommand("graphics.host", "get", "Show the graphics properties of the host.", "GraphicsHost"),
+    EsxcliCommand("hardware.pci", "list", "List the PCI devices of the host.", "PciDevice"),
+    EsxcliCommand(
+        "software.vib",
+        "list",
+        "List the installed VIB packages.",
+        "VIBSummaryExt",
+        "Name,Version,Vendor,Acceptance Level,Install Date,Platforms",
+    ),
+    EsxcliCommand("system.module", "list", "List the VMkernel modules.", "Module", "Name,Is Loaded,Is Enabled"),
+    EsxcliCommand(
+        "system.module.parameters",
+        "list",
+        "List the parameters of a module.",
+        "ModuleParameter",
+        "Name,Type,Value,Description",
+        (_MODULE,),
+    ),
+    EsxcliCommand(
+        "system.module.parameters",
+        "set",
+        "Set the parameters of a module.",
+        parameters=(_MODULE, ("parameterstring", "parameter-string", "-p")),
+    ),
 )
 
 
@@ -52,34 +109,68 @@ class ManagedMethodExecuter(HostManager):
         # from memory: no public table names the privilege; it is that of the calls it stands for
         self.world.authority.require(call, self.host, "Host.Config.Settings")
         given = {each.name: _text(each.val) for each in argument}
-        match method.removeprefix("vim."):
-            case "CLIInfo.FetchCLIInfo" if given.get("typeName") == f"vim.EsxCLI.{NAMESPACE}":
-                return reflection.response(f"{_OPEN.format('VimCLIInfo')}{_INFO}</obj>")
-            case "EsxCLI.system.module.parameters.list":
-                return self._list(call, given)
-            case "EsxCLI.system.module.parameters.set":
-                return self._set(call, given)
-            case unknown:
-                return reflection.fault(f"{escape(unknown)} is not simulated")
+        asked = method.removeprefix("vim.")
+        if asked == "CLIInfo.FetchCLIInfo":
+            return _described(given.get("typeName", ""))
+        command = next((each for each in COMMANDS if each.method == asked), None)
+        if command is None:
+            return _not_simulated(asked)
+        if not command.row:
+            self._modules.UpdateModuleOptionString(call, given.get("module", ""), given.get("parameterstring", ""))
+            return reflection.response(f"{_OPEN.format('xsd:boolean')}true</obj>")
+        answer = self._answer(command, call, given)
+        if isinstance(answer, list):
+            rows = "".join(f'<DataObject xsi:type="{command.row_type}">{_fields(row)}</DataObject>' for row in answer)
+            return reflection.response(f"{_OPEN.format('ArrayOfDataObject')}{rows}</obj>")
+        return reflection.response(f"{_OPEN.format(command.row_type)}{_fields(answer)}</obj>")
 
+    def _answer(self, command: EsxcliCommand, call: Call, given: Mapping[str, str]) -> list[Row] | Row:
+        """The rows of a command, or the one row of a `get`."""
+        host = self.host
+        match command.namespace:
+            case "graphics.device":
+                return esxcli_rows.graphics_devices(host)
+            case "graphics.device.stats":
+                return esxcli_rows.graphics_stats(host.state, self.world.counters(host, self.world.clock.now()))
+            case "graphics.host":
+                return esxcli_rows.graphics_host(host.state)
+            case "hardware.pci":
+                return esxcli_rows.pci_rows(host.state)
+            case "software.vib":
+                images: HostImageConfigManager = self.world.get(f"imageConfigManager-{host.number}")
+                return esxcli_rows.vib_rows(images.fetchSoftwarePackages(call))
+            case "system.module":
+                return esxcli_rows.module_rows(self._modules.QueryModules(call))
+            case _:
+                configured = self._modules.QueryConfiguredModuleOptionString(call, given.get("module", ""))
+                told = dict.fromkeys(KNOWN, "") | dict(option.partition("=")[::2] for option in configured.split())
+                return [
+                    {"Description": "", "Name": name, "Type": "charp", "Value": value} for name, value in told.items()
+                ]
+
+    @property
     def _modules(self) -> HostKernelModuleSystem:
         found: HostKernelModuleSystem = self.world.get(f"kernelModuleSystem-{self.host.number}")
         return found
 
-    def _list(self, call: Call, given: Mapping[str, str]) -> Any:
-        configured = self._modules().QueryConfiguredModuleOptionString(call, given.get("module", ""))
-        told = dict.fromkeys(KNOWN, "") | dict(option.partition("=")[::2] for option in configured.split())
-        rows = "".join(
-            '<DataObject xsi:type="VimEsxCLIsystemmoduleparameterslistModuleParameter">'
-            f"<Description></Description><Name>{escape(name)}</Name><Type>charp</Type><Value>{escape(value)}</Value>"
-            "</DataObject>"
-            for name, value in told.items()
-        )
-        return reflection.response(f"{_OPEN.format('ArrayOfDataObject')}{rows}</obj>")
 
-    def _set(self, call: Call, given: Mapping[str, str]) -> Any:
-        self._modules().UpdateModuleOptionString(call, given.get("module", ""), given.get("parameterstring", ""))
-        return reflection.response(f"{_OPEN.format('xsd:boolean')}true</obj>")
+def _described(type_name: str) -> Any:
+    """The CLIInfo of a namespace."""
+    namespace = type_name.removeprefix("vim.EsxCLI.")
+    methods = "".join(command.described() for command in COMMANDS if command.namespace == namespace)
+    if not methods:
+        return _not_simulated(namespace)
+    name = namespace.rpartition(".")[2]
+    head = f"<name>{namespace}</name><displayName>{name}</displayName><help>{name}</help>"
+    return reflection.response(f"{_OPEN.format('VimCLIInfo')}{head}{methods}</obj>")
+
+
+def _not_simulated(name: str) -> Any:
+    return reflection.fault(f"{escape(name)} is not simulated")
+
+
+def _fields(row: Row) -> str:
+    return "".join(f"<{name}>{escape(value)}</{name}>" for name, value in row.items())
 
 
 def _text(value: str) -> str:
