@@ -65,11 +65,14 @@ def serve(
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
 
+    Once it listens it prints what to type for govc, pyVmomi, Ansible and Terraform.
+
     \b
     Example:
       gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
       gpuops inventory --vcenter sim@ready.json
     """
+    from gpuops.report.simulator import client_lines
     from gpuops.sim.server import start
     from gpuops.sim.wire import ready_file as ready
 
@@ -81,7 +84,9 @@ def serve(
         if ready_file is not None:
             ready.write(ready_file, ready.of(server))
         try:
-            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)")
+            lines = client_lines(server.url, server.username, server.password, server.ca_file)
+            # at once: whoever waits for the first line may not read on
+            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)\n\n{lines}")
             stopped.wait()
         finally:
             if ready_file is not None:

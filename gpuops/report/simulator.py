@@ -1,15 +1,48 @@
-"""What `gpuops sim` prints, as text and JSON: the faults it can be given, and the ledger of what was done to it."""
+"""What `gpuops sim` prints: how clients reach it, the faults it can be given, the ledger of what was done to it."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import visible
+
+
+def client_lines(url: str, username: str, password: str, ca_file: str | None) -> str:
+    """What is typed to reach a simulated vCenter with govc, pyVmomi, Ansible and Terraform.
+
+    All of them trust its certificate through `ca_file` (None: it speaks plain HTTP, as the first two alone do).
+    community.vmware is told by VMWARE_*, Terraform's provider by VSPHERE_*, the TLS of Python and Go by SSL_CERT_FILE.
+    """
+    where = urlsplit(url)
+    govc = {"GOVC_URL": url, "GOVC_USERNAME": username, "GOVC_PASSWORD": password}
+    trust = '    protocol="http",\n'
+    if ca_file is not None:
+        govc["GOVC_TLS_CA_CERTS"] = ca_file
+        trust = f"    sslContext=ssl.create_default_context(cafile={ca_file!r}),\n"
+    pyvmomi = (
+        "import ssl\nfrom pyVim.connect import SmartConnect\nvcenter = SmartConnect(\n"
+        f"    host={where.hostname!r}, port={where.port}, user={username!r}, pwd={password!r},\n{trust})"
+    )
+    blocks = [f"# govc\n{_exported(govc)}", f"# pyVmomi\n{pyvmomi}"]
+    if ca_file is None:
+        return "\n\n".join([*blocks, "# Ansible and Terraform: without --http"])
+    ansible = {"VMWARE_HOST": where.hostname, "VMWARE_PORT": str(where.port), "VMWARE_USER": username}
+    ansible |= {"VMWARE_PASSWORD": password, "SSL_CERT_FILE": ca_file, "REQUESTS_CA_BUNDLE": ca_file}
+    terraform = {"VSPHERE_SERVER": where.netloc, "VSPHERE_USER": username, "VSPHERE_PASSWORD": password}
+    terraform |= {"SSL_CERT_FILE": ca_file}
+    return "\n\n".join([*blocks, f"# Ansible\n{_exported(ansible)}", f"# Terraform\n{_exported(terraform)}"])
+
+
+def _exported(variables: Mapping[str, str | None]) -> str:
+    return "\n".join(f"export {name}={shlex.quote(value or '')}" for name, value in variables.items())
+
 
 Known = Iterable[tuple[str, str]]
 """(id, what a client sees of it)."""

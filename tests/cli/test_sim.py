@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
+from gpuops.report.simulator import client_lines
+from gpuops.sim.server import SimServer, start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -24,6 +26,8 @@ def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> N
             assert process.stdout is not None
             assert process.stderr is not None
             assert process.stdout.readline().startswith("serving lab at https://127.0.0.1:")
+            assert process.stdout.readline() == "\n"
+            assert process.stdout.readline() == "# govc\n", "what other clients need is told at once"
             document = json.loads(ready.read_text(encoding="utf-8"))
             assert set(document) == {"url", "username", "password", "ca_file", "pid"}
             assert document["pid"] == process.pid
@@ -66,3 +70,35 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:
     assert result.stderr.startswith("error: ")
     assert said in result.stderr.splitlines()[0]
     assert result.stdout == ""
+
+
+def client_blocks(server: SimServer) -> dict[str, str]:
+    """What `sim serve` prints for each client."""
+    lines = client_lines(server.url, server.username, server.password, server.ca_file)
+    return {head.removeprefix("# "): text for head, _, text in (each.partition("\n") for each in lines.split("\n\n"))}
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_the_lines_for_pyvmomi_log_in(tls: bool) -> None:
+    with start("lab", tls=tls) as server:
+        script = client_blocks(server)["pyVmomi"] + "\nprint(vcenter.content.about.instanceUuid)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)
+        assert done.stdout.strip() == server.world.get("ServiceInstance").instance_uuid
+
+
+def test_the_lines_for_shells_name_the_address_the_login_and_the_authority() -> None:
+    with start("lab", password="it's $HOME") as server:
+        blocks = client_blocks(server)
+        for name, prefix in (("govc", "GOVC_"), ("Ansible", "VMWARE_"), ("Terraform", "VSPHERE_")):
+            shown = subprocess.run(
+                ["sh", "-c", f"{blocks[name]}\nenv"], env={}, capture_output=True, encoding="utf-8", check=True
+            )
+            told = dict(line.split("=", 1) for line in shown.stdout.splitlines())
+            assert told[f"{prefix}PASSWORD"] == "it's $HOME"
+            assert server.ca_file in (told.get("SSL_CERT_FILE"), told.get("GOVC_TLS_CA_CERTS"))
+            assert f"{server.port}" in f"{told.get('GOVC_URL')} {told.get('VMWARE_PORT')} {told.get('VSPHERE_SERVER')}"
+
+
+def test_over_http_ansible_and_terraform_have_no_lines() -> None:
+    with start("lab", tls=False) as server:
+        assert set(client_blocks(server)) == {"govc", "pyVmomi", "Ansible and Terraform: without --http"}
