@@ -85,5 +85,6 @@ class Connection(Session):
     define_attribute = attributes.define_attribute
 
     wait = guest_programs.wait
+    withdraw = guest_programs.withdraw
     wait_for_power = states.wait_for_power
     wait_for_guest = states.wait_for_guest

@@ -347,6 +347,9 @@ class SmallVcenter:
             yield TaskEnd(ref, task.error, 1.0)
         self.world.now += timedelta(seconds=timeout_s)
 
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        """Nothing is queued here."""
+
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         self.point("waiting for guests")
         for ref in (self.world.guests_asked & set(vms)) - self.world.stubborn:

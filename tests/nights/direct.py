@@ -16,10 +16,12 @@ from pyVmomi import VmomiSupport, vim, vmodl
 from gpuops.errors import (
     GpuopsError,
     LoginRefused,
+    NotConnected,
     NotTrusted,
     OutcomeUnknown,
     ProtocolError,
     StepFailed,
+    Trouble,
     VcenterUnreachable,
 )
 from gpuops.execute.site.ports import Hosts
@@ -107,6 +109,7 @@ class DirectVcenter:
         self._refused = refused
         self._trusted = trusted
         self._session: ClientSession | None = None
+        self._withdrawn: set[str] = set()
         self._stale = False
         """Whether the connection ended behind our back: the next call meets it."""
         self.uuid = world.get("ServiceInstance").instance_uuid
@@ -313,6 +316,19 @@ class DirectVcenter:
             if left_s <= 0:
                 return
 
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        for each in tasks:
+            task = self._task(each.ref)
+            if task is None or task.state is not TaskState.QUEUED:
+                continue
+            try:
+                self._ask("CancelTask", each.ref, task.CancelTask, f"gpuops-{each.ref}")
+            except NotConnected:
+                raise
+            except (Lost, vmodl.MethodFault, GpuopsError):
+                continue
+            self._withdrawn.add(each.ref)
+
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         def reached() -> frozenset[str]:
             found: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
@@ -365,6 +381,9 @@ class DirectVcenter:
         error: GpuopsError | None = None
         if task.state is TaskState.ERROR:
             error = translate(task.error, task.entity.name)
+        if ref in self._withdrawn and task.started_at is None:
+            error = StepFailed(f"{task.entity.name}: its task was queued")
+            error.trouble = Trouble.BUSY
         return TaskEnd(TaskRef(ref), error, (task.ended_at - (task.started_at or task.queued_at)).total_seconds())
 
     # --- one call -----------------------------------------------------------------------------------------------

@@ -567,6 +567,28 @@ class Belated(Situated):
             power.suspend(vm, call)
 
 
+class Queued(Situated):
+    """Somebody begins a task of a desktop between the look and the suspend, which vCenter queues or a host refuses; by
+    the end of a long one somebody works with that desktop."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("A1")]
+
+    def arrange(self) -> None:
+        self.world.tasks.queues = self.rng.random() < 0.8
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        vm = self.named(name)
+        if not before or step != "SuspendVm" or vm is None or self.rng.random() < 0.5:
+            return
+        for_s = self.rng.choice([10.0, 30.0, 1800.0])
+        others.start_task(vm, replace(SOMETHING, for_s=for_s))
+        if for_s > LATER.total_seconds():
+            self.at(LATER.total_seconds(), partial(self._works_from_afar, vm))
+
+
 class Untold(Situated):
     """Of desktops that are worked with, how much they are used is not told."""
 
@@ -610,6 +632,6 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     for each in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
         ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, NextNight,
-        Looked, Stated, MarkersStay, Belated, Untold,
+        Looked, Stated, MarkersStay, Belated, Queued, Untold,
     )
 }  # fmt: skip

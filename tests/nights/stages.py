@@ -48,6 +48,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "started_by_this_login": ADOPT,
     "started_by_others": LOOK,
     "wait": WAIT,
+    "withdraw": WAIT,
     "wait_for_power": WAIT,
     "wait_for_guest": WAIT,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuops.execute.steps.step_executor import SLICE_S
 from tests.nights.checkers import violations
 from tests.nights.doings import START, SUSPEND, effects, is_ours
 from tests.nights.filed import damaged_violations
@@ -38,6 +39,16 @@ def test_suspends_arrive_after_the_return_that_waits_for_them() -> None:
     night = SITUATIONS["Belated"](FIRST).play()
     [early, *_] = [length for report, length in night.told if type(report.request).__name__ == "RotateDay"]
     assert [entry for entry in effects(night, SUSPEND) if entry.sequence > early]
+
+
+def test_a_suspend_that_is_queued_begins_soon_or_not_at_all() -> None:
+    nights = [SITUATIONS["Queued"](seed).play() for seed in range(FIRST, FIRST + 8, 2)]
+    tasks = [task for night in nights for task in night.world.tasks.history() if task.name == SUSPEND]
+    asked = [task for task in tasks if task.call.operation_id]
+    waited_s = [(task.started_at - task.queued_at).total_seconds() for task in asked if task.started_at is not None]
+    assert any(task.cancelled for task in asked)
+    assert any(waited_s), "some were queued, and began"
+    assert max(waited_s) <= 2 * SLICE_S
 
 
 def test_who_is_worked_with_untold_is_left_and_others_are_taken() -> None:

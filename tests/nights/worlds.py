@@ -131,6 +131,7 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     leased = is_leased(seed)
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
+    scenario["busy"] = random.Random(f"{seed}:busy").choice(["queue", "refuse"])
     several = several_of(seed, leased=leased)
     terms = _terms(size, rng, hooked=kept, leased=leased)
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()

@@ -59,7 +59,8 @@ def test_a_poller_sees_the_end_too(si: Any) -> None:
     assert task.info.state == "success"
 
 
-def test_one_task_at_a_time_per_vm(si: Any) -> None:
+def test_a_host_refuses_a_second_task_of_a_vm(world: World, si: Any) -> None:
+    world.tasks.queues = False
     task = machine(si).PowerOnVM_Task()
     with pytest.raises(vim.fault.TaskInProgress) as caught:
         machine(si).PowerOnVM_Task()

@@ -112,6 +112,14 @@ class Vcenter(Protocol):
         """Each end as it happens, by one property filter over all tasks; one still running at the end is left out."""
         ...
 
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        """Cancel those of these tasks that were queued when they were last waited for.
+
+        One that had not begun then ends as a step that was refused because somebody else is at its VM. One that
+        vCenter does not cancel goes on.
+        """
+        ...
+
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         """Those of these VMs that show this power state before the time is up; returns as soon as all do.
 

@@ -91,6 +91,9 @@ class SavedVcenter:
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
         _refuse()
 
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        _refuse()
+
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         _refuse()
 

@@ -23,6 +23,7 @@ from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
+    RelocateVm,
     ResumeVm,
     RunInGuest,
     ShutDownGuest,
@@ -32,6 +33,11 @@ from gpuops.plan.core.steps import (
 
 BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
 """Before each new try of a step whose VM somebody else is at."""
+
+NOT_LATER: Final = (SuspendVm, PowerOnVm, PowerOffVm, RelocateVm)
+"""Steps that must not happen long after the look that they went by: vCenter queues a task behind somebody else's of the
+same VM, and the desktop may be in use, the VM suspended or the window shut when that one ends. A resume is wanted
+whenever it comes, and vCenter refuses a reconfiguration of a configuration that changed meanwhile."""
 
 RESUME_RESTS_S: Final = (60.0,)
 """A resume that failed is tried once more: what was in its way may have been freed meanwhile."""
@@ -146,7 +152,15 @@ class _Run:
         for sent in off:
             done = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             yield from self._handle_end(self._queue.remove_sent(sent), done)
+        self._withdraw()
         yield from self._overdue()
+
+    def _withdraw(self) -> None:
+        """Takes steps back that are still queued after a slice: they are tried again as those of a busy VM are."""
+        waited = [each for each in self._queue.sent if isinstance(each.step, NOT_LATER) and each.waited_s >= SLICE_S]
+        tasks = [each.in_flight.task for each in waited if each.in_flight.task is not None]
+        if tasks:
+            self._executor.vcenter.withdraw(tasks)
 
     def _off(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
         """The guests that have shut down."""

@@ -6,19 +6,20 @@ task is waited for if there is one, and then the VM says what happened. What rem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Trouble
 from gpuops.execute.journal import Intent
 from gpuops.execute.site.ports import Vcenter
-from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.plan_executor import NOT_LATER
+from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
-from gpuops.model.task import TaskRef
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.given_up import vm_now
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -53,7 +54,8 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
         executor.look_before([intent.step for intent in without])
         settled = {intent.op_id: _by_state(executor, intent) for intent in without}
     running = [task for task in tasks.values() if task is not None]
-    ends = {end.task: end for end in executor.vcenter.wait(running, timeout_s)} if running else {}
+    not_later = {tasks[intent.op_id] for intent in intents if isinstance(intent.step, NOT_LATER)}
+    ends = _ends(executor.vcenter, running, not_later, timeout_s)
     if running:
         executor.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
@@ -65,6 +67,19 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
             in_flight = StepInFlight(intent.op_id, intent.step, task, intent.seen)
             settled[intent.op_id] = executor.finish(in_flight, ends[task])
     return tuple(settled[intent.op_id] for intent in intents)
+
+
+def _ends(
+    vcenter: Vcenter, tasks: Sequence[TaskRef], not_later: Collection[TaskRef | None], timeout_s: float
+) -> dict[TaskRef, TaskEnd]:
+    """How these tasks ended within the time; those of `not_later` that are still queued after a slice are taken back:
+    whoever sent them is gone, and nobody would know when they begin."""
+    ends = {end.task: end for end in vcenter.wait(tasks, min(SLICE_S, timeout_s))} if tasks else {}
+    left = [task for task in tasks if task not in ends]
+    if left and timeout_s > SLICE_S:
+        vcenter.withdraw([task for task in left if task in not_later])
+        ends |= {end.task: end for end in vcenter.wait(left, timeout_s - SLICE_S)}
+    return ends
 
 
 def as_now(intent: Intent, inventory: Inventory) -> Intent:

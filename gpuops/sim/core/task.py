@@ -63,7 +63,6 @@ class Task(ManagedObject):
         call: Call,
         name: str,
         entity: ManagedObject,
-        duration_s: float,
         description_id: str = "",
         cancelable: bool = False,
         cancel: Callable[[Task], None],
@@ -72,7 +71,8 @@ class Task(ManagedObject):
         self.call = call
         self.name = name
         self.entity = entity
-        self.duration_s = duration_s
+        self.duration_s = 0.0
+        """How long it takes from its start on; known then."""
         self.description_id = description_id
         self.cancelable = cancelable
         self._cancel = cancel
@@ -91,6 +91,11 @@ class Task(ManagedObject):
         self.completion: Alarm | None = None
         """The alarm that ends it; None = nothing does, as for one that hangs."""
         self.event_chain_id = world.next_number()
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        """One that is queued may be, whatever it is of (vSphere API reference, Task.CancelTask)."""
+        return not self.ended and (self.cancelable or self.state is TaskState.QUEUED)
 
     @property
     def ended(self) -> bool:
@@ -130,10 +135,10 @@ class Task(ManagedObject):
             entityName=self.entity.display_name,
             state=self.state.value,
             cancelled=self.cancelled,
-            cancelable=self.cancelable and not self.ended,
+            cancelable=self.may_be_cancelled,
             error=self.error,
             result=self._result(),
-            progress=None if self.ended else self.progress_percent,
+            progress=self.progress_percent if self.state is TaskState.RUNNING else None,
             reason=vim.TaskReasonUser(userName=self.call.user),
             queueTime=self.queued_at + self.skew,
             startTime=self.started_at + self.skew if self.started_at else None,

@@ -81,9 +81,16 @@ def _move(
     folder: Any,
 ) -> Any:
     permissions.to_move(vm, call, pool, store, folder)
-    hot = vm.state.power is Power.ON and host is not vm.host()
+    hot = False
+
+    def takes_s() -> float:
+        gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
+        takes_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
+        return takes_s + (vm.state.template.disk_gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
 
     def begin() -> None:
+        nonlocal hot
+        hot = _is_hot(vm, host)
         vm.refuse_while_asked()
         if host.state.connection != "connected" or (host.state.in_maintenance and hot):
             raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
@@ -106,11 +113,12 @@ def _move(
             vm.power_changed()
         vm.post(call, "VmMigratedEvent" if hot else "VmRelocatedEvent", sourceHost=host_argument(source))
 
-    gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
-    duration_s = gib / VMOTION_GIB_PER_S if hot else COLD_MOVE_S
-    if store is not None and store is not vm.datastore():
-        duration_s += vm.state.template.disk_gib / DISK_GIB_PER_S
-    return vm.world.tasks.start(call, task_name, vm, duration_s, begin=begin, finish=finish)
+    return vm.world.tasks.start(call, task_name, vm, takes_s, begin=begin, finish=finish)
+
+
+def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
+    """Whether a move there is vMotion: the VM runs, elsewhere."""
+    return vm.state.power is Power.ON and host is not vm.host()
 
 
 def host_argument(host: HostEntity) -> Any:

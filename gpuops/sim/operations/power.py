@@ -53,9 +53,11 @@ _NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profili
 def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
     """PowerOnVM_Task: boot a VM that is off, resume one that is suspended."""
     asked = vm.world.get(host) if host is not None else None
-    resuming = vm.state.power is Power.SUSPENDED
+    resuming = False
 
     def begin() -> None:
+        nonlocal resuming
+        resuming = vm.state.power is Power.SUSPENDED
         _may_start(vm)
         vm.post(call, "VmResumingEvent" if resuming else "VmStartingEvent")
 
@@ -67,9 +69,11 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
             start(vm, chosen.moid, admitted.seats, admitted.held)
         vm.post(call, "VmPoweredOnEvent")
 
-    duration_s = checkpoint_s(vm, vm.state.suspend_file_mib) if resuming else POWER_ON_S
+    def takes_s() -> float:
+        return checkpoint_s(vm, vm.state.suspend_file_mib) if vm.state.power is Power.SUSPENDED else POWER_ON_S
+
     return vm.world.tasks.start(
-        call, "PowerOnVM_Task", vm, duration_s, begin=begin, finish=_telling_failure(vm, call, finish)
+        call, "PowerOnVM_Task", vm, takes_s, begin=begin, finish=_telling_failure(vm, call, finish)
     )
 
 
@@ -89,9 +93,11 @@ def power_off(vm: VmEntity, call: Call) -> Any:
 
 def suspend(vm: VmEntity, call: Call) -> Any:
     """SuspendVM_Task: memory and frame buffer go to the datastore, the slot becomes free."""
-    size_mib = checkpoint_mib(vm)
+    size_mib = 0
 
     def begin() -> None:
+        nonlocal size_mib
+        size_mib = checkpoint_mib(vm)
         vm.refuse_while_asked()
         may_suspend(vm)
         _space_for(vm, size_mib)
@@ -101,7 +107,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
         call,
         "SuspendVM_Task",
         vm,
-        checkpoint_s(vm, size_mib),
+        lambda: checkpoint_s(vm, checkpoint_mib(vm)),
         begin=begin,
         finish=lambda: _suspended(vm, call, size_mib),
     )
@@ -197,8 +203,9 @@ def checkpoint_mib(vm: VmEntity) -> int:
 
 def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
     """How long its datastore takes to write or read the state, beside those that already do."""
-    tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS]
-    beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in tasks)
+    tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS and task.entity is not vm]
+    begun = [task for task in tasks if not vm.world.tasks.waits(task)]
+    beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in begun)
     return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
 
 

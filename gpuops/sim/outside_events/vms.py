@@ -117,7 +117,7 @@ def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
 
 
 def start_task(vm: VmEntity, rule: Rule) -> None:
-    """A task of somebody else runs on it for `for_s`: TaskInProgress to everyone."""
+    """A task of somebody else runs on it for `for_s`: any other waits for it, or is refused with TaskInProgress."""
     call = somebody(vm.world, "ReconfigVM_Task")
     _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
 

@@ -84,6 +84,7 @@ def build_declared(
     """The world of a parsed scenario."""
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=api_version)
     world.options.update(declared.options)
+    world.tasks.queues = declared.busy == "queue"
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_clusters(site)
     add_vms(site)

@@ -208,6 +208,8 @@ class ScenarioFile(_Declared):
     """The least and the most a parameter may be."""
     options: dict[str, bool] = Field(default_factory=dict)
     """Advanced settings of the vCenter: `vgpu.hotmigrate.enabled`."""
+    busy: Literal["queue", "refuse"] = "queue"
+    """What becomes of a task of a VM that has one already (`vcenter/tasks.py`)."""
     datacenter: str
     models: dict[str, ModelDeclared]
     guests: dict[str, GuestDeclared]

@@ -1,6 +1,14 @@
 """Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later.
 
 The methods of managed objects start them; whoever answers a read tells `look` of the tasks that a client sees.
+
+A task of a VM that has one already is queued behind it, or refused (`queues`). The API declares TaskInProgress, "if the
+virtual machine is busy", for every `_Task` method of a VM that is simulated, but for RelocateVM_Task, MigrateVM_Task,
+Destroy_Task and Rename_Task (pyVmomi's type tables and the API reference), and does not say whether the call ends in it
+or nothing does and the task waits. vCenter lets it wait: a reconfiguration stands behind a relocation of eight hours
+(github.com/vmware/terraform-provider-vsphere, issue 493). An ESXi host that is asked itself refuses: "Another task is
+already in progress" (github.com/vmware/govmomi, issue 953). What has no task, as ShutdownGuest and UnregisterVM, cannot
+wait, and is refused by both.
 """
 
 from __future__ import annotations
@@ -8,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +45,17 @@ LOOKS: Final = 10
 Effect = Callable[[], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskWork:
+    """What a task does when its turn has come, and how long that takes."""
+
+    task: Task
+    duration_s: float | Callable[[], float]
+    begin: Effect | None
+    finish: Effect | None
+    exclusive: bool
+
+
 class Tasks:
     """The task table of a world."""
 
@@ -48,13 +68,17 @@ class Tasks:
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
         self._running: dict[str, Task] = {}
+        self._waiting: defaultdict[str, deque[TaskWork]] = defaultdict(deque)
+        """By moid of the VM, those behind the one that runs, first come first."""
+        self.queues = True
+        """Whether a task of a VM that has one already is queued, as in vCenter, or refused, as by a host."""
 
     def start(
         self,
         call: Call,
         name: str,
         entity: ManagedObject,
-        duration_s: float,
+        duration_s: float | Callable[[], float],
         *,
         begin: Effect | None = None,
         finish: Effect | None = None,
@@ -62,18 +86,18 @@ class Tasks:
         cancelable: bool = False,
         exclusive: bool | None = None,
     ) -> Task:
-        """The started task; return it from the method.
+        """The task, started or queued; return it from the method.
 
-        `name` is the WSDL name (`PowerOnVM_Task`). `begin` runs now and `finish` at the end; a vim fault raised by
-        either ends the task in error, and what `finish` returns is the task's result. `description_id` defaults
-        to the API's own, such as `VirtualMachine.powerOn`.
+        `name` is the WSDL name (`PowerOnVM_Task`). `duration_s` is asked and `begin` runs when it starts, `finish` at
+        the end; a vim fault raised by either ends the task in error, and what `finish` returns is the task's result.
+        `description_id` defaults to the API's own, such as `VirtualMachine.powerOn`.
 
-        Raises vim.fault.TaskInProgress at once when `entity` has an unfinished exclusive task; tasks of VMs are
-        exclusive unless said otherwise.
+        An exclusive task of an entity that has an unfinished one is queued, or ends at once in the vim fault
+        TaskInProgress (`queues`); tasks of VMs are exclusive unless said otherwise.
         """
         if exclusive is None:
             exclusive = entity.wsdl_name == "VirtualMachine"
-        if exclusive:
+        if exclusive and not self.queues:
             self.refuse_if_busy(entity)
         task = Task(
             self._store,
@@ -81,7 +105,6 @@ class Tasks:
             call=call,
             name=name,
             entity=entity,
-            duration_s=duration_s,
             description_id=description_id,
             cancelable=cancelable,
             cancel=self.cancel,
@@ -90,23 +113,38 @@ class Tasks:
         self._history.append(task)
         self._unended[task.moid] = task
         self._of_entity[entity.moid].append(task)
-        if exclusive:
-            self._running[entity.moid] = task
+        work = TaskWork(task, duration_s, begin, finish, exclusive)
+        if exclusive and self.running(entity) is not None:
+            self._waiting[entity.moid].append(work)
+            self._entity_changed(task)
+        else:
+            self._begin(work)
+        return task
+
+    def _begin(self, work: TaskWork) -> None:
+        """Its turn has come: what it needs is judged now."""
+        task = work.task
+        task.duration_s = work.duration_s() if callable(work.duration_s) else work.duration_s
+        if work.exclusive:
+            self._running[task.entity.moid] = task
         trouble = self._injector.of_task(task)
         if not trouble.queued_s:
             task.start()
         self._entity_changed(task)
-        if self._apply(task, begin):
-            self._schedule(task, finish, trouble)
-        return task
+        if self._apply(task, self._if_still_there(task, work.begin)):
+            self._schedule(task, work.finish, trouble)
 
     def recent(self, entity: ManagedObject) -> list[Task]:
         """The entity's tasks that are running or ended in the last ten minutes, oldest first: its recentTask."""
         return list(self._of_entity.get(entity.moid, ()))
 
     def running(self, entity: ManagedObject) -> Task | None:
-        """The exclusive task now running on this entity."""
+        """The exclusive task now running on this entity; others may be queued behind it."""
         return self._running.get(entity.moid)
+
+    def waits(self, task: Task) -> bool:
+        """Whether it is queued behind another task of its entity."""
+        return any(work.task is task for work in self._waiting.get(task.entity.moid, ()))
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
@@ -140,8 +178,9 @@ class Tasks:
         """Whether time moved because a client sees these objects, tasks that have not ended among them.
 
         Virtual time then moves by a tenth (`LOOKS`) of the time of the longest of these tasks, from its request to its
-        end: a client that polls sees the end at its tenth look at the latest, sooner where real time is. A task of
-        which nothing is known to end it (it hangs, or waits for an answer) is not brought nearer.
+        end: a client that polls sees the end at its tenth look at the latest, sooner where real time is. One that is
+        queued behind another counts as that one, and one that nothing is known to end (it hangs, or waits for an
+        answer) is not brought nearer.
         """
         if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unended:
             return False
@@ -153,14 +192,16 @@ class Tasks:
         return True
 
     def _time_of(self, task: Task) -> timedelta:
+        if self.waits(task):
+            task = self._running[task.entity.moid]
         alarm = task.completion
         return alarm.due - task.queued_at if alarm is not None and alarm.action is not None else timedelta()
 
     def cancel(self, task: Task) -> None:
-        """End a cancelable task without its effect. Raises vim.fault.InvalidState otherwise."""
+        """End a cancelable or queued task without its effect. Raises vim.fault.InvalidState otherwise."""
         from pyVmomi import vim, vmodl
 
-        if task.ended or not task.cancelable:
+        if not task.may_be_cancelled:
             raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
         for alarm in (*task.alarms, *([task.completion] if task.completion else [])):
             alarm.cancel()
@@ -168,7 +209,8 @@ class Tasks:
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
     def forget(self, task: Task) -> None:
-        """Remove the task's object; its work goes on."""
+        """Remove the task's object; what it has begun goes on."""
+        self._withdraw(task)
         self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
         if self._store.find(task.moid) is task:
             self._store.unregister(task)
@@ -234,10 +276,25 @@ class Tasks:
     def _end(self, task: Task, *, error: Any = None) -> None:
         task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
         self._unended.pop(task.moid, None)
-        if self._running.get(task.entity.moid) is task:
-            del self._running[task.entity.moid]
+        self._withdraw(task)
         self._entity_changed(task)
         self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+        if self._running.get(task.entity.moid) is task:
+            del self._running[task.entity.moid]
+            self._begin_next(task.entity)
+
+    def _begin_next(self, entity: ManagedObject) -> None:
+        waiting = self._waiting[entity.moid]
+        if waiting:
+            self._begin(waiting.popleft())
+        else:
+            del self._waiting[entity.moid]
+
+    def _withdraw(self, task: Task) -> None:
+        """It waits for its turn no more."""
+        moid = task.entity.moid
+        if self.waits(task):
+            self._waiting[moid] = deque(work for work in self._waiting[moid] if work.task is not task)
 
     def _retire(self, task: Task) -> None:
         self.forget(task)

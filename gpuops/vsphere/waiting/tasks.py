@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 20.0
 """The longest single wait; after a silent one the VMs are asked whether they wait for an answer themselves."""
+
+WAIT_FIRST: Final = "wait for the other task of the VM, then run the command again"
 
 PATHS: Final = (
     "info.state",
@@ -41,6 +43,8 @@ class TaskWatch:
         """Task ref -> its info so far, of each task watched and not ended."""
         self._ends: dict[str, TaskEnd] = {}
         """Ends that nobody has taken yet."""
+        self._withdrawn: set[str] = set()
+        """Those that were cancelled here while they were queued."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -70,6 +74,24 @@ class TaskWatch:
             yield from self._taken(left)
             if left_s <= 0:
                 return
+
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        """Cancels those that were queued when they were last waited for; one that vCenter does not cancel goes on.
+
+        vCenter queues a task behind another one of its VM, and would begin it whenever that ends. Raises NotConnected.
+        """
+        for each in tasks:
+            info = self._running.get(each.ref, {})
+            if info.get("info.state") != "queued" or each.ref in self._withdrawn:
+                continue
+            task = self._session.managed("Task", each.ref)
+            try:
+                self._session.change(task.CancelTask, subject=_subject(info, each.ref), op_id=f"gpuops-{each.ref}")
+            except NotConnected:
+                raise
+            except GpuopsError:
+                continue  # it has begun meanwhile, or may not be cancelled: its end tells
+            self._withdrawn.add(each.ref)
 
     def _follow(self, refs: Sequence[str]) -> None:
         """One filter over all of these that have not ended; those of an earlier wait are no longer of interest."""
@@ -113,6 +135,9 @@ class TaskWatch:
         if not isinstance(fault, Exception):
             return StepFailed(f"{subject}: vCenter does not say why its task failed")
         error = translate(fault, subject)
+        if ref in self._withdrawn and info.get("info.startTime") is None:
+            error = StepFailed(f"{subject}: its task was queued and did not begin; it was cancelled", hint=WAIT_FIRST)
+            error.trouble = Trouble.BUSY
         error.__cause__ = fault
         return error
 

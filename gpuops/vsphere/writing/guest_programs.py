@@ -105,6 +105,11 @@ def wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -
         left_s -= max(slice_s if silent else 0.0, clock.passed_s() - asked_at)
 
 
+def withdraw(connection: Connection, running: Sequence[TaskRef]) -> None:
+    """Cancels those of these tasks that were queued when they were last waited for; a program in a guest never is."""
+    connection.tasks.withdraw([task for task in running if _REF.fullmatch(task.ref) is None])
+
+
 def _let_pass(
     connection: Connection, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float
 ) -> Iterator[TaskEnd]:
