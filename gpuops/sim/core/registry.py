@@ -82,7 +82,7 @@ class Registry:
     def get(self, reference: Any) -> Any:
         moid = reference if isinstance(reference, str) else reference._moId
         obj = self._objects.get(moid)
-        if obj is None:
+        if obj is None or (moid is not reference and not isinstance(obj.ref, type(reference))):
             from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
 
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
