@@ -17,12 +17,15 @@ Packages import downwards only; import-linter holds this order, from bottom to t
 * `operations`: what methods do to the state, with the faults they raise; every applied effect is recorded in the
   ledger. Nothing else changes state.
 * `objects`, `services`: the managed objects as clients see them, of the inventory and of every vCenter.
+* `managers`: the managers of a vCenter and of its hosts that answer reads alone, as tables; they, and all managers of
+  hosts, are made when a client first asks for them.
 * `outside_events`: what other people, hosts and vCenter itself do when a fault rule says so.
 * `scenario` with `scenarios/*.yaml`: declared inventories (`lab`, `vdi`, `fleet`), made into a World, and saved.
 * `wire` and `server.py`: HTTP, SOAP, the tag services, and the process that serves them.
 
 The way of a request: `server.py` and `wire/handler.py` (TLS, HTTP) > `wire/endpoint.py` (which path) >
-`wire/dispatch.py` (method name -> method of the object; an unknown one is answered with MethodNotFound) with
+`wire/dispatch.py` (method name -> method of the object; one that is not simulated is answered with NotSupported, one
+that the client's version of the API does not have with MethodNotFound) with
 `wire/soap.py` (bytes <-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or
 with a task of `vcenter/tasks.py`.
 

@@ -221,7 +221,7 @@ def test_snapshots_are_taken_and_removed(ask: Govc) -> None:
     assert ask("snapshot.tree", "-vm=ml-07").strip() == ""
 
 
-def test_an_unknown_method_names_itself(ask: Govc) -> None:
+def test_a_method_that_is_not_simulated_names_itself(ask: Govc) -> None:
     with pytest.raises(Refusal, match="ShutdownHost_Task is not simulated for HostSystem"):
         ask("host.shutdown", "-f", "esx-01.lab")
 

@@ -22,9 +22,10 @@ import gpuops.sim
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.scenario.build import build
 from gpuops.sim.world import API_VERSION
+from tests.sim.all_managers import ask_for_all
 
 HOME: Final = Path(gpuops.sim.__file__).parent
-PACKAGES: Final = ("state", "operations", "inventory", "objects", "services", "vcenter")
+PACKAGES: Final = ("state", "operations", "inventory", "objects", "services", "managers", "vcenter")
 """Where faults are raised because of a rule; `wire` and `core` answer requests that are none."""
 _CITED: Final = re.compile(r"\(((?:vSphere|VMware|NVIDIA|KB|from memory)(?=[ ,;:)])[^()]*(?:\([^()]*\)[^()]*)*)\)")
 _ROOTS: Final = ("VimFault", "MethodFault")
@@ -64,7 +65,7 @@ def _simulated() -> Mapping[str, set[str]]:
     for kind in _below(ManagedObject):
         if "wsdl_name" in kind.__dict__ and kind.__module__.startswith("gpuops."):
             found[kind.wsdl_name] |= set(kind.methods)
-    for obj in build("lab").registry:
+    for obj in ask_for_all(build("lab")).registry:
         found[obj.wsdl_name] |= set(obj.methods)
     return found
 

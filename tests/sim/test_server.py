@@ -83,10 +83,15 @@ def test_time_that_others_let_pass_ends_no_session(world: World, server: SimServ
     Disconnect(other)
 
 
-def test_an_unknown_method_names_itself(si: Any) -> None:
-    with pytest.raises(vmodl.fault.MethodNotFound) as caught:
+def test_a_method_that_is_not_simulated_names_itself(si: Any) -> None:
+    with pytest.raises(vmodl.fault.NotSupported, match="CreateFolder is not simulated for Folder"):
         si.content.rootFolder.CreateFolder("x")
-    assert caught.value.method == "CreateFolder"
+
+
+def test_a_method_of_another_type_is_unknown_to_this_one(si: Any) -> None:
+    with pytest.raises(vmodl.fault.MethodNotFound) as caught:
+        vim.HostSystem.ShutdownHost_Task(vim.HostSystem("group-d1", si._stub), True)
+    assert caught.value.method == "ShutdownHost_Task"
     assert caught.value.receiver == si.content.rootFolder
 
 

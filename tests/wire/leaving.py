@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.registration import enter, leave, new_moid
+from gpuops.sim.managers import of_hosts
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.scenario.hosts import PARTS, _add_parts
-
-MANAGERS = (*(prefix for _, prefix in PARTS), "hostOptions")
 
 
 def removed(host: HostSystem) -> list[VmEntity]:
@@ -19,8 +17,7 @@ def removed(host: HostSystem) -> list[VmEntity]:
     with world.lock:
         for vm in vms:
             leave(vm)
-        for prefix in MANAGERS:
-            world.unregister(world.get(f"{prefix}-{host.number}"))
+        of_hosts.forget(host)
         cluster = host.compute_resource()
         cluster.host_moids.remove(host.moid)
         for store in host.state.datastores:
@@ -40,7 +37,6 @@ def added_again(host: HostSystem, vms: Sequence[VmEntity]) -> HostSystem:
         again = HostSystem(world, new_moid(world, "host"), host.state)
         world.register(again)
         HostDatastoreBrowser(again)
-        _add_parts(again)
         cluster = again.compute_resource()
         cluster.host_moids.append(again.moid)
         for store in again.state.datastores:

@@ -158,7 +158,7 @@ class Encoder:
         """The writer of one field, chosen by its declared type once instead of by each value."""
         name, static = info.name, info.type
         opening, closing = f"<{name}>", f"</{name}>"
-        if info.flags & VmomiSupport.F_LINK:
+        if info.flags & VmomiSupport.F_LINK and not issubclass(static, list):
             return lambda write, value: self._write(write, name, getattr(value, "key", value), str)
         if static is object or not issubclass(static, (str, int, float)):
             return lambda write, value: self._write(write, name, value, static)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -49,6 +49,7 @@ class Registry:
         self._kinds: dict[str, tuple[str, ...]] = {}
         """Type -> the types of objects here that are of that kind."""
         self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
+        self._makers: dict[str, Callable[[str], ManagedObject | None]] = {}
         self.structure_epoch = 0
         """Counts changes to the inventory tree; a view that remembers a smaller number looks again."""
 
@@ -76,13 +77,31 @@ class Registry:
             self.structure_epoch += 1
         self.tell_removed(obj)
 
+    def make_on_demand(self, start: str, maker: Callable[[str], ManagedObject | None]) -> None:
+        """Let `maker` make the object of a moid that is asked for the first time: of `start`, or with `start-`
+        of `start-12`.
+
+        It answers None for a moid that names nothing.
+        """
+        self._makers[start] = maker
+
     def find(self, moid: str) -> ManagedObject | None:
-        return self._objects.get(moid)
+        obj = self._objects.get(moid)
+        return obj if obj is not None else self._made(moid)
+
+    def _made(self, moid: str) -> ManagedObject | None:
+        maker = self._makers.get(moid) or self._makers.get("".join(moid.rpartition("-")[:2]))
+        obj = maker(moid) if maker is not None else None
+        if obj is not None:
+            self.add(obj)
+        return obj
 
     def get(self, reference: Any) -> Any:
         moid = reference if isinstance(reference, str) else reference._moId
         obj = self._objects.get(moid)
-        if obj is None or (moid is not reference and not isinstance(obj.ref, type(reference))):
+        if obj is None:
+            obj = self._made(moid)
+        if obj is None:
             from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
 
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)

@@ -44,6 +44,14 @@ class FolderEntity(ManagedEntity):
         self.children.pop(child.moid, None)
         self.touch("childEntity")
 
+    def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
+        """Raises DuplicateName when a child has that name."""
+        from pyVmomi import vim
+
+        twin = next((child for child in self.children.values() if child.name == name and child is not besides), None)
+        if twin is not None:
+            raise vim.fault.DuplicateName(msg=f"The name '{name}' already exists.", name=name, object=twin.ref)
+
 
 class DatastoreEntity(ManagedEntity):
     """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
@@ -180,6 +188,8 @@ class HostEntity(ManagedEntity):
         """How it boots next."""
         self.undriven: tuple[HostGpu, ...] = ()
         """GPUs that its driver does not list, since it is not there."""
+        self.managers: dict[str, ManagedObject] = {}
+        """Those of its managers that somebody has asked for, by moid."""
         self.entering: Task | None = None
         """The task that waits to enter maintenance mode."""
 
@@ -198,6 +208,10 @@ class HostEntity(ManagedEntity):
         find = self.world.registry.get  # asked for more often than anything else here
         return [find(moid) for moid in self.state.vms]
 
+    def datastores(self) -> list[DatastoreEntity]:
+        """The datastores it mounts."""
+        return [self.world.get(moid) for moid in self.state.datastores]
+
     def running_vms(self) -> list[VmEntity]:
         return [vm for vm in self.vms() if vm.state.power is Power.ON]
 
@@ -210,11 +224,8 @@ class HostEntity(ManagedEntity):
         self.touch(
             "config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.assignableHardwareBinding", "summary"
         )
-        for manager, paths in (
-            ("graphicsManager", ("graphicsInfo", "sharedPassthruGpuTypes")),
-            ("assignableHardwareManager", ("binding",)),
-        ):
-            self.manager(manager).touch(*paths)
+        self._touch_manager("graphicsManager", "graphicsInfo", "sharedPassthruGpuTypes")
+        self._touch_manager("assignableHardwareManager", "binding")
         self.compute_resource().load_changed()
         self._enter_maintenance_if_empty()
 
@@ -226,10 +237,10 @@ class HostEntity(ManagedEntity):
     def graphics_changed(self) -> None:
         """Touch every property that shows the settings of its GPUs."""
         self.touch("config", "summary")
-        self.manager("graphicsManager").touch(
-            "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
+        self._touch_manager(
+            "graphicsManager", "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
         )
-        self.manager("pciPassthruSystem").touch("pciPassthruInfo")
+        self._touch_manager("pciPassthruSystem", "pciPassthruInfo")
 
     def runtime_changed(self) -> None:
         """Touch every property that shows whether it is up, in maintenance, or waits for a reboot."""
@@ -244,8 +255,14 @@ class HostEntity(ManagedEntity):
         self.touch("hardware", "config", "summary")
         self.graphics_changed()
 
+    def _touch_manager(self, kind: str, *paths: str) -> None:
+        """Touch these paths of a manager, if anybody has seen it."""
+        made = self.managers.get(f"{kind}-{self.number}")
+        if made is not None:
+            made.touch(*paths)
+
     def manager(self, kind: str) -> Any:
-        """Its manager whose moid begins so."""
+        """Its manager whose moid begins so, made when it is asked for."""
         return self.world.get(f"{kind}-{self.number}")
 
 
@@ -356,3 +373,7 @@ class VmEntity(ManagedEntity):
         """Raises QuestionPending while a question waits for its answer."""
         if self.state.question is not None:
             raise faults.question_pending(self.state.question)
+
+    def refuse_duplicate_name(self, name: str) -> None:
+        """Raises DuplicateName when another object of the folder has that name."""
+        self.world.get(self.state.folder).refuse_duplicate(name, self)

@@ -7,6 +7,7 @@ from typing import Any
 from gpuops.sim.core.managed_object import prop
 from gpuops.sim.inventory.entities import DatastoreEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.render import host_storage
 from gpuops.sim.render.required_fields import filled
 
 MIB = 1 << 20
@@ -47,6 +48,7 @@ class VmfsDatastore(DatastoreEntity):
             maxPhysicalRDMFileSize=64 << 40,
             maxVirtualRDMFileSize=64 << 40,
             timestamp=self.world.clock.now(),
+            vmfs=host_storage.vmfs(self),
         )
 
     @prop("capability")
@@ -66,11 +68,8 @@ class VmfsDatastore(DatastoreEntity):
     def _hosts(self) -> Any:
         from pyVmomi import vim
 
-        mount = {"path": f"/vmfs/volumes/{self.moid}", "accessMode": "readWrite", "mounted": True, "accessible": True}
-        return [
-            vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=vim.host.MountInfo(**mount))
-            for moid in self.host_moids
-        ]
+        mount = host_storage.mount(self)
+        return [vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=mount) for moid in self.host_moids]
 
     @prop("vm")
     def _vms(self) -> Any:

@@ -78,7 +78,7 @@ class EnvironmentBrowser(ManagedObject):
         return config_option.descriptors([host.ref for host in self.owner.hosts()])
 
 
-MOID: Final = "VmCompatibilityChecker"
+MOID: Final = "CompatChecker"
 
 
 class VirtualMachineCompatibilityChecker(ManagedObject):

@@ -8,7 +8,7 @@ from gpuops.sim.core.managed_object import SharedXml, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import maintenance
-from gpuops.sim.render import host_config, host_graphics, host_hardware
+from gpuops.sim.render import host_config, host_graphics, host_hardware, host_network
 from gpuops.sim.render.pci import pci_devices
 
 if TYPE_CHECKING:
@@ -135,6 +135,10 @@ class HostSystem(HostEntity):
     def _bindings(self) -> Any:
         return host_graphics.bindings(self)
 
+    @prop("config.network")
+    def _network_info(self) -> Any:
+        return host_network.info(self.state)
+
     @prop("config.product")
     @prop("summary.config.product")
     def _product(self) -> Any:
@@ -150,7 +154,7 @@ class HostSystem(HostEntity):
 
     @prop("datastore")
     def _datastores(self) -> Any:
-        return [self.world.get(moid) for moid in self.state.datastores]
+        return self.datastores()
 
     @prop("network")
     def _networks(self) -> Any:

@@ -103,7 +103,8 @@ def _consistent(state: VmState) -> None:
 
 
 def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
-    state.name = vm.world.get(vm.state.folder).checked_name(name, vm)
+    vm.refuse_duplicate_name(name)
+    state.name = name
 
 
 def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:

@@ -171,11 +171,7 @@ def _network_card(vm: VmState, own: Identity) -> Any:
         addressType="assigned",
         macAddress=f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
-        backing=D.VirtualEthernetCard.NetworkBackingInfo(
-            deviceName=vm.template.network,
-            useAutoDetect=False,
-            network=vim.Network(vm.template.network_ref, None),
-        ),
+        backing=D.VirtualEthernetCard.NetworkBackingInfo(deviceName=vm.template.network, useAutoDetect=False),
         connectable=D.VirtualDevice.ConnectInfo(
             startConnected=True,
             allowGuestControl=True,

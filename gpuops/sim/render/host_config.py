@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vim
+from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render import host_graphics
+from gpuops.sim.render import host_graphics, host_network, host_storage
+from gpuops.sim.render.host_settings import settings
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
 
-MANAGERS: Final = {
-    "advancedOption": (vim.option.OptionManager, "hostOptions"),
-    "graphicsManager": (vim.host.GraphicsManager, "graphicsManager"),
-    "pciPassthruSystem": (vim.host.PciPassthruSystem, "pciPassthruSystem"),
-    "assignableHardwareManager": (vim.host.AssignableHardwareManager, "assignableHardwareManager"),
-    "kernelModuleSystem": (vim.host.KernelModuleSystem, "kernelModuleSystem"),
-    "imageConfigManager": (vim.host.ImageConfigManager, "imageConfigManager"),
-}
-"""configManager field -> type, and what its moid begins with; the host's own number follows."""
+OWN_MOIDS: Final = {"advancedOption": "hostOptions"}
+"""What the moids of managers begin with where that is not the name of their field in configManager."""
+
+
+@cache
+def managers() -> dict[str, tuple[Any, str]]:
+    """configManager field -> type, and what its moid begins with; the host's own number follows."""
+    own_types = {"cryptoManager": vim.encryption.CryptoManagerHost}  # the field has the type of all CryptoManagers
+    return {
+        field.name: (own_types.get(field.name, field.type), OWN_MOIDS.get(field.name, field.name))
+        for field in vim.host.ConfigManager._GetPropertyList()
+        if issubclass(field.type, VmomiSupport.ManagedObject)
+    }
 
 
 def config(host: HostEntity) -> Any:
@@ -35,7 +41,9 @@ def config(host: HostEntity) -> Any:
         hyperThread=vim.host.CpuSchedulerSystem.HyperThreadScheduleInfo(
             available=state.model.threads_per_core > 1, active=state.model.threads_per_core > 1, config=True
         ),
-        network=_network(state),
+        network=host_network.info(state),
+        vmotion=host_network.vmotion(state),
+        virtualNicManagerInfo=host_network.selections(state),
         flags=vim.host.FlagInfo(backgroundSnapshotsEnabled=False),
         adminDisabled=False,
         lockdownMode="lockdownDisabled",
@@ -46,7 +54,10 @@ def config(host: HostEntity) -> Any:
         sharedGpuCapabilities=host_graphics.capabilities(state, gpus),
         assignableHardwareBinding=host_graphics.bindings(host),
         assignableHardwareConfig=vim.host.AssignableHardwareConfig(),
-        option=host.world.get(f"hostOptions-{host.number}").read("setting"),
+        option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
+        storageDevice=host_storage.device(host.datastores()),
+        fileSystemVolume=host_storage.volumes(host.datastores()),
+        **settings(),
     )
 
 
@@ -134,8 +145,8 @@ def _hardware_summary(host: HostState) -> Any:
 
 def config_manager(number: str) -> Any:
     """The host's managers, each under a moid of its own."""
-    managers = {field: kind(f"{prefix}-{number}") for field, (kind, prefix) in MANAGERS.items()}
-    return vim.host.ConfigManager(**managers)
+    named = {field: kind(f"{prefix}-{number}") for field, (kind, prefix) in managers().items()}
+    return filled(vim.host.ConfigManager, **named)
 
 
 def connection_info(host: HostEntity) -> Any:
@@ -146,22 +157,4 @@ def connection_info(host: HostEntity) -> Any:
         vm=[vm.read("summary") for vm in host.vms()],
         network=[],
         datastore=[],
-    )
-
-
-def _network(host: HostState) -> Any:
-    """A management interface: name and address, from the documentation range."""
-    low = int(host.uuid.replace("-", "")[-4:], 16)
-    address = vim.host.IpConfig(dhcp=False, ipAddress=f"203.0.113.{low % 250 + 1}", subnetMask="255.255.255.0")
-    nic = vim.host.VirtualNic(
-        device="vmk0",
-        key="key-vim.host.VirtualNic-vmk0",
-        portgroup="Management Network",
-        spec=vim.host.VirtualNic.Specification(ip=address, mac="00:50:56:00:00:01", mtu=1500),
-    )
-    name, _, domain = host.name.partition(".")
-    return vim.host.NetworkInfo(
-        vnic=[nic],
-        dnsConfig=filled(vim.host.DnsConfig, dhcp=False, hostName=name, domainName=domain),
-        ipV6Enabled=False,
     )

@@ -51,6 +51,15 @@ def filled(kind: Any, **values: Any) -> Any:
     return made
 
 
+def plain_value(kind: Any) -> Any:
+    """The plainest value of a type: a list without elements, a false boolean, an object with only what it must have."""
+    if issubclass(kind, VmomiSupport.Enum):
+        return _plain_enum(kind)
+    if issubclass(kind, VmomiSupport.DataObject):
+        return filled(kind)
+    return EPOCH if kind is datetime else kind()
+
+
 _checked: Final[set[tuple[Any, ...]]] = set()
 
 

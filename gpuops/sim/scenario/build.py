@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.managers import of_hosts, of_vcenter
 from gpuops.sim.objects.environment import MOID as CHECKER
 from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker
 from gpuops.sim.objects.host_profiles import HostProfileManager
@@ -88,7 +89,6 @@ def build_declared(
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_clusters(site)
     add_vms(site)
-    world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
     world.counters = measure
     return world
 
@@ -106,4 +106,7 @@ def new_world(
     for kind, moid in _SERVICES:
         world.register(kind(world, moid))
     world.register(OptionManager(world, VCENTER_MOID, world.options))
+    world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
+    of_vcenter.offer(world)
+    of_hosts.offer(world)
     return world

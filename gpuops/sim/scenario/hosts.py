@@ -12,39 +12,19 @@ from gpuops.model.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
 from gpuops.sim.objects.compute_resource import ClusterComputeResource
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
-from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
-from gpuops.sim.objects.host_managers import (
-    HostAssignableHardwareManager,
-    HostGraphicsManager,
-    HostImageConfigManager,
-    HostKernelModuleSystem,
-    HostManager,
-    HostPciPassthruSystem,
-)
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.resource_pool import ResourcePool
 from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
-from gpuops.sim.services.option_manager import OptionManager
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import DrsState
+from gpuops.sim.state.host_network import installed
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.site import ScenarioSite
 
 UPTIME: Final = timedelta(days=20)
-PARTS: Final[tuple[tuple[type[HostManager], str], ...]] = (
-    (HostGraphicsManager, "graphicsManager"),
-    (HostPciPassthruSystem, "pciPassthruSystem"),
-    (HostAssignableHardwareManager, "assignableHardwareManager"),
-    (HostKernelModuleSystem, "kernelModuleSystem"),
-    (HostImageConfigManager, "imageConfigManager"),
-    (ManagedMethodExecuter, "methodExecuter"),
-    (DynamicTypeManager, "typeManager"),
-)
-"""A host's managers, and what their moids begin with, as `render.host_config.MANAGERS` names them; and esxcli's two."""
-HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
 
 
 def add_clusters(site: ScenarioSite) -> None:
@@ -101,21 +81,15 @@ def _add_host(site: ScenarioSite, cluster: ClusterComputeResource, declared: Hos
         policy=declared.policy,
         datastores=tuple(store.moid for store in site.datastores),
         networks=tuple(network.moid for network in site.networks),
+        network=installed(site.declared.networks),
     )
     host = HostSystem(world, new_moid(world, "host"), state)
     world.register(host)
     HostDatastoreBrowser(host)
-    _add_parts(host)
     cluster.host_moids.append(host.moid)
     for store in site.datastores:
         store.host_moids.append(host.moid)
     return host
-
-
-def _add_parts(host: HostSystem) -> None:
-    for kind, prefix in PARTS:
-        host.world.register(kind(f"{prefix}-{host.number}", host))
-    host.world.register(OptionManager(host.world, f"hostOptions-{host.number}", dict(HOST_OPTIONS), name=host.name))
 
 
 def _gpu(declared: GpuDeclared) -> HostGpu:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.operations import guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
+
+
+PARTS: Final = {
+    "guestOperationsFileManager": "GuestFileManager",
+    "guestOperationsAliasManager": "GuestAliasManager",
+    "guestOperationsWindowsRegistryManager": "GuestWindowsRegistryManager",
+}
+"""Moid and type of its managers that do nothing here."""
 
 
 class GuestOperationsManager(ManagedObject):
@@ -21,15 +29,23 @@ class GuestOperationsManager(ManagedObject):
 
     @prop("processManager")
     def _process_manager(self) -> Any:
-        return self._first("GuestProcessManager")
+        return self.world.get("guestOperationsProcessManager")
 
     @prop("authManager")
     def _auth_manager(self) -> Any:
-        return self._first("GuestAuthManager")
+        return self.world.get("guestOperationsAuthManager")
 
-    def _first(self, wsdl_name: str) -> Any:
-        found: ManagedObject | None = next(self.world.by_type(wsdl_name), None)
-        return UNSET if found is None else found.ref
+    @prop("fileManager")
+    def _file_manager(self) -> Any:
+        return self.world.get("guestOperationsFileManager")
+
+    @prop("aliasManager")
+    def _alias_manager(self) -> Any:
+        return self.world.get("guestOperationsAliasManager")
+
+    @prop("guestWindowsRegistryManager")
+    def _registry_manager(self) -> Any:
+        return self.world.get("guestOperationsWindowsRegistryManager")
 
 
 class GuestAuthManager(ManagedObject):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.services.option_manager import VCENTER_MOID
+from gpuops.sim.core.registry import vmomi_type
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -18,36 +19,57 @@ MOID: Final = "ServiceInstance"
 ROOT_FOLDER_MOID: Final = "group-d1"
 """The moid of the root folder, as in every vCenter."""
 
-# ServiceContent field -> the type whose first object it names; a field whose object this world lacks stays unset.
-_CONTENT: Final = {
-    "viewManager": "ViewManager",
-    "userDirectory": "UserDirectory",
-    "sessionManager": "SessionManager",
-    "authorizationManager": "AuthorizationManager",
-    "perfManager": "PerformanceManager",
-    "scheduledTaskManager": "ScheduledTaskManager",
-    "alarmManager": "AlarmManager",
-    "eventManager": "EventManager",
-    "taskManager": "TaskManager",
-    "extensionManager": "ExtensionManager",
-    "customizationSpecManager": "CustomizationSpecManager",
-    "guestCustomizationManager": "VirtualMachineGuestCustomizationManager",
-    "customFieldsManager": "CustomFieldsManager",
-    "diagnosticManager": "DiagnosticManager",
-    "licenseManager": "LicenseManager",
-    "searchIndex": "SearchIndex",
-    "fileManager": "FileManager",
-    "datastoreNamespaceManager": "DatastoreNamespaceManager",
-    "virtualDiskManager": "VirtualDiskManager",
-    "vmProvisioningChecker": "VirtualMachineProvisioningChecker",
-    "vmCompatibilityChecker": "VirtualMachineCompatibilityChecker",
-    "ovfManager": "OvfManager",
-    "dvSwitchManager": "DistributedVirtualSwitchManager",
-    "localizationManager": "LocalizationManager",
-    "hostProfileManager": "HostProfileManager",
-    "storageResourceManager": "StorageResourceManager",
-    "guestOperationsManager": "GuestOperationsManager",
+MANAGERS: Final[Mapping[str, tuple[str, str]]] = {
+    "viewManager": ("ViewManager", "ViewManager"),
+    "setting": ("OptionManager", "VpxSettings"),
+    "userDirectory": ("UserDirectory", "UserDirectory"),
+    "sessionManager": ("SessionManager", "SessionManager"),
+    "authorizationManager": ("AuthorizationManager", "AuthorizationManager"),
+    "serviceManager": ("ServiceManager", "ServiceMgr"),
+    "perfManager": ("PerformanceManager", "PerfMgr"),
+    "scheduledTaskManager": ("ScheduledTaskManager", "ScheduledTaskManager"),
+    "alarmManager": ("AlarmManager", "AlarmManager"),
+    "eventManager": ("EventManager", "EventManager"),
+    "taskManager": ("TaskManager", "TaskManager"),
+    "extensionManager": ("ExtensionManager", "ExtensionManager"),
+    "customizationSpecManager": ("CustomizationSpecManager", "CustomizationSpecManager"),
+    "guestCustomizationManager": ("VirtualMachineGuestCustomizationManager", "GuestCustomizationManager"),
+    "customFieldsManager": ("CustomFieldsManager", "CustomFieldsManager"),
+    "diagnosticManager": ("DiagnosticManager", "DiagMgr"),
+    "licenseManager": ("LicenseManager", "LicenseManager"),
+    "searchIndex": ("SearchIndex", "SearchIndex"),
+    "fileManager": ("FileManager", "FileManager"),
+    "datastoreNamespaceManager": ("DatastoreNamespaceManager", "DatastoreNamespaceManager"),
+    "virtualDiskManager": ("VirtualDiskManager", "virtualDiskManager"),
+    "snmpSystem": ("HostSnmpSystem", "SnmpSystem"),
+    "vmProvisioningChecker": ("VirtualMachineProvisioningChecker", "ProvChecker"),
+    "vmCompatibilityChecker": ("VirtualMachineCompatibilityChecker", "CompatChecker"),
+    "ovfManager": ("OvfManager", "OvfManager"),
+    "ipPoolManager": ("IpPoolManager", "IpPoolManager"),
+    "dvSwitchManager": ("DistributedVirtualSwitchManager", "DVSManager"),
+    "hostProfileManager": ("HostProfileManager", "HostProfileManager"),
+    "clusterProfileManager": ("ClusterProfileManager", "ClusterProfileManager"),
+    "complianceManager": ("ProfileComplianceManager", "MoComplianceManager"),
+    "localizationManager": ("LocalizationManager", "LocalizationManager"),
+    "storageResourceManager": ("StorageResourceManager", "StorageResourceManager"),
+    "guestOperationsManager": ("GuestOperationsManager", "guestOperationsManager"),
+    "overheadMemoryManager": ("OverheadMemoryManager", "OverheadMemoryManager"),
+    "certificateManager": ("CertificateManager", "certificateManager"),
+    "ioFilterManager": ("IoFilterManager", "IoFilterManager"),
+    "vStorageObjectManager": ("VcenterVStorageObjectManager", "VStorageObjectManager"),
+    "hostSpecManager": ("HostSpecificationManager", "HostSpecificationManager"),
+    "cryptoManager": ("CryptoManagerKmip", "CryptoManager"),
+    "healthUpdateManager": ("HealthUpdateManager", "HealthUpdateManager"),
+    "failoverClusterConfigurator": ("FailoverClusterConfigurator", "FailoverClusterConfigurator"),
+    "failoverClusterManager": ("FailoverClusterManager", "FailoverClusterManager"),
+    "tenantManager": ("TenantTenantManager", "TenantManager-0"),
+    "siteInfoManager": ("SiteInfoManager", "SiteInfoManager"),
+    "storageQueryManager": ("StorageQueryManager", "StorageQueryManager"),
 }
+"""ServiceContent field -> type and moid, as a vCenter 9.0.1 answered; the managers that 8.0 has.
+
+The number in the tenant manager's moid is that of the vCenter's build.
+"""
 
 
 class ServiceInstance(ManagedObject):
@@ -68,11 +90,8 @@ class ServiceInstance(ManagedObject):
             propertyCollector=vmodl.query.PropertyCollector("propertyCollector"),
             about=self._about(),
         )
-        settings = self.world.find(VCENTER_MOID)
-        found = {field: next(self.world.by_type(wsdl_name), None) for field, wsdl_name in _CONTENT.items()}
-        for field, obj in (("setting", settings), *found.items()):
-            if obj is not None:
-                setattr(content, field, obj.ref)
+        for field, (wsdl_name, moid) in MANAGERS.items():
+            setattr(content, field, vmomi_type(wsdl_name)(moid))
         return content
 
     def _about(self) -> Any:

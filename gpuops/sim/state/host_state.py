@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuops.sim.state.board import GpuBoard, GpuMode
 from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, VgpuPolicy
+from gpuops.sim.state.host_network import HostNetwork, installed
 
 REBOOT_S: Final = 600.0
 
@@ -27,6 +28,7 @@ class Boot:
 
 
 SHARED_DIRECT = "sharedDirect"
+INSTALLED: Final = installed(("VM Network",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class HostState:
     loaded_module_options: str = ""
     datastores: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+    network: HostNetwork = INSTALLED
     vms: dict[str, None] = field(default_factory=dict)
     """The VMs registered there, in the order they came."""
 

@@ -121,15 +121,13 @@ class Dispatcher:
         session = call.session
         if request.moid == DEFAULT_MOID:
             return self._collector(session)
+        found = session.objects.find(request.moid) if session else None
+        if found is not None:
+            return found
         try:
             named = VmomiSupport.GetWsdlType(NAMESPACE, request.receiver_type)(request.moid)
-        except (KeyError, TypeError):
-            raise vmodl.fault.InvalidType(
-                msg=f"There is no managed object type {request.receiver_type}", argument=request.receiver_type
-            ) from None
-        found = session.objects.find(request.moid) if session else None
-        if found is not None and isinstance(found.ref, type(named)):
-            return found
+        except KeyError:
+            raise vmodl.fault.InvalidRequest(msg=f"There is no type {request.receiver_type}") from None
         obj: ManagedObject = self.world.get(named)
         return obj
 
@@ -171,13 +169,13 @@ class Dispatcher:
         except KeyError:
             info = None
         known = info is not None and VmomiSupport.IsChildVersion(version, info.version)
-        if not known or request.method not in receiver.methods:
-            raise vmodl.fault.MethodNotFound(
-                msg=f"The method {request.method} is not simulated for {receiver.wsdl_name}",
-                receiver=receiver.ref,
-                method=request.method,
-            )
-        return info
+        if known and request.method in receiver.methods:
+            return info
+        if known and isinstance(receiver.ref, info.type):
+            raise vmodl.fault.NotSupported(msg=f"The method {request.method} is not simulated for {receiver.wsdl_name}")
+        raise vmodl.fault.MethodNotFound(
+            msg=f"{receiver.wsdl_name} has no method {request.method}", receiver=receiver.ref, method=request.method
+        )
 
     def _is_anonymous(self, info: Any, request: soap.SoapRequest) -> bool:
         """What needs no login; of the bulk reads, only those that start from an object anyone may read."""

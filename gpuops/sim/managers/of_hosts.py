@@ -1,0 +1,120 @@
+"""The managers of `HostSystem.configManager`: all are made when a client first asks for them.
+
+`scenario.hosts` lets a world make them. A manager that has no class of its own shows what `HostSystem.config` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.managers import licences
+from gpuops.sim.managers.plain import Answer, plain_kind
+from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
+from gpuops.sim.objects.host_managers import (
+    HostAssignableHardwareManager,
+    HostGraphicsManager,
+    HostImageConfigManager,
+    HostKernelModuleSystem,
+    HostManager,
+    HostPciPassthruSystem,
+)
+from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.render import host_network
+from gpuops.sim.render.host_config import managers
+from gpuops.sim.services.option_manager import OptionManager
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
+
+KINDS: Final[Mapping[str, type[HostManager]]] = {
+    "graphicsManager": HostGraphicsManager,
+    "pciPassthruSystem": HostPciPassthruSystem,
+    "assignableHardwareManager": HostAssignableHardwareManager,
+    "kernelModuleSystem": HostKernelModuleSystem,
+    "imageConfigManager": HostImageConfigManager,
+    "methodExecuter": ManagedMethodExecuter,
+    "typeManager": DynamicTypeManager,
+}
+"""Managers with behaviour of their own by what their moids begin with; the last two are esxcli's."""
+HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
+OPTIONS: Final = "hostOptions"
+
+SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
+    "HostAccessManager": {"lockdownMode": "config.lockdownMode"},
+    "HostAuthenticationManager": {"info": "config.authenticationManagerInfo"},
+    "HostAutoStartManager": {"config": "config.autoStart"},
+    "HostCpuSchedulerSystem": {"hyperthreadInfo": "config.hyperThread"},
+    "HostDatastoreSystem": {"datastore": "datastore", "capabilities": "config.datastoreCapabilities"},
+    "HostDateTimeSystem": {"dateTimeInfo": "config.dateTimeInfo"},
+    "HostFirewallSystem": {"firewallInfo": "config.firewall"},
+    "HostNetworkSystem": {
+        "capabilities": "config.capabilities",
+        "networkInfo": "config.network",
+        "offloadCapabilities": "config.offloadCapabilities",
+        "dnsConfig": "config.network.dnsConfig",
+        "ipRouteConfig": "config.network.ipRouteConfig",
+    },
+    "HostPowerSystem": {"capability": "config.powerSystemCapability", "info": "config.powerSystemInfo"},
+    "HostServiceSystem": {"serviceInfo": "config.service"},
+    "HostStorageSystem": {
+        "storageDeviceInfo": "config.storageDevice",
+        "fileSystemVolumeInfo": "config.fileSystemVolume",
+    },
+    "HostVirtualNicManager": {"info": "config.virtualNicManagerInfo"},
+    "HostVMotionSystem": {"netConfig": "config.vmotion.netConfig"},
+    "HostVsanSystem": {"config": "config.vsanHostConfig"},
+}
+"""Type -> property -> the property of its host that says the same (vSphere API, HostConfigInfo)."""
+PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
+    "LicenseManager": licences.SHOWN,
+    "HostNetworkSystem": {"networkConfig": lambda manager: host_network.config(manager.host.state)},
+}
+METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
+    "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda _: []},
+    "HostDateTimeSystem": {"QueryDateTime": lambda manager: manager.world.clock.now() + manager.world.skew},
+    "HostVStorageObjectManager": {"HostListVStorageObject": lambda _: []},
+}
+
+
+def offer(world: World) -> None:
+    """Let the managers of every host be made when they are asked for."""
+    for prefix in (*KINDS, *(prefix for _, prefix in managers().values())):
+        world.registry.make_on_demand(f"{prefix}-", partial(_make, world, prefix))
+
+
+def forget(host: HostSystem) -> None:
+    """Forget the managers of a host that leaves."""
+    for made in host.managers.values():
+        host.world.unregister(made)
+    host.managers.clear()
+
+
+def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
+    host = world.find(f"host-{moid.rpartition('-')[2]}")
+    if not isinstance(host, HostSystem):
+        return None
+    made: ManagedObject
+    if prefix == OPTIONS:
+        made = OptionManager(world, moid, dict(HOST_OPTIONS), name=host.name)
+    else:
+        made = _kind(prefix)(moid, host)
+    host.managers[moid] = made
+    return made
+
+
+@cache
+def _kind(prefix: str) -> type[HostManager]:
+    known = KINDS.get(prefix)
+    if known is not None:
+        return known
+    (wsdl_name,) = {kind._wsdlName for kind, own in managers().values() if own == prefix}
+    shown: dict[str, Answer] = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
+    shown |= PROPERTIES.get(wsdl_name, {})
+    return plain_kind(wsdl_name, HostManager, shown, METHODS.get(wsdl_name, {}))
+
+
+def _of_host(path: str, manager: HostManager) -> Any:
+    return manager.host.read(path)

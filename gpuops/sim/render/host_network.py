@@ -1,0 +1,224 @@
+"""Networking of a host: standard switches, port groups, VMkernel adapters and physical adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.render.required_fields import filled
+from gpuops.sim.state.host_network import KernelAdapter, NetworkPolicy, PortGroup, VirtualSwitch
+from gpuops.sim.state.host_state import HostState
+
+LINK_MBIT: Final = 25_000
+GATEWAY: Final = "203.0.113.254"
+NIC_TYPES: Final = (
+    "faultToleranceLogging", "management", "vmotion", "vSphereProvisioning", "vSphereReplication",
+    "vSphereReplicationNFC", "vsan", "vsanWitness", "nvmeTcp", "nvmeRdma",
+)  # fmt: skip
+"""The services that a VMkernel adapter can be selected for (vSphere API, HostVirtualNicManager.NicType)."""
+
+
+def info(host: HostState) -> Any:
+    """HostNetworkInfo."""
+    return vim.host.NetworkInfo(
+        vswitch=[_switch(host, each) for each in host.network.switches],
+        portgroup=[_group(host, each) for each in host.network.groups],
+        pnic=[_pnic(host, number, address) for number, address in enumerate(nic_addresses(host))],
+        vnic=vnics(host),
+        dnsConfig=_dns(host),
+        ipRouteConfig=_route(),
+        netStackInstance=[
+            vim.host.NetStackInstance(
+                key="defaultTcpipStack",
+                name="defaultTcpipStack",
+                dnsConfig=_dns(host),
+                ipRouteConfig=_route(),
+                requestedMaxNumberOfConnections=11000,
+                congestionControlAlgorithm="newreno",
+            )
+        ],
+        ipV6Enabled=False,
+        atBootIpV6Enabled=False,
+    )
+
+
+def config(host: HostState) -> Any:
+    """HostNetworkConfig: what would set the host up as `info` shows it."""
+    shown = info(host)
+    return vim.host.NetworkConfig(
+        vswitch=[vim.host.VirtualSwitch.Config(name=each.name, spec=each.spec) for each in shown.vswitch],
+        portgroup=[vim.host.PortGroup.Config(spec=each.spec) for each in shown.portgroup],
+        pnic=[vim.host.PhysicalNic.Config(device=each.device, spec=each.spec) for each in shown.pnic],
+        vnic=[
+            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup, spec=each.spec)
+            for each in shown.vnic
+        ],
+        dnsConfig=shown.dnsConfig,
+        ipRouteConfig=shown.ipRouteConfig,
+        ipV6Enabled=shown.ipV6Enabled,
+    )
+
+
+def vnics(host: HostState) -> list[Any]:
+    """HostVirtualNic of each VMkernel adapter."""
+    return [_vnic(host, number, each) for number, each in enumerate(host.network.adapters)]
+
+
+def selections(host: HostState) -> Any:
+    """HostVirtualNicManagerInfo: which VMkernel adapters serve what."""
+    return vim.host.VirtualNicManagerInfo(
+        netConfig=[
+            vim.host.VirtualNicManager.NetConfig(
+                nicType=kind,
+                multiSelectAllowed=True,
+                candidateVnic=[_candidate(kind, each) for each in vnics(host)],
+                selectedVnic=[_candidate_key(kind, each.device) for each in _serving(host, kind)],
+            )
+            for kind in NIC_TYPES
+        ]
+    )
+
+
+def vmotion(host: HostState) -> Any:
+    """HostVMotionInfo."""
+    serving = _serving(host, "vmotion")
+    return vim.host.VMotionInfo(
+        netConfig=vim.host.VMotionSystem.NetConfig(
+            candidateVnic=[_candidate("VMotionConfig.vmotion", each) for each in vnics(host)],
+            selectedVnic=_candidate_key("VMotionConfig.vmotion", serving[0].device) if serving else None,
+        )
+    )
+
+
+def _serving(host: HostState, kind: str) -> list[KernelAdapter]:
+    return [each for each in host.network.adapters if kind in each.services]
+
+
+def _candidate_key(kind: str, device: str) -> str:
+    return f"{kind}.key-vim.host.VirtualNic-{device}"
+
+
+def _candidate(kind: str, vnic: Any) -> Any:
+    vnic.key = _candidate_key(kind, vnic.device)
+    return vnic
+
+
+def _switch(host: HostState, switch: VirtualSwitch) -> Any:
+    policy = switch.policy if switch.policy.active is not None else replace(switch.policy, active=switch.nics)
+    return vim.host.VirtualSwitch(
+        name=switch.name,
+        key=f"key-vim.host.VirtualSwitch-{switch.name}",
+        numPorts=switch.ports,
+        numPortsAvailable=switch.ports,
+        mtu=switch.mtu,
+        portgroup=[_group_key(each.name) for each in host.network.groups if each.switch == switch.name],
+        pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in switch.nics],
+        spec=vim.host.VirtualSwitch.Specification(
+            numPorts=switch.ports,
+            mtu=switch.mtu,
+            bridge=vim.host.VirtualSwitch.BondBridge(nicDevice=list(switch.nics)) if switch.nics else None,
+            policy=_policy(policy),
+        ),
+    )
+
+
+def _group_key(name: str) -> str:
+    return f"key-vim.host.PortGroup-{name}"
+
+
+def _group(host: HostState, group: PortGroup) -> Any:
+    switch = host.network.switch(group.switch)
+    below = switch.policy if switch is not None else NetworkPolicy()
+    if switch is not None and below.active is None:
+        below = replace(below, active=switch.nics)
+    return vim.host.PortGroup(
+        key=_group_key(group.name),
+        vswitch=f"key-vim.host.VirtualSwitch-{group.switch}",
+        computedPolicy=_policy(group.policy.over(below)),
+        spec=vim.host.PortGroup.Specification(
+            name=group.name, vlanId=group.vlan, vswitchName=group.switch, policy=_policy(group.policy)
+        ),
+    )
+
+
+def _policy(policy: NetworkPolicy) -> Any:
+    order = None
+    if policy.active is not None or policy.standby is not None:
+        order = vim.host.NetworkPolicy.NicOrderPolicy(
+            activeNic=list(policy.active or ()), standbyNic=list(policy.standby or ())
+        )
+    return vim.host.NetworkPolicy(
+        security=vim.host.NetworkPolicy.SecurityPolicy(
+            allowPromiscuous=policy.promiscuous,
+            macChanges=policy.mac_changes,
+            forgedTransmits=policy.forged_transmits,
+        ),
+        nicTeaming=vim.host.NetworkPolicy.NicTeamingPolicy(
+            policy=policy.teaming,
+            reversePolicy=True if policy.teaming else None,
+            notifySwitches=True if policy.teaming else None,
+            rollingOrder=False if policy.teaming else None,
+            failureCriteria=vim.host.NetworkPolicy.NicFailureCriteria(
+                checkSpeed="minimum", speed=10, checkDuplex=False, checkErrorPercent=False, checkBeacon=False
+            )
+            if policy.teaming
+            else None,
+            nicOrder=order,
+        ),
+        offloadPolicy=vim.host.NetOffloadCapabilities(csumOffload=True, tcpSegmentation=True, zeroCopyXmit=True)
+        if policy.teaming
+        else None,
+        shapingPolicy=vim.host.NetworkPolicy.TrafficShapingPolicy(enabled=False if policy.teaming else None),
+    )
+
+
+def _pnic(host: HostState, number: int, address: str) -> Any:
+    return filled(
+        vim.host.PhysicalNic,
+        key=f"key-vim.host.PhysicalNic-vmnic{number}",
+        device=f"vmnic{number}",
+        pci=address,
+        driver="nmlx5_core",
+        linkSpeed=vim.host.PhysicalNic.LinkSpeedDuplex(speedMb=LINK_MBIT, duplex=True),
+        wakeOnLanSupported=False,
+        mac=_mac(host, number),
+        autoNegotiateSupported=True,
+    )
+
+
+def _low(host: HostState) -> int:
+    """The last two bytes of the host's uuid, of which its addresses are made."""
+    return int(host.uuid.replace("-", "")[-4:], 16)
+
+
+def _mac(host: HostState, last: int) -> str:
+    low = _low(host)
+    return f"00:50:56:{low >> 8:02x}:{low & 0xFF:02x}:{last:02x}"
+
+
+def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
+    address = adapter.ip or f"203.0.113.{_low(host) % 250 + 1}"  # from the documentation range
+    return vim.host.VirtualNic(
+        device=adapter.device,
+        key=f"key-vim.host.VirtualNic-{adapter.device}",
+        portgroup=adapter.group,
+        spec=vim.host.VirtualNic.Specification(
+            ip=vim.host.IpConfig(dhcp=False, ipAddress=address, subnetMask=adapter.mask),
+            mac=_mac(host, 0x60 + number),
+            mtu=adapter.mtu,
+            tsoEnabled=True,
+            netStackInstanceKey="defaultTcpipStack",
+        ),
+    )
+
+
+def _dns(host: HostState) -> Any:
+    name, _, domain = host.name.partition(".")
+    return filled(vim.host.DnsConfig, dhcp=False, hostName=name, domainName=domain)
+
+
+def _route() -> Any:
+    return vim.host.IpRouteConfig(defaultGateway=GATEWAY)

@@ -1,0 +1,29 @@
+"""All managers of a world, which makes them only when they are asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpuops.sim.render.host_config import managers
+from gpuops.sim.services.service_instance import MANAGERS
+from gpuops.sim.world import World
+
+BELOW: Final = (
+    "licenseAssignmentManager", "authManager", "processManager", "fileManager", "aliasManager",
+    "guestWindowsRegistryManager",
+)  # fmt: skip
+"""The properties of managers that lead to further ones."""
+
+
+def ask_for_all(world: World) -> World:
+    """The world, with every manager of its vCenter and of its hosts made."""
+    for _, moid in MANAGERS.values():
+        manager = world.get(moid)
+        for path in BELOW:
+            manager.linked(path)
+    for host in world.by_type("HostSystem"):
+        for _, prefix in managers().values():
+            host.manager(prefix)
+        host.manager("methodExecuter")
+        host.manager("typeManager")
+    return world

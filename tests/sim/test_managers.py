@@ -1,0 +1,114 @@
+"""Every manager that API 8.0 has is there: it answers reads, and says of its methods that they are not simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyVim.connect import Disconnect
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.sim.server import SimServer, start
+from tests.sim.conftest import connect
+
+ABSENT = {"accountManager", "virtualizationManager", "directPathProfileManager"}
+"""Of ServiceContent: on hosts alone, gone from vCenter, newer than 8.0."""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SimServer]:
+    with start("lab", tls=False, clock="stepped") as server:
+        yield server
+    assert server.world.bugs == []
+
+
+@pytest.fixture(scope="module")
+def si(lab: SimServer) -> Iterator[Any]:
+    instance = connect(lab)
+    yield instance
+    Disconnect(instance)
+
+
+@pytest.fixture(scope="module")
+def host(lab: SimServer, si: Any) -> Any:
+    return vim.HostSystem(next(lab.world.by_type("HostSystem")).moid, si._stub)
+
+
+def references(value: Any) -> dict[str, Any]:
+    """Field -> value, of those fields that are references."""
+    return {
+        info.name: getattr(value, info.name)
+        for info in type(value)._GetPropertyList()
+        if issubclass(info.type, VmomiSupport.ManagedObject)
+    }
+
+
+def test_service_content_names_every_manager(si: Any) -> None:
+    assert {field for field, manager in references(si.content).items() if manager is None} == ABSENT
+
+
+def test_a_host_names_every_manager(host: Any) -> None:
+    named = references(host.configManager)
+    assert {field for field, manager in named.items() if manager is None} == set()
+    assert len({manager._moId for manager in named.values()}) == len(named) == 39
+
+
+def test_a_method_without_behaviour_is_not_supported(si: Any, host: Any) -> None:
+    with pytest.raises(vmodl.fault.NotSupported, match="QueryVirtualDiskUuid is not simulated for VirtualDiskManager"):
+        si.content.virtualDiskManager.QueryVirtualDiskUuid("[lab-ds-1] a.vmdk", None)
+    with pytest.raises(vmodl.fault.NotSupported, match="FormatVffs is not simulated for HostStorageSystem"):
+        host.configManager.storageSystem.FormatVffs(vim.host.VffsVolume.Specification(devicePath="a", majorVersion=1))
+
+
+def test_the_licence_is_the_evaluation(si: Any, host: Any) -> None:
+    licences = si.content.licenseManager
+    (only,) = licences.licenses
+    assert (only.editionKey, only.name) == ("eval", "Evaluation Mode")
+    assigned = licences.licenseAssignmentManager.QueryAssignedLicenses(host._moId)
+    assert [(each.entityId, each.assignedLicense.licenseKey) for each in assigned] == [(host._moId, only.licenseKey)]
+    unknown = licences.AddLicense("no key")
+    assert [each.key for each in unknown.properties] == ["diagnostic"]
+
+
+def test_logs_are_described_and_empty(si: Any, host: Any) -> None:
+    diagnostics = si.content.diagnosticManager
+    assert "hostd" in {each.key for each in diagnostics.QueryDescriptions(host)}
+    assert diagnostics.BrowseDiagnosticLog(host=host, key="hostd").lineText == []
+    with pytest.raises(vim.fault.CannotAccessFile):
+        diagnostics.BrowseDiagnosticLog(key="hostd")
+
+
+def test_empty_lists_are_answered(si: Any) -> None:
+    content = si.content
+    assert content.scheduledTaskManager.RetrieveEntityScheduledTask(None) == []
+    assert content.alarmManager.GetAlarm(content.rootFolder) == []
+    assert content.extensionManager.FindExtension("com.example") is None
+    assert content.customizationSpecManager.info == []
+    names = [
+        each.principal for each in content.userDirectory.RetrieveUserGroups(None, "", None, None, False, True, True)
+    ]
+    assert names == ["administrator@vsphere.local"]
+
+
+def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None:
+    managers, config = host.configManager, host.config
+    assert [each.key for each in managers.serviceSystem.serviceInfo.service] == [
+        each.key for each in config.service.service
+    ]
+    assert managers.firewallSystem.firewallInfo.ruleset[0].key == config.firewall.ruleset[0].key
+    network, shown = managers.networkSystem.networkInfo, config.network
+    assert [each.name for each in network.vswitch] == [each.name for each in shown.vswitch] == ["vSwitch0"]
+    assert [each.spec.name for each in network.portgroup] == ["VM Network", "Management Network"]
+    assert [each.device for each in network.pnic] == ["vmnic0", "vmnic1"]
+    assert [each.device for each in network.vnic] == ["vmk0"]
+    assert network.vswitch[0].pnic == [each.key for each in network.pnic]
+    (volume,) = managers.storageSystem.fileSystemVolumeInfo.mountInfo
+    assert volume.volume.name == "lab-ds-1"
+
+
+def test_managers_are_made_when_they_are_asked_for(lab: SimServer) -> None:
+    last = list(lab.world.by_type("HostSystem"))[-1]
+    assert last.managers == {}
+    assert last.manager("vsanSystem").wsdl_name == "HostVsanSystem"
+    assert set(last.managers) == {f"vsanSystem-{last.number}"}
