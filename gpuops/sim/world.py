@@ -53,7 +53,7 @@ class World(ObjectStore):
         """vCenter's advanced settings by key, such as `vgpu.hotmigrate.enabled`."""
         self.counters: Provider = lambda entity, moment: {}
         """What the performance counters of an entity show at a moment."""
-        self.tags = TagStore(self._new_uuid, self._record_tag)
+        self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
         """(save, restore) of the inventory's state as JSON values, if whoever built it offers them."""
         self.change_certificate: Callable[[], None] | None = None
@@ -61,6 +61,11 @@ class World(ObjectStore):
 
     def _new_uuid(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def _is_there(self, target: tuple[str, str]) -> bool:
+        """Whether there is an object of this type and moid."""
+        found = self.find(target[1])
+        return found is not None and found.wsdl_name == target[0]
 
     def _record_tag(self, operation: str, target: tuple[str, str], tag_id: str) -> None:
         """Write an attached or detached tag to the ledger."""

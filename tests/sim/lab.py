@@ -18,6 +18,11 @@ Q = vmodl.query.PropertyCollector
 P = vim.vm.device.VirtualPCIPassthrough
 
 
+def category_spec(name: str, *types: str, cardinality: str = "MULTIPLE") -> dict[str, Any]:
+    """What a tag category is made with, as a client of the vSphere Automation API sends it."""
+    return {"name": name, "description": "", "cardinality": cardinality, "associable_types": list(types)}
+
+
 class Lab:
     """One simulated vCenter as a client sees it, and as its ledger does."""
 

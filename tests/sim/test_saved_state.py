@@ -15,7 +15,7 @@ from pyVmomi import vim
 from gpuops.errors import StateDamaged
 from gpuops.sim.server import start
 from tests.sim.conftest import connect
-from tests.sim.lab import Lab
+from tests.sim.lab import Lab, category_spec
 
 
 def described(lab: Lab) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
     tagging = "com.vmware.cis.tagging"
     with run("lab", state) as lab:
         store = lab.world.tags
-        spec = {"name": "rotation", "cardinality": "MULTIPLE", "associable_types": ["VirtualMachine"]}
+        spec = category_spec("rotation", "VirtualMachine")
         category = store.invoke(f"{tagging}.category", "create", {"create_spec": spec})
-        made = {"create_spec": {"name": "night", "category_id": category}}
+        made = {"create_spec": {"name": "night", "description": "", "category_id": category}}
         tag = store.invoke(f"{tagging}.tag", "create", made)
         vm = {"type": "VirtualMachine", "id": lab.vm("vdi-01")._moId}
         store.invoke(f"{tagging}.tag_association", "attach", {"tag_id": tag, "object_id": vm})
@@ -128,7 +128,8 @@ def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
         store = lab.world.tags
         assert (tagged(lab, "vdi-01"), tagged(lab, "vdi-02")) == (["night"], [])
         assert store.invoke(f"{tagging}.category", "get", {"category_id": category}) == shown
-        other = store.invoke(f"{tagging}.tag", "create", {"create_spec": {"name": "day", "category_id": category}})
+        spec = {"name": "day", "description": "", "category_id": category}
+        other = store.invoke(f"{tagging}.tag", "create", {"create_spec": spec})
         assert other != tag
         store.invoke(f"{tagging}.tag_association", "detach", {"tag_id": tag, "object_id": vm})
         assert tagged(lab, "vdi-01") == []

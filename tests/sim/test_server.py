@@ -90,7 +90,7 @@ def test_a_method_that_is_not_simulated_names_itself(si: Any) -> None:
 
 def test_a_method_of_another_type_is_unknown_to_this_one(si: Any) -> None:
     with pytest.raises(vmodl.fault.MethodNotFound) as caught:
-        vim.HostSystem.ShutdownHost_Task(vim.HostSystem("group-d1", si._stub), True)
+        vim.HostSystem.ShutdownHost_Task(si.content.rootFolder, True)
     assert caught.value.method == "ShutdownHost_Task"
     assert caught.value.receiver == si.content.rootFolder
 

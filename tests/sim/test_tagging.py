@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.vapi import SESSION_HEADER
+from gpuops.sim.wire.rest import SESSION_HEADER
+from tests.sim.lab import category_spec
 from tests.sim.small_world import small_world
 
 USER, PASSWORD = "administrator@vsphere.local", "s3cret"
@@ -105,8 +106,8 @@ def test_rest_wire_answers_as_govc_asks(secured: SimServer) -> None:
     basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     _, session = _rest(secured, "POST", "session", {}, Authorization=f"Basic {basic}")
     token = {SESSION_HEADER: session["value"]}
-    _, category = _rest(secured, "POST", "tagging/category", {"create_spec": {"name": "owner"}}, **token)
-    spec = {"name": "team-a", "category_id": category["value"]}
+    _, category = _rest(secured, "POST", "tagging/category", {"create_spec": category_spec("owner")}, **token)
+    spec = {"name": "team-a", "description": "", "category_id": category["value"]}
     _, tag = _rest(secured, "POST", "tagging/tag", {"create_spec": spec}, **token)
     vm = {"object_id": {"type": "VirtualMachine", "id": "vm-1"}}
     attach = f"tagging/tag-association/id:{tag['value']}?~action=attach"

@@ -33,6 +33,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parsed
+from tests.sim.lab import category_spec
 from tests.wire.mutated_replies import Recorded, mutated, recorded, revalued
 
 CORPUS: Final = Path(__file__).parent / "corpus"
@@ -94,8 +95,8 @@ def _tag(server: SimServer) -> None:
 
     refs = [vm.moid for vm in server.world.by_type("VirtualMachine")][:2]
     with server.world.changed:
-        category = invoke("category", "create", create_spec={"name": "role", "cardinality": "MULTIPLE"})
-        tag = invoke("tag", "create", create_spec={"name": "desktop", "category_id": category})
+        category = invoke("category", "create", create_spec=category_spec("role"))
+        tag = invoke("tag", "create", create_spec={"name": "desktop", "description": "", "category_id": category})
         objects = [{"type": "VirtualMachine", "id": ref} for ref in refs]
         invoke("tag_association", "attach_tag_to_multiple_objects", tag_id=tag, object_ids=objects)
 

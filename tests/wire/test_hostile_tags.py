@@ -16,7 +16,8 @@ from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.inventory import Inventory
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.vapi import VapiEndpoint
+from gpuops.sim.wire import json_rpc
+from gpuops.sim.wire.vapi import VapiServices
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
@@ -72,15 +73,15 @@ def inventory(session: Session) -> Inventory:
 
 def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> None:
     """From here on calls of this service are answered so."""
-    honest = VapiEndpoint.rpc
+    honest = json_rpc.answer
 
-    def rpc(self: VapiEndpoint, body: bytes) -> bytes:
+    def answer(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         request = json.loads(body)
         if service not in request["params"]["serviceId"]:
-            return honest(self, body)
-        return reply.replace(b"%s", str(request["id"]).encode())
+            return honest(services, body)
+        return 200, reply.replace(b"%s", str(request["id"]).encode())
 
-    monkeypatch.setattr(VapiEndpoint, "rpc", rpc)
+    monkeypatch.setattr(json_rpc, "answer", answer)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,14 @@ def test_many_mappings_take_no_memory(session: Session, inventory: Inventory, mo
 def test_all_calls_together_have_a_time(
     session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, asked = VapiEndpoint.rpc, []
+    honest, asked = json_rpc.answer, []
 
-    def late(self: VapiEndpoint, body: bytes) -> bytes:
+    def late(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         asked.append(body)
         time.sleep(0.3)
-        return honest(self, body)
+        return honest(services, body)
 
-    monkeypatch.setattr(VapiEndpoint, "rpc", late)
+    monkeypatch.setattr(json_rpc, "answer", late)
     monkeypatch.setattr(automation, "DEADLINE_S", 0.4)
     with pytest.raises(VcenterUnreachable):
         with_tags(session, inventory)

@@ -23,6 +23,7 @@ from gpuops.sim.wire import certificates
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
+from tests.sim.lab import category_spec
 
 from .conftest import target_of
 
@@ -47,8 +48,8 @@ def tag(server: SimServer, category: str, name: str, *refs: str, kind: str = "Vi
         return server.world.tags.invoke(f"{TAGGING}.{service}", operation, parameters)
 
     with server.world.changed:
-        category_id = invoke("category", "create", create_spec={"name": category, "cardinality": "MULTIPLE"})
-        tag_id = invoke("tag", "create", create_spec={"name": name, "category_id": category_id})
+        category_id = invoke("category", "create", create_spec=category_spec(category))
+        tag_id = invoke("tag", "create", create_spec={"name": name, "description": "", "category_id": category_id})
         objects = [{"type": kind, "id": ref} for ref in refs]
         invoke("tag_association", "attach_tag_to_multiple_objects", tag_id=tag_id, object_ids=objects)
 

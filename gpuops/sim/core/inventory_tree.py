@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -49,6 +50,13 @@ def at_path(root: ManagedObject, path: str) -> ManagedObject | None:
     for name in filter(None, path.split("/")):
         obj = child_named(obj, name) if obj is not None else None
     return obj
+
+
+def escaped(name: str) -> str:
+    """A name as vCenter keeps it: `/` and `\\` escaped, and `%` where it begins no escape (vSphere API,
+    ManagedEntity.name)."""
+    marked = re.sub(r"%(?!2f|5c|25)", "%25", name, flags=re.IGNORECASE)
+    return marked.replace("/", "%2f").replace("\\", "%5c")
 
 
 def unescaped(name: str) -> str:

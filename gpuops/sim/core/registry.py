@@ -101,7 +101,7 @@ class Registry:
         obj = self._objects.get(moid)
         if obj is None:
             obj = self._made(moid)
-        if obj is None:
+        if obj is None or (moid is not reference and not isinstance(obj.ref, type(reference))):
             from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
 
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)

@@ -44,14 +44,6 @@ class FolderEntity(ManagedEntity):
         self.children.pop(child.moid, None)
         self.touch("childEntity")
 
-    def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
-        """Raises DuplicateName when a child has that name."""
-        from pyVmomi import vim
-
-        twin = next((child for child in self.children.values() if child.name == name and child is not besides), None)
-        if twin is not None:
-            raise vim.fault.DuplicateName(msg=f"The name '{name}' already exists.", name=name, object=twin.ref)
-
 
 class DatastoreEntity(ManagedEntity):
     """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
@@ -373,7 +365,3 @@ class VmEntity(ManagedEntity):
         """Raises QuestionPending while a question waits for its answer."""
         if self.state.question is not None:
             raise faults.question_pending(self.state.question)
-
-    def refuse_duplicate_name(self, name: str) -> None:
-        """Raises DuplicateName when another object of the folder has that name."""
-        self.world.get(self.state.folder).refuse_duplicate(name, self)

@@ -111,6 +111,21 @@ def wrong_argument(name: str, text: str = "") -> Exception:
     )
 
 
+def invalid_name(name: str, entity: Any = None) -> Exception:
+    """InvalidName: the text is not a valid name of an entity."""
+    return _fault(vim.fault.InvalidName, f"The name '{name}' is invalid.", name=name, entity=entity)
+
+
+def duplicate_name(name: str, twin: Any) -> Exception:
+    """DuplicateName: `twin` has it already."""
+    return _fault(vim.fault.DuplicateName, f"The name '{name}' already exists.", name=name, object=twin)
+
+
+def invalid_folder(folder: Any, text: str) -> Exception:
+    """InvalidFolder: the folder cannot hold what is to be put there."""
+    return _fault(vim.fault.InvalidFolder, text, target=folder)
+
+
 def stale_change_version() -> Exception:
     return _fault(vim.fault.ConcurrentAccess, "The object has been modified since it was read (changeVersion).")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.sim.core.inventory_tree import children, escaped
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
 ADMINISTRATOR_ROLE = -1
+LONGEST_NAME: Final = 80
+"""Characters of a name (VMware vSphere docs, "Virtual Machine Name and Folder" and "Create a Folder")."""
 
 
 class ManagedEntity(ManagedObject):
@@ -39,6 +43,23 @@ class ManagedEntity(ManagedObject):
         """Change its name."""
         self.name = name
         self.touch("name", "summary", "config")
+
+    def checked_name(self, name: str, besides: ManagedEntity | None = None) -> str:
+        """A name for a child of this object, as vCenter keeps it.
+
+        Raises InvalidName, and DuplicateName when another child has it (vSphere API, Folder.CreateFolder).
+        """
+        if not name.strip() or len(name) > LONGEST_NAME:
+            raise faults.invalid_name(name)
+        kept = escaped(name)
+        self.refuse_duplicate(kept, besides)
+        return kept
+
+    def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
+        """Raises DuplicateName when another child has that name."""
+        for child in children(self):
+            if child.display_name == name and child is not besides:
+                raise faults.duplicate_name(name, child.ref)
 
     def post(self, call: Call, kind: str, **fields: Any) -> None:
         """Post an event about this object."""
@@ -103,13 +124,17 @@ class ManagedEntity(ManagedObject):
     @method
     def Rename_Task(self, call: Call, newName: str) -> Any:
         """Declared faults: DuplicateName, InvalidName."""
-        before = self.name
+
+        def checked() -> str:
+            above = self.above()
+            return above.checked_name(newName, self) if isinstance(above, ManagedEntity) else newName
 
         def finish() -> None:
-            self.rename(newName)
-            self.world.ledger.record(call, self, before={"name": before}, after={"name": newName})
+            before, name = self.name, checked()
+            self.rename(name)
+            self.world.ledger.record(call, self, before={"name": before}, after={"name": name})
 
-        return self.world.tasks.start(call, "Rename_Task", self, 0.2, finish=finish)
+        return self.world.tasks.start(call, "Rename_Task", self, 0.2, begin=checked, finish=finish)
 
 
 def _applies(field: Any, reference: Any) -> bool:

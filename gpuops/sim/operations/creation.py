@@ -43,16 +43,16 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
     def begin() -> None:
         if folder.kind != "vm":
             raise faults.not_supported("Virtual machines are made in folders of virtual machines.")
-        if not config.name:
+        if config.name is None:
             raise faults.wrong_argument("config.name")
-        folder.refuse_duplicate(config.name)
+        folder.checked_name(config.name)
 
     def finish() -> VmEntity:
-        folder.refuse_duplicate(config.name)
+        name = folder.checked_name(config.name)
         home = _host(pool_object, world.get(host) if host else None)
         store = _datastore(home, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
-        vm = enter(make(world, new_moid(world, "vm"), _bare(folder, config, pool_object, home, store)))
+        vm = enter(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
         try:
             vm.state = changed_state(vm, _rest(config))
         except Exception:
@@ -84,10 +84,10 @@ def _datastore(host: HostEntity, files: Any) -> DatastoreEntity:
     return store
 
 
-def _bare(folder: FolderEntity, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
+def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
     guest = config.guestId or "otherGuest"
     return VmState(
-        name=config.name,
+        name=name,
         uuid=new_uuid(folder.world),
         instance_uuid=new_uuid(folder.world),
         template=Template(guest, guest, 0, "", store.name, linux=False, tools=False),
@@ -110,8 +110,8 @@ def _rest(config: Any) -> Any:
 
 
 def create_folder(parent: FolderEntity, call: Call, name: str) -> FolderEntity:
-    """CreateFolder: the new folder, of its parent's kind. Raises DuplicateName."""
-    parent.refuse_duplicate(name)
+    """CreateFolder: the new folder, of its parent's kind. Raises DuplicateName, InvalidName."""
+    name = parent.checked_name(name)
     folder = type(parent)(
         parent.world, new_moid(parent.world, f"group-{parent.kind[0]}"), name, parent.moid, parent.kind
     )

@@ -25,7 +25,7 @@ from gpuops.sim.state.vm_state import Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
+    from gpuops.sim.inventory.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
 
 COLD_MOVE_S: Final = 5.0
 VMOTION_GIB_PER_S: Final = 1.0
@@ -92,6 +92,8 @@ def _move(
         nonlocal hot
         hot = _is_hot(vm, host)
         vm.refuse_while_asked()
+        if folder is not None:
+            _holds_vms(folder)
         if host.state.connection != "connected" or (host.state.in_maintenance and hot):
             raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
         _sees_files(vm, host, store)
@@ -119,6 +121,12 @@ def _move(
 def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
     """Whether a move there is vMotion: the VM runs, elsewhere."""
     return vm.state.power is Power.ON and host is not vm.host()
+
+
+def _holds_vms(folder: FolderEntity) -> None:
+    """Raises InvalidFolder for a folder of another kind, as MoveIntoFolder_Task is declared with."""
+    if folder.kind != "vm":
+        raise faults.invalid_folder(folder.ref, f"The folder {folder.name} holds no virtual machines.")
 
 
 def host_argument(host: HostEntity) -> Any:
@@ -171,14 +179,16 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     permissions.to_clone(vm, call, home, pool, spec)
 
     def begin() -> None:
-        home.refuse_duplicate(name)
+        _holds_vms(home)
+        home.checked_name(name)
         if vm.state.has_fixed_devices and vm.state.power is not Power.OFF:
             raise faults.wrong_power_state(vm.state.power, Power.OFF)
         if pool is None and vm.state.pool is None and not spec.template:
             raise faults.wrong_argument("spec.location.pool")
 
     def finish() -> Any:
-        state = _copied(vm, name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        kept = home.checked_name(name)
+        state = _copied(vm, kept, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
         if location.datastore:
             store = vm.world.get(location.datastore)
             state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)

@@ -103,8 +103,7 @@ def _consistent(state: VmState) -> None:
 
 
 def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
-    vm.refuse_duplicate_name(name)
-    state.name = name
+    state.name = vm.world.get(vm.state.folder).checked_name(name, vm)
 
 
 def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:

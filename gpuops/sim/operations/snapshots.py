@@ -27,6 +27,8 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
 
     def begin() -> None:
         vm.refuse_while_asked()
+        if not name:
+            raise faults.invalid_name(name)
         _allowed(vm, memory=memory)
 
     def finish() -> Any:

@@ -21,6 +21,9 @@ def configuration_ex(drs: DrsState) -> Any:
         group=[_group(group) for group in drs.groups.values()],
         rule=[_rule(rule) for rule in drs.rules.values()],
         dpmConfigInfo=vim.cluster.DpmConfigInfo(enabled=False, defaultDpmBehavior="manual", hostPowerActionRate=3),
+        vsanConfigInfo=vim.vsan.cluster.ConfigInfo(
+            enabled=False, defaultConfig=vim.vsan.cluster.ConfigInfo.HostDefaultInfo(autoClaimStorage=False)
+        ),
         proactiveDrsConfig=vim.cluster.ProactiveDrsConfigInfo(enabled=False),
     )
 

@@ -171,7 +171,11 @@ def _network_card(vm: VmState, own: Identity) -> Any:
         addressType="assigned",
         macAddress=f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
-        backing=D.VirtualEthernetCard.NetworkBackingInfo(deviceName=vm.template.network, useAutoDetect=False),
+        backing=D.VirtualEthernetCard.NetworkBackingInfo(
+            deviceName=vm.template.network,
+            useAutoDetect=False,
+            network=vim.Network(vm.template.network_ref, None),
+        ),
         connectable=D.VirtualDevice.ConnectInfo(
             startConnected=True,
             allowGuestControl=True,

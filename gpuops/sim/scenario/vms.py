@@ -40,6 +40,7 @@ from gpuops.sim.state.vm_state import (
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import FolderEntity, VmEntity
+    from gpuops.sim.objects.datastore import Network
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.site import ScenarioSite
 
@@ -68,7 +69,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         name=declared.name.format(declared.first + index),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
-        template=_template(site.declared.guests[declared.guest], declared.disk_gib, site.networks[0].name, store.name),
+        template=_template(site.declared.guests[declared.guest], declared.disk_gib, site.networks[0], store.name),
         host=host.moid,
         pool=None if declared.template else host.compute_resource().pool.moid,
         folder=_folder(site, declared.folder).moid,
@@ -100,11 +101,21 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
 
 
 @cache
-def _template(guest: GuestDeclared, disk_gib: int, network: str, store: str) -> Template:
+def _template(guest: GuestDeclared, disk_gib: int, network: Network, store: str) -> Template:
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(GuestProgram(each.path, each.takes_s, each.exit_code) for each in guest.programs)
     return Template(
-        guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools, guest.boot_s, login, programs
+        guest.id,
+        guest.name,
+        disk_gib,
+        network.name,
+        store,
+        guest.linux,
+        guest.tools,
+        guest.boot_s,
+        login,
+        programs,
+        network.moid,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -28,7 +29,7 @@ class CustomFieldsManager(ManagedObject):
     def AddCustomFieldDef(
         self, call: Call, name: str, moType: Any, fieldDefPolicy: Any = None, fieldPolicy: Any = None
     ) -> Any:
-        self._refuse_duplicate(name)
+        self._check_name(name)
         applies_to = VmomiSupport.GetWsdlName(moType) if moType else ""
         key = self.world.custom_fields.define(name, applies_to)
         self.world.ledger.record(call, self, before={}, after={name: {"key": key, "type": applies_to}})
@@ -48,7 +49,7 @@ class CustomFieldsManager(ManagedObject):
     def RenameCustomFieldDef(self, call: Call, key: int, name: str) -> None:
         field = self._get(key)
         if field.name != name:
-            self._refuse_duplicate(name)
+            self._check_name(name)
         before, field.name = field.name, name
         self.world.custom_fields.changed()
         self.world.ledger.record(call, self, before={"name": before}, after={"name": name})
@@ -73,10 +74,13 @@ class CustomFieldsManager(ManagedObject):
             raise vmodl.fault.InvalidArgument(msg=f"There is no custom field {key}", invalidProperty="key")
         return field
 
-    def _refuse_duplicate(self, name: str) -> None:
+    def _check_name(self, name: str) -> None:
+        """Raises InvalidArgument for an empty name, DuplicateName for one that a field has."""
+        if not name:
+            raise faults.wrong_argument("name")
         for field in self.world.custom_fields.fields.values():
             if field.name == name:
-                raise vim.fault.DuplicateName(msg=f"The name '{name}' already exists.", name=name, object=self.ref)
+                raise faults.duplicate_name(name, self.ref)
 
 
 def _definition(field: CustomField) -> Any:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.core.inventory_tree import members
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.sessions import ClientSession
     from gpuops.sim.world import World
+
+CONTAINERS: Final = ("Folder", "Datacenter", "ComputeResource", "ResourcePool", "HostSystem")
+"""What a ContainerView may have as its container (vSphere API reference, ViewManager.CreateContainerView)."""
 
 
 class View(ManagedObject):
@@ -143,7 +148,10 @@ class ViewManager(ManagedObject):
     @method
     def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:
         names = tuple(VmomiSupport.GetWsdlName(each) for each in type)
-        return ContainerView(self.world, _session(call), self.world.get(container), names, recursive=recursive)
+        found = self.world.get(container)
+        if not any(is_kind_of(found.wsdl_name, kind) for kind in CONTAINERS):
+            raise faults.wrong_argument("container")
+        return ContainerView(self.world, _session(call), found, names, recursive=recursive)
 
     @method
     def CreateListView(self, call: Call, obj: Any) -> ListView:

@@ -115,6 +115,8 @@ class Template:
     login: GuestAccount | None = None
     """Whom guest operations let in; None = the guest takes part in none."""
     programs: tuple[GuestProgram, ...] = ()
+    network_ref: str = ""
+    """The managed object id of its network."""
 
 
 @dataclass(frozen=True, slots=True)

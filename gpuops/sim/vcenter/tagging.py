@@ -1,6 +1,6 @@
 """Tags, categories and associations, as the tagging service of the vSphere Automation API keeps them.
 
-One store, two wires: `vapi.py` puts JSON-RPC (vmware-vcenter) and REST (govc) in front of the same operations.
+One store, two wires: JSON-RPC (vmware-vcenter) and REST (govc) call the same operations (`wire/vapi.py`).
 Operation names, parameters and model fields are those of `com.vmware.cis.tagging` (vSphere Automation API reference).
 """
 
@@ -8,26 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-TAGGING = "com.vmware.cis.tagging"
+from gpuops.sim.vcenter.vapi_values import (
+    TEXT,
+    Fields,
+    ListOf,
+    Parameters,
+    Struct,
+    StructureType,
+    VapiFault,
+    check,
+    operation_input,
+    operation_not_found,
+)
 
-
-class TagFault(Exception):
-    """A vAPI standard error: `not_found`, `already_exists`, `invalid_argument`, `operation_not_found`."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A named vAPI structure on its way out."""
-
-    name: str
-    fields: Mapping[str, Any]
+TAGGING: Final = "com.vmware.cis.tagging"
+_OBJECT: Final = StructureType("com.vmware.vapi.std.dynamic_ID", {"type": TEXT, "id": TEXT})
+_TAG_FIELDS: Final[Fields] = {"name": TEXT, "description": TEXT}
+_CATEGORY_FIELDS: Final[Fields] = {**_TAG_FIELDS, "cardinality": TEXT, "associable_types": ListOf(TEXT)}
+_TAG: Final = operation_input(tag_id=TEXT)
+_CATEGORY: Final = operation_input(category_id=TEXT)
+INPUTS: Final = {
+    "category_list": operation_input(),
+    "category_get": _CATEGORY,
+    "category_create": operation_input(
+        create_spec=StructureType(
+            f"{TAGGING}.category.create_spec", {**_CATEGORY_FIELDS, "category_id": TEXT}, frozenset({"category_id"})
+        )
+    ),
+    "category_update": operation_input(
+        category_id=TEXT,
+        update_spec=StructureType(f"{TAGGING}.category.update_spec", _CATEGORY_FIELDS, frozenset(_CATEGORY_FIELDS)),
+    ),
+    "category_delete": _CATEGORY,
+    "tag_list": operation_input(),
+    "tag_get": _TAG,
+    "tag_create": operation_input(
+        create_spec=StructureType(
+            f"{TAGGING}.tag.create_spec", {**_TAG_FIELDS, "category_id": TEXT, "tag_id": TEXT}, frozenset({"tag_id"})
+        )
+    ),
+    "tag_update": operation_input(
+        tag_id=TEXT, update_spec=StructureType(f"{TAGGING}.tag.update_spec", _TAG_FIELDS, frozenset(_TAG_FIELDS))
+    ),
+    "tag_delete": _TAG,
+    "tag_list_tags_for_category": _CATEGORY,
+    "tag_association_attach": operation_input(tag_id=TEXT, object_id=_OBJECT),
+    "tag_association_detach": operation_input(tag_id=TEXT, object_id=_OBJECT),
+    "tag_association_attach_tag_to_multiple_objects": operation_input(tag_id=TEXT, object_ids=ListOf(_OBJECT)),
+    "tag_association_detach_tag_from_multiple_objects": operation_input(tag_id=TEXT, object_ids=ListOf(_OBJECT)),
+    "tag_association_attach_multiple_tags_to_object": operation_input(object_id=_OBJECT, tag_ids=ListOf(TEXT)),
+    "tag_association_detach_multiple_tags_from_object": operation_input(object_id=_OBJECT, tag_ids=ListOf(TEXT)),
+    "tag_association_list_attached_tags": operation_input(object_id=_OBJECT),
+    "tag_association_list_attachable_tags": operation_input(object_id=_OBJECT),
+    "tag_association_list_attached_tags_on_objects": operation_input(object_ids=ListOf(_OBJECT)),
+    "tag_association_list_attached_objects": _TAG,
+    "tag_association_list_attached_objects_on_tags": operation_input(tag_ids=ListOf(TEXT)),
+}
+"""The operations, and what each is given (vSphere Automation API reference, com.vmware.cis.tagging)."""
 
 
 @dataclass(slots=True)
@@ -56,20 +96,28 @@ Object = tuple[str, str]
 class TagStore:
     """Every category, tag and association of one vCenter; `invoke` runs an operation by service and name."""
 
-    def __init__(self, new_uuid: Callable[[], UUID], record: Callable[[str, Object, str], None]) -> None:
-        """`new_uuid` draws from the world's seed; `record(operation, object, tag id)` writes the ledger."""
+    def __init__(
+        self,
+        new_uuid: Callable[[], UUID],
+        record: Callable[[str, Object, str], None],
+        is_there: Callable[[Object], bool],
+    ) -> None:
+        """`new_uuid` draws from the world's seed; `record(operation, object, tag id)` writes the ledger; `is_there`
+        says whether vCenter has an object of that type and id."""
         self._new_uuid = new_uuid
         self._record = record
+        self._is_there = is_there
         self._categories: dict[str, _Category] = {}
         self._tags: dict[str, _Tag] = {}
         self._objects: dict[str, set[Object]] = {}
 
-    def invoke(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Any:
-        """The result of one operation, made of Struct, list, str, bool and None. Raises TagFault."""
-        kind = service.removeprefix(TAGGING + ".").replace("-", "_")
-        handler = getattr(self, f"_{kind}_{operation.replace('-', '_')}", None)
-        if not service.startswith(TAGGING + ".") or handler is None:
-            raise TagFault("operation_not_found", f"no operation {operation} in {service}")
+    def invoke(self, service: str, operation: str, parameters: object) -> Any:
+        """The result of one operation, made of Struct, list, str, bool and None. Raises VapiFault."""
+        name = f"{service.removeprefix(TAGGING + '.')}_{operation}".replace("-", "_")
+        if not service.startswith(TAGGING + ".") or name not in INPUTS:
+            raise operation_not_found(service, operation)
+        check(parameters, INPUTS[name])
+        handler: Callable[[Any], Any] = getattr(self, f"_{name}")
         return handler(parameters)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,10 +136,10 @@ class TagStore:
 
     # -- categories
 
-    def _category_list(self, _: Mapping[str, Any]) -> list[str]:
+    def _category_list(self, _: Parameters) -> list[str]:
         return list(self._categories)
 
-    def _category_get(self, parameters: Mapping[str, Any]) -> Struct:
+    def _category_get(self, parameters: Parameters) -> Struct:
         category = self._category(parameters["category_id"])
         return Struct(
             f"{TAGGING}.category_model",
@@ -105,27 +153,31 @@ class TagStore:
             },
         )
 
-    def _category_create(self, parameters: Mapping[str, Any]) -> str:
+    def _category_create(self, parameters: Parameters) -> str:
         spec = parameters["create_spec"]
-        if any(category.name == spec["name"] for category in self._categories.values()):
-            raise TagFault("already_exists", f"category {spec['name']} already exists")
+        self._refuse_category_name(spec["name"])
+        _check_cardinality(spec["cardinality"])
         identity = spec.get("category_id") or f"urn:vmomi:InventoryServiceCategory:{self._new_uuid()}:GLOBAL"
         self._categories[identity] = _Category(
             identity,
             spec["name"],
-            spec.get("description") or "",
-            spec.get("cardinality") or "SINGLE",
-            list(spec.get("associable_types") or ()),
+            spec["description"],
+            spec["cardinality"],
+            list(spec["associable_types"]),
         )
         return identity
 
-    def _category_update(self, parameters: Mapping[str, Any]) -> None:
+    def _category_update(self, parameters: Parameters) -> None:
         category, spec = self._category(parameters["category_id"]), parameters["update_spec"]
+        if spec.get("name") not in (None, category.name):
+            self._refuse_category_name(spec["name"])
+        if spec.get("cardinality") is not None:
+            _check_cardinality(spec["cardinality"])
         for name in ("name", "description", "cardinality", "associable_types"):
             if spec.get(name) is not None:
                 setattr(category, name, spec[name])
 
-    def _category_delete(self, parameters: Mapping[str, Any]) -> None:
+    def _category_delete(self, parameters: Parameters) -> None:
         category = self._category(parameters["category_id"])
         for tag in [tag for tag in self._tags.values() if tag.category_id == category.id]:
             self._tag_delete({"tag_id": tag.id})
@@ -133,10 +185,10 @@ class TagStore:
 
     # -- tags
 
-    def _tag_list(self, _: Mapping[str, Any]) -> list[str]:
+    def _tag_list(self, _: Parameters) -> list[str]:
         return list(self._tags)
 
-    def _tag_get(self, parameters: Mapping[str, Any]) -> Struct:
+    def _tag_get(self, parameters: Parameters) -> Struct:
         tag = self._tag(parameters["tag_id"])
         return Struct(
             f"{TAGGING}.tag_model",
@@ -149,67 +201,74 @@ class TagStore:
             },
         )
 
-    def _tag_create(self, parameters: Mapping[str, Any]) -> str:
+    def _tag_create(self, parameters: Parameters) -> str:
         spec = parameters["create_spec"]
         category = self._category(spec["category_id"])
-        if any(tag.category_id == category.id and tag.name == spec["name"] for tag in self._tags.values()):
-            raise TagFault("already_exists", f"tag {spec['name']} already exists in {category.name}")
+        self._refuse_tag_name(category, spec["name"])
         identity = spec.get("tag_id") or f"urn:vmomi:InventoryServiceTag:{self._new_uuid()}:GLOBAL"
-        self._tags[identity] = _Tag(identity, category.id, spec["name"], spec.get("description") or "")
+        self._tags[identity] = _Tag(identity, category.id, spec["name"], spec["description"])
         self._objects[identity] = set()
         return identity
 
-    def _tag_update(self, parameters: Mapping[str, Any]) -> None:
+    def _tag_update(self, parameters: Parameters) -> None:
         tag, spec = self._tag(parameters["tag_id"]), parameters["update_spec"]
+        if spec.get("name") not in (None, tag.name):
+            self._refuse_tag_name(self._category(tag.category_id), spec["name"])
         for name in ("name", "description"):
             if spec.get(name) is not None:
                 setattr(tag, name, spec[name])
 
-    def _tag_delete(self, parameters: Mapping[str, Any]) -> None:
+    def _tag_delete(self, parameters: Parameters) -> None:
         tag = self._tag(parameters["tag_id"])
         del self._tags[tag.id], self._objects[tag.id]
 
-    def _tag_list_tags_for_category(self, parameters: Mapping[str, Any]) -> list[str]:
+    def _tag_list_tags_for_category(self, parameters: Parameters) -> list[str]:
         category = self._category(parameters["category_id"])
         return [tag.id for tag in self._tags.values() if tag.category_id == category.id]
 
     # -- associations
 
-    def _tag_association_attach(self, parameters: Mapping[str, Any]) -> None:
+    def _tag_association_attach(self, parameters: Parameters) -> None:
         self._attach(self._tag(parameters["tag_id"]), _object(parameters["object_id"]))
 
-    def _tag_association_detach(self, parameters: Mapping[str, Any]) -> None:
+    def _tag_association_detach(self, parameters: Parameters) -> None:
         self._detach(self._tag(parameters["tag_id"]), _object(parameters["object_id"]))
 
-    def _tag_association_attach_tag_to_multiple_objects(self, parameters: Mapping[str, Any]) -> Struct:
-        for each in parameters["object_ids"]:
-            self._attach(self._tag(parameters["tag_id"]), _object(each))
-        return _BATCH_SUCCESS
+    def _tag_association_attach_tag_to_multiple_objects(self, parameters: Parameters) -> Struct:
+        tag = self._tag(parameters["tag_id"])
+        return _batch(lambda each: self._attach(tag, _object(each)), parameters["object_ids"])
 
-    def _tag_association_attach_multiple_tags_to_object(self, parameters: Mapping[str, Any]) -> Struct:
-        for tag_id in parameters["tag_ids"]:
-            self._attach(self._tag(tag_id), _object(parameters["object_id"]))
-        return _BATCH_SUCCESS
+    def _tag_association_detach_tag_from_multiple_objects(self, parameters: Parameters) -> Struct:
+        tag = self._tag(parameters["tag_id"])
+        return _batch(lambda each: self._detach(tag, _object(each)), parameters["object_ids"])
 
-    def _tag_association_detach_multiple_tags_from_object(self, parameters: Mapping[str, Any]) -> Struct:
-        for tag_id in parameters["tag_ids"]:
-            self._detach(self._tag(tag_id), _object(parameters["object_id"]))
-        return _BATCH_SUCCESS
+    def _tag_association_attach_multiple_tags_to_object(self, parameters: Parameters) -> Struct:
+        target = self._readable(parameters["object_id"])
+        return _batch(lambda each: self._attach(self._tag(each), target), parameters["tag_ids"])
 
-    def _tag_association_list_attached_tags(self, parameters: Mapping[str, Any]) -> list[str]:
+    def _tag_association_detach_multiple_tags_from_object(self, parameters: Parameters) -> Struct:
+        target = self._readable(parameters["object_id"])
+        return _batch(lambda each: self._detach(self._tag(each), target), parameters["tag_ids"])
+
+    def _tag_association_list_attached_tags(self, parameters: Parameters) -> list[str]:
         return self._tags_of(_object(parameters["object_id"]))
 
-    def _tag_association_list_attached_tags_on_objects(self, parameters: Mapping[str, Any]) -> list[Struct]:
+    def _tag_association_list_attachable_tags(self, parameters: Parameters) -> list[str]:
+        target = _object(parameters["object_id"])
+        return [tag.id for tag in self._tags.values() if self._refusal(tag, target) is None]
+
+    def _tag_association_list_attached_tags_on_objects(self, parameters: Parameters) -> list[Struct]:
         return [
             Struct(f"{TAGGING}.tag_association.object_to_tags", {"object_id": _dynamic_id(each), "tag_ids": tags})
             for each in map(_object, parameters["object_ids"])
             if (tags := self._tags_of(each))
         ]
 
-    def _tag_association_list_attached_objects(self, parameters: Mapping[str, Any]) -> list[Struct]:
-        return [_dynamic_id(each) for each in sorted(self._objects[self._tag(parameters["tag_id"]).id])]
+    def _tag_association_list_attached_objects(self, parameters: Parameters) -> list[Struct]:
+        attached = self._objects[self._tag(parameters["tag_id"]).id]
+        return [_dynamic_id(each) for each in sorted(attached) if self._is_there(each)]
 
-    def _tag_association_list_attached_objects_on_tags(self, parameters: Mapping[str, Any]) -> list[Struct]:
+    def _tag_association_list_attached_objects_on_tags(self, parameters: Parameters) -> list[Struct]:
         return [
             Struct(
                 f"{TAGGING}.tag_association.tag_to_objects",
@@ -219,9 +278,47 @@ class TagStore:
         ]
 
     def _attach(self, tag: _Tag, each: Object) -> None:
+        """Raises VapiFault of kind invalid_argument for an object that is not there, and for one that the category
+        does not allow the tag on (vSphere Automation API reference, tag_association.attach)."""
         if each not in self._objects[tag.id]:
+            refusal = self._refusal(tag, each)
+            if refusal is not None:
+                raise VapiFault("invalid_argument", refusal, args=(tag.id, *each))
             self._objects[tag.id].add(each)
             self._record("attach", each, tag.id)
+
+    def _refusal(self, tag: _Tag, each: Object) -> str | None:
+        """Why the tag may not be attached to the object; None = it may."""
+        category = self._categories[tag.category_id]
+        allowed = {name.removeprefix("urn:vim25:") for name in category.associable_types}
+        if not self._is_there(each):
+            return f"There is no {each[0]} with the identifier {each[1]}."
+        if allowed and each[0] not in allowed:
+            return f"Tags of category {category.name} are not attached to objects of type {each[0]}."
+        others = (self._tags[other].category_id for other in self._tags_of(each) if other != tag.id)
+        if category.cardinality == "SINGLE" and category.id in others:
+            return f"Category {category.name} allows one tag for an object, and {each[1]} has another one."
+        return None
+
+    def _readable(self, parameter: Mapping[str, str]) -> Object:
+        """The object of a call about several tags. Raises VapiFault of kind unauthorized for one that is not there,
+        since nobody may read it (govmomi, vapi/tags, AttachMultipleTagsToObject: vCenter answers 403)."""
+        target = _object(parameter)
+        if not self._is_there(target):
+            raise VapiFault("unauthorized", f"You have no permission to read {target[1]}.", args=(target[1],))
+        return target
+
+    def _refuse_category_name(self, name: str) -> None:
+        if not name:
+            raise VapiFault("invalid_argument", "A category needs a name.")
+        if any(category.name == name for category in self._categories.values()):
+            raise VapiFault("already_exists", f"category {name} already exists", args=(name,))
+
+    def _refuse_tag_name(self, category: _Category, name: str) -> None:
+        if not name:
+            raise VapiFault("invalid_argument", "A tag needs a name.")
+        if any(tag.category_id == category.id and tag.name == name for tag in self._tags.values()):
+            raise VapiFault("already_exists", f"tag {name} already exists in {category.name}", args=(name,))
 
     def _detach(self, tag: _Tag, each: Object) -> None:
         if each in self._objects[tag.id]:
@@ -233,16 +330,30 @@ class TagStore:
 
     def _category(self, identity: str) -> _Category:
         if identity not in self._categories:
-            raise TagFault("not_found", f"category {identity} not found")
+            raise VapiFault("not_found", f"category {identity} not found")
         return self._categories[identity]
 
     def _tag(self, identity: str) -> _Tag:
         if identity not in self._tags:
-            raise TagFault("not_found", f"tag {identity} not found")
+            raise VapiFault("not_found", f"tag {identity} not found")
         return self._tags[identity]
 
 
-_BATCH_SUCCESS = Struct(f"{TAGGING}.tag_association.batch_result", {"success": True, "error_messages": []})
+def _check_cardinality(value: str) -> None:
+    if value not in ("SINGLE", "MULTIPLE"):
+        raise VapiFault("invalid_argument", f"{value} is no cardinality of a category.", args=(value,))
+
+
+def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:
+    """The BatchResult of an operation on several tags or objects: each is tried, and the errors are listed."""
+    messages = []
+    for each in items:
+        try:
+            act(each)
+        except VapiFault as fault:
+            messages.append(fault.message())
+    fields = {"success": not messages, "error_messages": messages}
+    return Struct(f"{TAGGING}.tag_association.batch_result", fields)
 
 
 def _object(parameter: Mapping[str, str]) -> Object:

@@ -121,13 +121,15 @@ class Dispatcher:
         session = call.session
         if request.moid == DEFAULT_MOID:
             return self._collector(session)
-        found = session.objects.find(request.moid) if session else None
-        if found is not None:
-            return found
         try:
             named = VmomiSupport.GetWsdlType(NAMESPACE, request.receiver_type)(request.moid)
-        except KeyError:
-            raise vmodl.fault.InvalidRequest(msg=f"There is no type {request.receiver_type}") from None
+        except (KeyError, TypeError):
+            raise vmodl.fault.InvalidType(
+                msg=f"There is no managed object type {request.receiver_type}", argument=request.receiver_type
+            ) from None
+        found = session.objects.find(request.moid) if session else None
+        if found is not None and isinstance(found.ref, type(named)):
+            return found
         obj: ManagedObject = self.world.get(named)
         return obj
 

@@ -1,8 +1,7 @@
-"""Routes the HTTP paths of the simulated vCenter to SOAP, the tag services and the simulator's own interface."""
+"""Routes HTTP paths to SOAP, the vSphere Automation API and the simulator's own interface."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
@@ -11,11 +10,11 @@ from urllib.parse import urlsplit
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.wire import soap
+from gpuops.sim.wire import json_rpc, rest, soap
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.dispatch import Dispatcher, Envelope
 from gpuops.sim.wire.handler import Incoming, Outgoing
-from gpuops.sim.wire.vapi import VapiEndpoint
+from gpuops.sim.wire.vapi import VapiServices
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -35,7 +34,7 @@ class Endpoint:
         self.gzip = world.gzip
         self._dispatcher = Dispatcher(world)
         self._admin = Admin(world)
-        self._vapi = VapiEndpoint(world.tags, login=self._login, is_active=self._is_active, logout=self._logout)
+        self._vapi = VapiServices(world)
         self._routes: dict[tuple[str, str], Route] = {
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
@@ -51,15 +50,12 @@ class Endpoint:
             return self._admin.serve(incoming)
         if self._is_down():
             return Outgoing(503, ending=Ending.RESET)
-        route = self._rest if path.startswith("/rest/") else self._routes.get((incoming.verb, path))
+        route = self._routes.get((incoming.verb, path))
+        if route is None and path.startswith(rest.PREFIXES):
+            route = self._rest
         if route is None:
             return Outgoing(404, b"404 Not Found\n", "text/plain")
-        try:
-            return route(incoming)
-        except (KeyError, TypeError, ValueError) as error:
-            # SOAP answers every failure with a fault of its own; what is left is a document of the tag services
-            text = f"400 Bad Request: {type(error).__name__}: {error}\n"
-            return Outgoing(400, text.encode(), "text/plain")
+        return route(incoming)
 
     def _is_down(self) -> bool:
         """Whether vCenter restarts just now. Each request to it then moves time, unless that is real."""
@@ -89,36 +85,18 @@ class Endpoint:
         return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
 
     def _rpc(self, incoming: Incoming) -> Outgoing:
-        with self.world.lock, self._tagging_call():
-            return Outgoing(200, self._vapi.rpc(incoming.body), "application/json")
+        with self.world.lock, self._automation_call():
+            status, document = json_rpc.answer(self._vapi, incoming.body)
+        return Outgoing(status, document, "application/json")
 
     def _rest(self, incoming: Incoming) -> Outgoing:
-        with self.world.lock, self._tagging_call():
-            status, document = self._vapi.rest(incoming.verb, incoming.target, incoming.headers, incoming.body)
-        return Outgoing(status, b"" if document is None else json.dumps(document).encode(), "application/json")
+        with self.world.lock, self._automation_call():
+            status, document = rest.answer(self._vapi, incoming.verb, incoming.target, incoming.headers, incoming.body)
+        return Outgoing(status, document, "application/json")
 
-    def _tagging_call(self) -> AbstractContextManager[None]:
+    def _automation_call(self) -> AbstractContextManager[None]:
         self.world.clock.take_request()
-        return self.world.serving(Call(method="tagging", version=""))
-
-    def _login(self, user: str, password: str) -> str | None:
-        accepted = self.world.sessions.accepts(user, password)
-        return self.world.sessions.open(user).cookie if accepted else None
-
-    def _is_active(self, cookie: str) -> bool:
-        session = self.world.sessions.find(cookie)
-        if session is None:
-            return False
-        session.active_at = self.world.clock.now()
-        call = self.world.current_call
-        if call is not None:
-            call.session = session  # the ledger then knows who attached a tag
-        return True
-
-    def _logout(self, cookie: str) -> None:
-        session = self.world.sessions.find(cookie)
-        if session is not None:
-            self.world.sessions.close(session)
+        return self.world.serving(Call(method="automation", version=""))
 
 
 def _session_cookie(header: str) -> str:

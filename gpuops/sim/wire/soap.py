@@ -144,9 +144,23 @@ def decode(element: Any, expected: Any, version: str) -> Any:
         if wanted:
             value.propSet = [_property_spec(etree.tostring(each, with_tail=False), version) for each in wanted]
     except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
-        name = etree.QName(element).localname
-        raise vmodl.fault.InvalidRequest(msg=f"{name} cannot be read: {type(error).__name__}: {error}") from error
+        raise _unreadable(vmodl.fault.InvalidRequest, element, expected) from error
+    if _is_checked(expected) and not isinstance(value, expected):
+        raise _unreadable(vmodl.fault.InvalidType, element, expected)
     return value
+
+
+@cache
+def _is_checked(expected: Any) -> bool:
+    """Whether a value names its own type, which then must be the one expected or derive from it."""
+    return issubclass(expected, (VmomiSupport.ManagedObject, VmomiSupport.DataObject))
+
+
+def _unreadable(kind: Any, element: Any, expected: Any) -> Exception:
+    """InvalidRequest, or its InvalidType for a value that says itself that it is of another type (vSphere API)."""
+    name, wanted = etree.QName(element).localname, VmomiSupport.GetWsdlName(expected)
+    fault: Exception = kind(msg=f"{name} cannot be read as {wanted}")
+    return fault
 
 
 def _value(text: bytes, expected: Any, version: str) -> Any:

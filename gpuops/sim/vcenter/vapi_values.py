@@ -1,0 +1,137 @@
+"""Values and errors of the vSphere Automation API, and the check of what an operation is given.
+
+The services (`tagging.py`, `wire/rest_inventory.py`) declare the shape of their input with these types; texts of
+messages are those of VMware's own vAPI runtime (`runtime.properties` of vmware-vapi-runtime).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Parameters = Mapping[str, Any]
+
+
+class VapiFault(Exception):
+    """A vAPI standard error, such as `not_found` or `invalid_argument`, with one localizable message."""
+
+    def __init__(self, kind: str, text: str, *, message_id: str = "", args: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.message_id = message_id or f"com.vmware.vapi.std.errors.{kind}"
+        self.args_told = args
+
+    def message(self) -> Struct:
+        """The LocalizableMessage that tells it."""
+        told = {"id": self.message_id, "default_message": str(self), "args": list(self.args_told)}
+        return Struct("com.vmware.vapi.std.localizable_message", told)
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A named vAPI structure on its way out."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A string, boolean or integer."""
+
+    name: str
+    python: type
+
+    def holds(self, value: object) -> bool:
+        return isinstance(value, self.python) and (self.python is bool or not isinstance(value, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list or a set."""
+
+    of: Scalar | StructureType
+
+
+@dataclass(frozen=True, slots=True)
+class StructureType:
+    """A structure: its fields, and those of them that may be left out."""
+
+    name: str
+    fields: Fields
+    optional: frozenset[str] = frozenset()
+
+
+Fields = Mapping[str, Scalar | ListOf | StructureType]
+TEXT: Final = Scalar("STRING", str)
+TRUTH: Final = Scalar("BOOLEAN", bool)
+_NAMES: Final = {str: "STRING", bool: "BOOLEAN", int: "INTEGER", float: "DOUBLE", list: "LIST", dict: "STRUCTURE"}
+
+
+def operation_input(*optional: str, **fields: Scalar | ListOf | StructureType) -> StructureType:
+    """The shape of an operation's parameters."""
+    return StructureType("operation-input", fields, frozenset(optional))
+
+
+def operation_not_found(service: str, operation: str) -> VapiFault:
+    """The error for an operation that the service has not."""
+    return VapiFault(
+        "operation_not_found",
+        f"Operation {operation} is not found in Service {service}",
+        message_id="vapi.introspection.operation.not_found",
+        args=(operation, service),
+    )
+
+
+def structure(value: object) -> dict[str, Any]:
+    """The value, which must be a structure. Raises VapiFault."""
+    if not isinstance(value, dict):
+        raise _mismatch("STRUCTURE", value)
+    return value
+
+
+def check(value: object, expected: Scalar | ListOf | StructureType) -> None:
+    """Raises VapiFault of kind invalid_argument for a value of another shape, unexpected_input for unknown fields."""
+    match expected:
+        case Scalar():
+            if not expected.holds(value):
+                raise _mismatch(expected.name, value)
+        case ListOf(of):
+            if not isinstance(value, list):
+                raise _mismatch("LIST", value)
+            for each in value:
+                check(each, of)
+        case StructureType():
+            _check_structure(value, expected)
+
+
+def _check_structure(value: object, expected: StructureType) -> None:
+    given = structure(value)
+    for name in given:
+        if name not in expected.fields:
+            text = f'Found unexpected field "{name}" in structure "{expected.name}"'
+            raise VapiFault(
+                "unexpected_input",
+                text,
+                message_id="vapi.data.structure.field.unexpected",
+                args=(str(name), expected.name),
+            )
+    for name, shape in expected.fields.items():
+        if given.get(name) is not None:
+            check(given[name], shape)
+        elif name not in expected.optional:
+            text = f'Structure {expected.name} is missing a field "{name}"'
+            raise VapiFault(
+                "invalid_argument", text, message_id="vapi.data.structure.field.missing", args=(expected.name, name)
+            )
+
+
+def _mismatch(expected: str, value: object) -> VapiFault:
+    got = _NAMES.get(type(value), "VOID")
+    return VapiFault(
+        "invalid_argument",
+        f"Type mismatch, expected an object of type {expected}, but got {got}",
+        message_id="vapi.data.validate.mismatch",
+        args=(expected, got),
+    )

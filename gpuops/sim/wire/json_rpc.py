@@ -1,0 +1,93 @@
+"""JSON-RPC 2.0 with vAPI's typed values, on /api: the wire of the vSphere Automation SDKs (`vmware-vcenter`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from gpuops.config.file import parse_json
+from gpuops.sim.vcenter.vapi_values import Struct, VapiFault
+from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
+
+_PARSE_ERROR: Final = -32700, "Parse error."
+_INVALID_REQUEST: Final = -32600, "Invalid Request."
+_INVALID_PARAMETERS: Final = -32602, "Invalid params."
+"""Codes and texts of JSON-RPC 2.0 itself, for what is no call of an operation (JSON-RPC 2.0 specification)."""
+
+
+def answer(services: VapiServices, body: bytes) -> tuple[int, bytes]:
+    """(HTTP status, reply) of one `invoke`; a vAPI error is its result, an unreadable request an error of JSON-RPC."""
+    try:
+        request = parse_json(body)
+    except ValueError:
+        return _refusal(None, _PARSE_ERROR)
+    if not isinstance(request, dict):
+        return _refusal(None, _INVALID_REQUEST)
+    number, parameters = request.get("id"), request.get("params")
+    if not isinstance(parameters, dict):
+        return _refusal(number, _INVALID_PARAMETERS)
+    service, operation = parameters.get("serviceId"), parameters.get("operationId")
+    if not isinstance(service, str) or not isinstance(operation, str):
+        return _refusal(number, _INVALID_PARAMETERS)
+    try:
+        output = _invoke(services, service, operation, parameters)
+        return _reply(number, {"output": _typed(output)})
+    except VapiFault as fault:
+        return _reply(number, {"error": _typed_error(fault)})
+
+
+def _reply(number: object, result: Any) -> tuple[int, bytes]:
+    return 200, json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+
+def _refusal(number: object, error: tuple[int, str]) -> tuple[int, bytes]:
+    code, message = error
+    return 400, json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}).encode()
+
+
+def _invoke(services: VapiServices, service: str, operation: str, parameters: dict[str, Any]) -> Any:
+    security = _dict(_dict(parameters.get("ctx")).get("securityCtx"))
+    if service == SESSION and operation == "create":
+        return services.log_in(_text(security.get("userName")), _text(security.get("password")))
+    return services.invoke(_text(security.get("sessionId")), service, operation, _plain(parameters.get("input")))
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _plain(value: Any) -> Any:
+    """vAPI's typed JSON as plain JSON: structures and optionals lose their wrappers, sets and maps stay lists."""
+    match value:
+        case {"STRUCTURE": dict(structure)}:
+            fields = (each for each in structure.values() if isinstance(each, dict))
+            return {name: _plain(each) for named in fields for name, each in named.items()}
+        case {"OPTIONAL": inner} | {"SECRET": inner}:
+            return _plain(inner)
+        case list():
+            return [_plain(each) for each in value]
+        case _:
+            return value
+
+
+def _typed(value: Any) -> Any:
+    match value:
+        case Struct():
+            return {"STRUCTURE": {value.name: {name: _typed(each) for name, each in value.fields.items()}}}
+        case list():
+            return [_typed(each) for each in value]
+        case _:
+            return value
+
+
+def _typed_error(fault: VapiFault) -> Any:
+    fields = {
+        "messages": [_typed(fault.message())],
+        "data": {"OPTIONAL": None},
+        "error_type": {"OPTIONAL": fault.kind.upper()},
+    }
+    return {"ERROR": {f"{ERRORS}.{fault.kind}": fields}}

@@ -1,0 +1,126 @@
+"""REST in its two shapes: /rest, whose values are wrapped in `value`, and /api, as vSphere 7.0 U2 and later document.
+
+govc and community.vmware use the first one, with `~action` and `/id:` in it; newer clients the second one. An error has
+the shape that vCenter gives it: `{"type": ..., "value": {"error_type": ..., "messages": [...]}}` under /rest, the value
+alone under /api.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gpuops.config.file import parse_json
+from gpuops.sim.vcenter.tagging import TAGGING
+from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, structure
+from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
+
+SESSION_HEADER: Final = "vmware-api-session-id"
+PREFIXES: Final = ("/rest/", "/api/")
+_OLD: Final = "/rest/"
+_STATUS: Final = {
+    "concurrent_change": 409,
+    "internal_server_error": 500,
+    "not_found": 404,
+    "operation_not_found": 404,
+    "service_unavailable": 503,
+    "timed_out": 504,
+    "unauthenticated": 401,
+    "unauthorized": 403,
+}
+"""HTTP status of the errors that are not 400 (vmware-vapi-runtime, vapi/rest/lib.py)."""
+
+Query = Mapping[str, list[str]]
+
+
+def answer(
+    services: VapiServices, verb: str, target: str, headers: Mapping[str, str], body: bytes
+) -> tuple[int, bytes]:
+    """(HTTP status, JSON) of one call. The names of `headers` are in lower case."""
+    url = urlsplit(target)
+    old = url.path.startswith(_OLD)
+    try:
+        value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
+    except VapiFault as fault:
+        told = {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message())]}
+        document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": told} if old else told
+        return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
+    if old:
+        return 200, json.dumps({"value": _untyped(value)}).encode()
+    if value is None:
+        return 204, b""
+    made = verb == "POST" and isinstance(value, str)
+    return 201 if made else 200, json.dumps(_untyped(value)).encode()
+
+
+def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
+    old = path.startswith(_OLD)
+    steps = [unquote(step) for step in path.split("/")[2:] if step]
+    if old and steps[:2] == ["com", "vmware"]:
+        steps = steps[2:]
+    action = next(iter(query.get("~action") or query.get("action") or ()), "")
+    if steps in (["cis", "session"], ["session"]):
+        if verb == "POST" and action != "get":
+            return services.log_in(*_basic_credentials(headers.get("authorization", "")))
+        operation = {"DELETE": "delete", "GET": "get"}.get(verb, action)
+        return services.invoke(headers.get(SESSION_HEADER, ""), SESSION, operation, {})
+    if steps[:2] == ["cis", "tagging"] and 3 <= len(steps) <= 4:
+        identity = steps[3].removeprefix("id:") if len(steps) == 4 else ""
+        operation, parameters = _tagging_call(verb, steps[2], identity, action, _content(body), old=old)
+        return services.invoke(headers.get(SESSION_HEADER, ""), f"{TAGGING}.{steps[2]}", operation, parameters)
+    services.require_session(headers.get(SESSION_HEADER, ""))
+    raise VapiFault(
+        "not_found",
+        f"Unable to find operations for URL: {path}.",
+        message_id="com.vmware.vapi.rest.operationsForUrlNotFound",
+        args=(path,),
+    )
+
+
+def _tagging_call(
+    verb: str, resource: str, identity: str, action: str, content: object, *, old: bool
+) -> tuple[str, dict[str, Any]]:
+    """(operation, parameters) of a call of the tagging services."""
+    by_verb = {"GET": "get" if identity else "list", "POST": "create", "PATCH": "update", "DELETE": "delete"}
+    operation = action or by_verb.get(verb, verb.lower())
+    spec = {"create": "create_spec", "update": "update_spec"}.get(operation)
+    parameters = {} if content is None else dict(structure(content))
+    if spec is not None and not old:
+        parameters = {spec: parameters}  # under /api the specification is the body
+    if identity:
+        key = "category_id" if resource == "category" or operation == "list-tags-for-category" else "tag_id"
+        parameters[key] = identity
+    return operation, parameters
+
+
+def _content(body: bytes) -> object:
+    """The JSON of a request; none is null. Raises VapiFault of kind invalid_request."""
+    if not body.strip():
+        return None
+    try:
+        return parse_json(body)
+    except ValueError:
+        raise VapiFault("invalid_request", "The body of the request is not valid JSON.") from None
+
+
+def _basic_credentials(header: str) -> tuple[str, str]:
+    try:
+        decoded = base64.b64decode(header.removeprefix("Basic "), validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        return "", ""
+    user, _, password = decoded.partition(":")
+    return user, password
+
+
+def _untyped(value: Any) -> Any:
+    match value:
+        case Struct():
+            return {name: _untyped(each) for name, each in value.fields.items()}
+        case list():
+            return [_untyped(each) for each in value]
+        case _:
+            return value

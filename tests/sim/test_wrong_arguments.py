@@ -1,0 +1,177 @@
+"""Names that are taken or none, folders and containers of the wrong kind, references of the wrong type."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab, served
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """One for all of these tests: what they ask for is refused, and changes nothing."""
+    with served() as lab:
+        yield lab
+        assert list(lab.world.ledger) == []
+
+
+def clone(lab: Lab, name: str, folder: Any = None) -> Any:
+    spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=lab.vm("ml-01").resourcePool), template=False)
+    return lab.run(lab.vm("ml-07").CloneVM_Task(folder or lab.vm("ml-07").parent, name, spec))
+
+
+def create(lab: Lab, name: str) -> Any:
+    spec = vim.vm.ConfigSpec(name=name, files=vim.vm.FileInfo(vmPathName="[lab-ds-1]"), numCPUs=1, memoryMB=4)
+    return lab.run(lab.vm("ml-07").parent.CreateVM_Task(spec, lab.cluster().resourcePool))
+
+
+def snapshot(lab: Lab, name: str) -> Any:
+    return lab.run(lab.vm("ml-07").CreateSnapshot_Task(name, "", memory=False, quiesce=False))
+
+
+NAMED: dict[str, Callable[[Lab, str], Any]] = {
+    "rename": lambda lab, name: lab.run(lab.vm("ml-07").Rename_Task(name)),
+    "rename of a folder": lambda lab, name: lab.run(lab.vm("ml-07").parent.Rename_Task(name)),
+    "rename of a cluster": lambda lab, name: lab.run(lab.cluster().Rename_Task(name)),
+    "reconfigure": lambda lab, name: lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(name=name))),
+    "clone": clone,
+    "create": create,
+    "folder": lambda lab, name: lab.vm("ml-07").parent.CreateFolder(name),
+}
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 81])
+@pytest.mark.parametrize("method", NAMED)
+def test_a_name_that_is_none_is_invalid(lab: Lab, method: str, name: str) -> None:
+    with pytest.raises(vim.fault.InvalidName) as refused:
+        NAMED[method](lab, name)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("method", "taken"),
+    [(method, "vdi" if method == "rename of a folder" else "ml-08") for method in NAMED if "cluster" not in method],
+)
+def test_a_taken_name_is_a_duplicate(lab: Lab, method: str, taken: str) -> None:
+    with pytest.raises(vim.fault.DuplicateName) as refused:
+        NAMED[method](lab, taken)
+    assert (refused.value.name, refused.value.object.name) == (taken, taken)
+
+
+def test_a_snapshot_and_a_custom_field_need_names(lab: Lab) -> None:
+    with pytest.raises(vim.fault.InvalidName):
+        snapshot(lab, "")
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        lab.si.content.customFieldsManager.AddCustomFieldDef("", vim.VirtualMachine)
+
+
+def test_slashes_and_percent_signs_of_a_name_are_escaped() -> None:
+    """VSphere API, ManagedEntity.name."""
+    with served() as lab:
+        home = lab.datacenter().vmFolder
+        made = home.CreateFolder("a/b\\c 5% %2f")
+        assert made.name == "a%2fb%5cc 5%25 %2f"
+        with pytest.raises(vim.fault.DuplicateName):
+            home.CreateFolder("a/b\\c 5% /")
+        lab.run(made.Rename_Task("plain"))
+        lab.run(made.Rename_Task("plain"))
+        assert made.name == "plain"
+
+
+def test_a_clone_and_a_moved_vm_go_into_folders_of_vms(lab: Lab) -> None:
+    hosts = lab.datacenter().hostFolder
+    with pytest.raises(vim.fault.InvalidFolder) as refused:
+        clone(lab, "copy", hosts)
+    assert refused.value.target == hosts
+    with pytest.raises(vim.fault.InvalidFolder):
+        lab.run(lab.vm("ml-07").RelocateVM_Task(vim.vm.RelocateSpec(folder=hosts)))
+
+
+@pytest.mark.parametrize("found", [lambda lab: lab.vm("ml-07"), lambda lab: lab.vm("ml-07").network[0]])
+def test_a_view_needs_a_container(lab: Lab, found: Callable[[Lab], Any]) -> None:
+    with pytest.raises(vmodl.fault.InvalidArgument) as refused:
+        lab.si.content.viewManager.CreateContainerView(found(lab), [vim.VirtualMachine], True)
+    assert refused.value.invalidProperty == "container"
+
+
+def test_a_network_card_names_its_network(lab: Lab) -> None:
+    (card,) = (
+        each for each in lab.vm("ml-07").config.hardware.device if isinstance(each, vim.vm.device.VirtualEthernetCard)
+    )
+    assert isinstance(card.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
+    assert card.backing.network is not None
+    assert [card.backing.network] == list(lab.vm("ml-07").network)
+    assert card.backing.deviceName == card.backing.network.name
+
+
+def test_a_cluster_says_that_it_has_no_vsan(lab: Lab) -> None:
+    vsan = lab.cluster().configurationEx.vsanConfigInfo
+    assert (vsan.enabled, vsan.defaultConfig.autoClaimStorage) == (False, False)
+
+
+def test_an_id_under_another_type_is_not_found(lab: Lab) -> None:
+    wrong = vim.HostSystem(lab.vm("ml-07")._moId, lab.si._stub)
+    for ask in (
+        lambda: wrong.name,
+        lambda: wrong.EnterMaintenanceMode_Task(0),
+        lambda: lab.vm("ml-07").PowerOnVM_Task(wrong),
+        lambda: lab.vm("ml-07").RelocateVM_Task(vim.vm.RelocateSpec(host=wrong)),
+    ):
+        with pytest.raises(vmodl.fault.ManagedObjectNotFound) as refused:
+            ask()
+        assert refused.value.obj._moId == wrong._moId
+    session = lab.si.content.viewManager.CreateContainerView(lab.si.content.rootFolder, [], True)
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+        vim.VirtualMachine(session._moId, lab.si._stub).PowerOffVM_Task()
+
+
+def test_a_base_type_names_an_object_too(lab: Lab) -> None:
+    assert vim.ManagedEntity(lab.vm("ml-07")._moId, lab.si._stub).name == "ml-07"
+
+
+BODY = """<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"
+ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><soapenv:Body><{0} xmlns="urn:vim25">{1}</{0}>
+</soapenv:Body></soapenv:Envelope>"""
+
+
+def posted(lab: Lab, method: str, content: str) -> str:
+    """The text of the fault that a request gets."""
+    stub = lab.si._stub
+    request = urllib.request.Request(
+        f"http://{stub.host}/sdk", BODY.format(method, content).encode(), {"Cookie": stub.cookie}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as reply:
+        return reply.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("method", "content"),
+    [
+        ("PowerOnVM_Task", '<_this type="VirtualMachine">{vm}</_this><host type="VirtualMachine">{vm}</host>'),
+        ("PowerOnVM_Task", '<_this type="VirtualMachine">{vm}</_this><host type="Nothing">{vm}</host>'),
+        ("PowerOnVM_Task", '<_this type="Nothing">{vm}</_this>'),
+        (
+            "ReconfigVM_Task",
+            '<_this type="VirtualMachine">{vm}</_this><spec xsi:type="VirtualMachineRelocateSpec"></spec>',
+        ),
+        ("ReconfigVM_Task", '<_this type="VirtualMachine">{vm}</_this><spec><numCPUs>many</numCPUs></spec>'),
+        (
+            "RelocateVM_Task",
+            '<_this type="VirtualMachine">{vm}</_this><spec><host type="VirtualMachine">{vm}</host></spec>',
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_an_invalid_request(lab: Lab, method: str, content: str) -> None:
+    """InvalidType is an InvalidRequest (vSphere API)."""
+    answer = posted(lab, method, content.format(vm=lab.vm("ml-07")._moId))
+    assert re.search(r'type="Invalid(Type|Request)"', answer)
+    assert not re.search(r"[A-Z]\w+Error|Traceback|object has no", answer), "no text of an exception of ours"
