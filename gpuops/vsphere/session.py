@@ -47,6 +47,8 @@ class Session:
         self._logins = 0
         self._cookie = ""
         self._spare: list[tuple[Wire, float]] = []
+        self.idle_views: dict[tuple[str, str], str] = {}
+        """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
         try:
             connection = network.open_connection(target, network.tls_context(target))
             try:

@@ -155,6 +155,37 @@ def test_calls_do_not_grow_with_the_fleet(serve: Callable[[str], SimServer]) -> 
     assert small == large
 
 
+def test_a_look_at_a_vm_takes_three_calls_and_a_second_inventory_makes_no_view(
+    lab: SimServer, lab_target: Target
+) -> None:
+    with Session(lab_target) as session:
+        (login,) = lab.world.sessions
+
+        def calls(read: Callable[[], object]) -> int:
+            before = login.calls
+            read()
+            return int(login.calls) - int(before)
+
+        seen = collect.inventory(session)
+        assert calls(lambda: collect.observe(session, seen, [seen.find_vm("vdi-01").ref])) == 3
+        assert calls(lambda: collect.inventory(session)) == 5
+        assert [view.wsdl_name for view in login.objects].count("ContainerView") == 1
+
+
+def test_a_second_inventory_shows_what_has_come_since_and_outlives_the_login(
+    lab: SimServer, lab_target: Target
+) -> None:
+    with Session(lab_target) as session:
+        gone = collect.inventory(session).find_vm("snapped").ref
+        session.content.searchIndex.FindByInventoryPath("/lab-dc/vm/misc/snapped").Destroy_Task()
+        lab.world.clock.advance(600)
+        assert gone not in collect.inventory(session).vms
+        lab.world.injector.add(Rule(Effect.EXPIRE, method="RetrievePropertiesEx"))
+        again = collect.inventory(session)
+        assert gone not in again.vms
+        assert replace(collect.inventory(session), taken_at=again.taken_at) == again
+
+
 @pytest.mark.parametrize(
     ("value", "enabled"), [(True, True), (False, False), ("true", True), ("false", False), ("perhaps", None)]
 )

@@ -136,13 +136,12 @@ def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
 
 def decode(element: Any, expected: Any, version: str) -> Any:
     """The typed value of an XML element. Raises vmodl.fault.InvalidRequest for one that the API does not have."""
-    wanted = element.findall("{*}propSet") if expected is _FILTER_SPEC else []
-    for each in wanted:
-        element.remove(each)
+    text = etree.tostring(element, with_tail=False)
     try:
-        value = _value(etree.tostring(element, with_tail=False), expected, version)
-        if wanted:
-            value.propSet = [_property_spec(etree.tostring(each, with_tail=False), version) for each in wanted]
+        if expected is _FILTER_SPEC:
+            value = (_kept_filter_spec if len(text) <= _LARGEST_KEPT else _filter_spec)(text, version)
+        else:
+            value = _value(text, expected, version)
     except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
         raise _unreadable(vmodl.fault.InvalidRequest, element, expected) from error
     if _is_checked(expected) and not isinstance(value, expected):
@@ -170,6 +169,22 @@ def _value(text: bytes, expected: Any, version: str) -> Any:
     deserializer.Deserialize(parser, expected, nsMap={})
     parser.Parse(text, True)
     return deserializer.GetResult()
+
+
+def _filter_spec(text: bytes, version: str) -> Any:
+    element = etree.fromstring(text, _PARSER)
+    wanted = element.findall("{*}propSet")
+    for each in wanted:
+        element.remove(each)
+    value = _value(etree.tostring(element), _FILTER_SPEC, version)
+    if wanted:
+        value.propSet = [_property_spec(etree.tostring(each, with_tail=False), version) for each in wanted]
+    return value
+
+
+_kept_filter_spec: Final = lru_cache(maxsize=256)(_filter_spec)
+"""A client that polls asks for the same again and again, and nothing changes what it asks for."""
+_LARGEST_KEPT: Final = 16 * 1024
 
 
 @lru_cache(maxsize=1024)

@@ -45,17 +45,25 @@ class _RecentTask:
     running: RunningTask | None
 
 
-_OF_VMS: Final = {
-    "VirtualMachine": paths.VM,
+@dataclass(frozen=True, slots=True)
+class _CustomFields:
+    """Names of the custom attributes by key."""
+
+    names: Mapping[int, str]
+
+
+_AROUND_VMS: Final = {
     "Task": paths.TASK,
     "Folder": paths.FOLDERS,
     "Datacenter": paths.FOLDERS,
     "VirtualApp": paths.VAPP,
     "Datastore": paths.DATASTORE,
 }
-"""What a look at some VMs reads."""
+"""What a look at some VMs reads with them."""
 
-_Record = _Parent | ThinHost | ThinVm | Datastore | _RecentTask
+_FIELDS: Final = "CustomFieldsManager"
+
+_Record = _Parent | ThinHost | ThinVm | Datastore | _RecentTask | _CustomFields
 
 
 def inventory(session: Session) -> Inventory:
@@ -73,12 +81,14 @@ def inventory(session: Session) -> Inventory:
                 "HostSystem": paths.known(paths.HOST, version),
                 "VirtualMachine": paths.VM,
                 "Task": paths.TASK,
+                _FIELDS: paths.CUSTOM_FIELDS,
             },
             _decode,
+            beside=_custom_fields_manager(session),
         )
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
-        vms = _vms(_custom_fields(reader, session), thin, places)
+        vms = _vms(thin, places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
         detailed = _detailed(reader, version, [vm for vm in vms.values() if vm.host in gpu_hosts])
         return Inventory(
@@ -100,12 +110,15 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
 
     A host keeps what QueryConfigTarget told of it, and a VM its tags.
     """
+    detailed = (*paths.VM, *paths.known(paths.VM_DETAIL, session.api_version))
     with reading(session) as reader:
-        thin = reader.read_named(_OF_VMS, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
+        thin = reader.read_named(
+            {"VirtualMachine": detailed, **_AROUND_VMS, _FIELDS: paths.CUSTOM_FIELDS},
+            [*_custom_fields_manager(session), *(("VirtualMachine", ref) for ref in sorted(vms))],
+            _decode_whole,
+        )
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
-        fresh = _vms(_custom_fields(reader, session), thin, places)
-        detailed = _detailed(reader, session.api_version, fresh.values())
-        known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in detailed.items()}
+        known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
         touched = {
             ref
             for vm in (*known.values(), *(inventory.vms[ref] for ref in vms if ref in inventory.vms))
@@ -139,16 +152,27 @@ def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
     named = [("HostSystem", ref) for ref in sorted(refs)]
-    thin = reader.read_named({"HostSystem": paths.known(paths.HOST, version)}, named, thin_host)
-    devices = _pci_devices(reader, thin)
+    wanted = {"HostSystem": (*paths.known(paths.HOST, version), *paths.HOST_DEVICES)}
     found = {}
-    for each in thin:
-        before = seen.hosts.get(each.host.ref)
-        host = host_with_gpus(each, devices.get(each.host.ref, ()))
+    for host in reader.read_named(wanted, named, _decode_host):
+        before = seen.hosts.get(host.ref)
         found[host.ref] = (
             replace(host, cluster=before.cluster, config_target=before.config_target) if before is not None else host
         )
     return found
+
+
+def _decode_whole(found: ReadObject) -> _Record:
+    """The same as `_decode`, of VMs that were read with their detail."""
+    record = _decode(found)
+    return replace(record, vm=with_detail(record.vm, found)) if isinstance(record, ThinVm) else record
+
+
+def _decode_host(found: ReadObject) -> Host:
+    """A host that was read with its PCI devices."""
+    thin_paths = tuple(path for path in found.unreadable if path not in paths.HOST_DEVICES)
+    thin = thin_host(replace(found, unreadable=thin_paths))
+    return host_with_gpus(thin, pci_gpus(found) if thin.has_devices else ())
 
 
 def _decode(found: ReadObject) -> _Record:
@@ -159,6 +183,8 @@ def _decode(found: ReadObject) -> _Record:
             return thin_vm(found)
         case "Task":
             return _RecentTask(found.ref, running_task(found))
+        case "CustomFieldsManager":
+            return _CustomFields(_field_names(found))
         case "Datastore":
             return Datastore(
                 found.ref,
@@ -191,7 +217,7 @@ def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[Ph
     return dict(found)
 
 
-def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
+def _vms(thin: Iterable[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
     parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
     folders: dict[str | None, str] = {}
     return {
@@ -200,12 +226,13 @@ def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str
             path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}",
             vapp=places[vm.vapp].name if vm.vapp is not None and vm.vapp in places else vm.vapp,
         )
-        for ref, vm in _read_vms(fields, thin).items()
+        for ref, vm in _read_vms(thin).items()
     }
 
 
-def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, Vm]:
+def _read_vms(thin: Iterable[_Record]) -> dict[str, Vm]:
     """VMs with their custom attributes by name, and the tasks that run on them."""
+    fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
     running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
         each.vm.ref: replace(
@@ -249,13 +276,14 @@ def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
     return dict(reader.read_named(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
 
 
-def _custom_fields(reader: Reader, session: Session) -> Mapping[int, str]:
-    """Custom attributes' names by key. An ESXi host alone has none, and neither has a login that may not see them."""
+def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
     manager = session.service.get("customFieldsManager")
-    if manager is None:
-        return {}
-    told = reader.read_named({manager[0]: ("field",)}, [manager], lambda found: found.properties.get("field"))
-    fields = (texts(each) for value in told for each in children(value))
+    return [manager] if manager is not None and manager[0] == _FIELDS else []
+
+
+def _field_names(found: ReadObject) -> Mapping[int, str]:
+    """None for a login that may not see them."""
+    fields = (texts(each) for each in children(found.properties.get("field")))
     return {key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := each.get("name"))}
 
 

@@ -116,7 +116,7 @@ def with_detail(vm: Vm, found: ReadObject) -> Vm:
         memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
         cpu_hot_add=flag(values.get("config.cpuHotAddEnabled")),
         tools_running=None if tools is None else tools == "guestToolsRunning",
-        unreadable=(*vm.unreadable, *found.unreadable),
+        unreadable=tuple(dict.fromkeys((*vm.unreadable, *found.unreadable))),
     )
 
 

@@ -88,6 +88,8 @@ VM_DETAIL: Final = (
 
 TASK: Final = ("info.name", "info.state")
 
+CUSTOM_FIELDS: Final = ("field",)
+
 _SINCE: Final = {
     "config.sharedGpuCapabilities": "6.7",
     "config.assignableHardwareBinding": "7.0.0.0",

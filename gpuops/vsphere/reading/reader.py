@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -77,12 +77,15 @@ class Reader:
         self._session = session
         self._wire = wire
 
-    def read_all(self, wanted: Wanted, decode: Callable[[ReadObject], Record]) -> list[Record]:
-        """What `decode` makes of every object of these types below the root, and of the tasks VMs list as recent.
+    def read_all(
+        self, wanted: Wanted, decode: Callable[[ReadObject], Record], beside: Collection[tuple[str, str]] = ()
+    ) -> list[Record]:
+        """What `decode` makes of every object of these types below the root, of the tasks VMs list as recent, and of
+        the objects (type, id) named `beside` them.
 
         `decode` must keep nothing of the XML: it dies with its page. Raises NotConnected in its kinds.
         """
-        return self._bulk(lambda: self._through_a_view(wanted, decode))
+        return self._bulk(lambda: self._through_a_view(wanted, decode, beside))
 
     def read_named(
         self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
@@ -112,14 +115,14 @@ class Reader:
             address = self._session.target.address
             raise ProtocolError(f"{address} refuses a bulk read: {fault.fault or 'fault'}: {fault}") from fault
 
-    def _through_a_view(self, wanted: Wanted, decode: Callable[[ReadObject], Record]) -> list[Record]:
-        """A view belongs to its session: after a new login it is made anew."""
-        service = self._session.service
-        kind_of_root, root = service["rootFolder"]
-        types = "".join(f"<type>{name}</type>" for name in wanted if name != "Task")
-        container = f'<container type="{kind_of_root}">{written(root)}</container>{types}<recursive>true</recursive>'
-        made = child(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval")
-        view = (made.text or "") if made is not None else ""
+    def _through_a_view(
+        self, wanted: Wanted, decode: Callable[[ReadObject], Record], beside: Collection[tuple[str, str]]
+    ) -> list[Record]:
+        outside = {"Task", *(name for name, _ in beside)}
+        types = "".join(f"<type>{name}</type>" for name in wanted if name not in outside)
+        # A view belongs to its login, whose cookie stays the same, and shows at each read what is there by then.
+        views, mine = self._session.idle_views, (self._wire.cookie, types)
+        view = views.pop(mine, "") or self._new_view(types)
         # The view itself is read too: it is ours, so a reply without it is not the answer to this read, where one
         # without any other object could be that of an empty vCenter.
         with_view = {**wanted, "ContainerView": ("container",)}
@@ -131,15 +134,22 @@ class Reader:
             seen.append(found.ref)
             return None
 
-        records = self._pages(with_view, _view_object(view, "Task" in wanted), record, MOST_OBJECTS)
-        with suppress(SessionEnded, WireFault):  # it is gone with the session that ended meanwhile
-            self._wire.ask("DestroyView", ("ContainerView", view))
+        objects = _view_object(view, "Task" in wanted) + "".join(_plain_object(*each, ()) for each in beside)
+        records = self._pages(with_view, objects, record, MOST_OBJECTS)
         if seen != [view]:
             raise ProtocolError(
                 f"{self._session.target.address} answers a read of its inventory without the view that was read",
                 hint="check the address; nothing of it was used",
             )
+        views[mine] = view
         return [each for each in records if each is not None]
+
+    def _new_view(self, types: str) -> str:
+        service = self._session.service
+        kind_of_root, root = service["rootFolder"]
+        container = f'<container type="{kind_of_root}">{written(root)}</container>{types}<recursive>true</recursive>'
+        made = child(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval")
+        return (made.text or "") if made is not None else ""
 
     def _named(
         self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
