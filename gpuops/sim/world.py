@@ -53,6 +53,9 @@ class World(ObjectStore):
         """vCenter's advanced settings by key, such as `vgpu.hotmigrate.enabled`."""
         self.counters: Provider = lambda entity, moment: {}
         """What the performance counters of an entity show at a moment."""
+        self.new_host: Callable[[Any, str], Any] | None = None
+        """Makes the host of a name, for the compute resource that it is added to: what hosts there are besides those
+        of the inventory, whoever built it knows."""
         self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
         """(save, restore) of the inventory's state as JSON values, if whoever built it offers them."""

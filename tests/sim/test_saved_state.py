@@ -142,7 +142,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
         moid = lab.vm("vdi-001")._moId
     saved = json.loads(state.read_text(encoding="utf-8"))
     assert list(saved["vms"]) == [moid]
-    assert (saved["hosts"], saved["clusters"], saved["removed"]) == ({}, {}, [])
+    assert (saved["hosts"], saved["clusters"], saved["removed"]) == ({}, {}, {"vms": [], "others": []})
 
 
 def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
         start("lab", tls=False, clock="stepped", state=state)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 2, "scenario": "vdi", "seed": 0}'])
+@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 3, "scenario": "vdi", "seed": 0}'])
 def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="utf-8")

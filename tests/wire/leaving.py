@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.registration import enter, leave, new_moid
-from gpuops.sim.managers import of_hosts
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations.inventory_change import forget
+from gpuops.sim.scenario.hosts import enter_host
 
 
 def removed(host: HostSystem) -> list[VmEntity]:
@@ -17,31 +18,16 @@ def removed(host: HostSystem) -> list[VmEntity]:
     with world.lock:
         for vm in vms:
             leave(vm)
-        of_hosts.forget(host)
-        cluster = host.compute_resource()
-        cluster.host_moids.remove(host.moid)
-        for store in host.state.datastores:
-            world.get(store).host_moids.remove(host.moid)
-        world.unregister(world.get(f"datastoreBrowser-{host.moid}"))
-        world.unregister(host)
-        cluster.touch("host", "summary")
+        forget(host)
     return vms
 
 
 def added_again(host: HostSystem, vms: Sequence[VmEntity]) -> HostSystem:
     """The same server under another id, and its VMs under others."""
-    from gpuops.sim.objects.environment import HostDatastoreBrowser
-
     world = host.world
     with world.lock:
-        again = HostSystem(world, new_moid(world, "host"), host.state)
-        world.register(again)
-        HostDatastoreBrowser(again)
-        cluster = again.compute_resource()
-        cluster.host_moids.append(again.moid)
-        for store in again.state.datastores:
-            world.get(store).host_moids.append(again.moid)
-        cluster.touch("host", "summary")
+        again = enter_host(world, new_moid(world, "host"), host.state)
+        again.compute_resource().touch("host", "summary")
         again.state.vms.clear()
         for vm in vms:
             vm.state.host = again.moid

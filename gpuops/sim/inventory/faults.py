@@ -126,6 +126,12 @@ def invalid_folder(folder: Any, text: str) -> Exception:
     return _fault(vim.fault.InvalidFolder, text, target=folder)
 
 
+def in_use(entity: Any) -> Exception:
+    """ResourceInUse: something is still in it."""
+    text = f"The resource '{entity.name}' is in use."
+    return _fault(vim.fault.ResourceInUse, text, type=type(entity.ref), name=entity.name)
+
+
 def stale_change_version() -> Exception:
     return _fault(vim.fault.ConcurrentAccess, "The object has been modified since it was read (changeVersion).")
 

@@ -85,13 +85,6 @@ def offer(world: World) -> None:
         world.registry.make_on_demand(f"{prefix}-", partial(_make, world, prefix))
 
 
-def forget(host: HostSystem) -> None:
-    """Forget the managers of a host that leaves."""
-    for made in host.managers.values():
-        host.world.unregister(made)
-    host.managers.clear()
-
-
 def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
     host = world.find(f"host-{moid.rpartition('-')[2]}")
     if not isinstance(host, HostSystem):

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory.entities import ComputeEntity
-from gpuops.sim.operations import cluster_change, initial_placement
+from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
+from gpuops.sim.objects.resource_pool import ResourcePool
+from gpuops.sim.operations import cluster_change, initial_placement, inventory_change
 from gpuops.sim.render import cluster
+from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
+    from gpuops.sim.world import World
 
 
 class ComputeResource(ComputeEntity):
@@ -56,6 +61,10 @@ class ComputeResource(ComputeEntity):
 
         return vim.ComputeResource.Summary(**self.totals())
 
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return inventory_change.destroy(self, call)
+
 
 def _union(lists: Any) -> list[str]:
     return list(dict.fromkeys(moid for moids in lists for moid in moids))
@@ -86,3 +95,33 @@ class ClusterComputeResource(ComputeResource):
     @method
     def ReconfigureComputeResource_Task(self, call: Call, spec: Any, modify: bool) -> Any:
         return cluster_change.reconfigure(self, call, spec, modify=modify)
+
+    @method
+    def AddHost_Task(
+        self, call: Call, spec: Any, asConnected: bool, resourcePool: Any = None, license: str | None = None
+    ) -> Any:
+        return inventory_change.add_host(self, call, spec, connected=asConnected)
+
+
+def new_cluster(world: World, name: str, folder: str, drs: DrsState | None = None) -> ClusterComputeResource:
+    """A registered cluster without hosts, with its root resource pool and its browsers. Its folder takes it in."""
+    cluster = ClusterComputeResource(world, new_moid(world, "domain-c"), name, folder, drs or DrsState(enabled=False))
+    furnish(cluster, new_moid(world, "resgroup"))
+    return cluster
+
+
+def new_compute_resource(world: World, name: str, folder: str) -> ComputeResource:
+    """The same for a host without a cluster."""
+    compute = ComputeResource(world, new_moid(world, "domain-s"), name, folder)
+    furnish(compute, new_moid(world, "resgroup"))
+    return compute
+
+
+def furnish(compute: ComputeResource, pool: str) -> None:
+    """Register a compute resource with its root resource pool, of that moid, and its browsers."""
+    world = compute.world
+    compute.pool = ResourcePool(world, pool, "Resources", compute.moid, compute.moid)
+    compute.browser = EnvironmentBrowser(f"envbrowser-{compute.moid.rpartition('-')[2]}", compute)
+    for obj in (compute, compute.pool, compute.browser):
+        world.register(obj)
+    HostDatastoreBrowser(compute)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory.entities import FolderEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations import creation, power
+from gpuops.sim.operations import creation, inventory_change, power
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 CHILD_TYPES: Final = {
-    "root": ("Folder", "Datacenter"),
+    "root": ("Folder", "Datacenter"),  # and of folders of datacenters
     "vm": ("Folder", "VirtualMachine", "VirtualApp"),
     "host": ("Folder", "ComputeResource"),
     "datastore": ("Folder", "Datastore", "StoragePod"),
@@ -51,7 +53,29 @@ class Folder(FolderEntity):
 
     @method
     def MoveIntoFolder_Task(self, call: Call, list: Any) -> Any:
-        return creation.move_into(self, call, list)
+        return inventory_change.move_into(self, call, list)
+
+    @method
+    def CreateDatacenter(self, call: Call, name: str) -> Any:
+        return inventory_change.create_datacenter(self, call, name, new_datacenter)
+
+    @method
+    def CreateClusterEx(self, call: Call, name: str, spec: Any) -> Any:
+        return inventory_change.create_cluster(self, call, name, spec, new_cluster)
+
+    @method
+    def CreateCluster(self, call: Call, name: str, spec: Any) -> Any:
+        return inventory_change.create_cluster(self, call, name, spec, new_cluster)
+
+    @method
+    def AddStandaloneHost_Task(
+        self, call: Call, spec: Any, addConnected: bool, compResSpec: Any = None, license: str | None = None
+    ) -> Any:
+        return inventory_change.add_standalone_host(self, call, spec, connected=addConnected, make=new_compute_resource)
+
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return inventory_change.destroy(self, call)
 
 
 class Datacenter(ManagedEntity):
@@ -96,3 +120,22 @@ class Datacenter(ManagedEntity):
     @method
     def PowerOnMultiVM_Task(self, call: Call, vm: Any, option: Any = None) -> Any:
         return power.power_on_all(self, call, vm)
+
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return inventory_change.destroy(self, call)
+
+
+FOLDERS: Final = ("vm", "host", "datastore", "network")
+
+
+def new_datacenter(world: World, name: str, parent: str, moids: list[str] | None = None) -> Datacenter:
+    """A registered datacenter with its four folders; `moids` are its own and theirs, new ones if none are given."""
+    given = moids or [new_moid(world, "datacenter"), *(new_moid(world, f"group-{kind[0]}") for kind in FOLDERS)]
+    datacenter = Datacenter(world, given[0], name, parent)
+    world.register(datacenter)
+    for kind, moid in zip(FOLDERS, given[1:], strict=True):
+        folder = Folder(world, moid, kind, datacenter.moid, kind)
+        world.register(folder)
+        datacenter.folders[kind] = folder
+    return datacenter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.core.managed_object import SharedXml, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import maintenance
+from gpuops.sim.operations import inventory_change, maintenance
 from gpuops.sim.render import host_config, host_graphics, host_hardware, host_network
 from gpuops.sim.render.pci import pci_devices
 
@@ -188,6 +188,18 @@ class HostSystem(HostEntity):
     @method
     def ExitMaintenanceMode_Task(self, call: Call, timeout: int) -> Any:
         return maintenance.leave(self, call)
+
+    @method
+    def DisconnectHost_Task(self, call: Call) -> Any:
+        return inventory_change.disconnect(self, call)
+
+    @method
+    def ReconnectHost_Task(self, call: Call, cnxSpec: Any = None, reconnectSpec: Any = None) -> Any:
+        return inventory_change.reconnect(self, call)
+
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return inventory_change.destroy(self, call)
 
     @method
     def RebootHost_Task(self, call: Call, force: bool) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.core.managed_object import prop
+from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory.entities import PoolEntity
+from gpuops.sim.operations import inventory_change
 
 if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.world import World
 
@@ -67,6 +69,36 @@ class ResourcePool(PoolEntity):
         return vim.ResourcePool.Summary(
             name=self.name, config=self._config(), runtime=self._runtime(), configuredMemoryMB=configured
         )
+
+    @method
+    def CreateResourcePool(self, call: Call, name: str, spec: Any) -> Any:
+        return inventory_change.create_pool(self, call, name, spec, new_pool)
+
+    @method
+    def UpdateConfig(self, call: Call, name: str | None = None, config: Any = None) -> None:
+        if name is not None:
+            before, kept = self.name, self.world.get(self.parent).checked_name(name, self)
+            self.rename(kept)
+            self.world.ledger.record(call, self, before={"name": before}, after={"name": kept})
+        if config is not None:
+            inventory_change.refuse_limits(config)
+
+    @method
+    def DestroyChildren(self, call: Call) -> None:
+        inventory_change.destroy_children(self, call)
+
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return inventory_change.destroy(self, call)
+
+
+def new_pool(world: World, moid: str, name: str, parent: PoolEntity) -> ResourcePool:
+    """A registered resource pool below another one."""
+    pool = ResourcePool(world, moid, name, parent.moid, parent.owner_moid)
+    world.register(pool)
+    parent.pools.append(pool)
+    parent.touch("resourcePool")
+    return pool
 
 
 def _allocation(reservation: int, shares: int) -> Any:

@@ -42,6 +42,13 @@ def reconfigure(cluster: ComputeEntity, call: Call, spec: Any, *, modify: bool) 
     )
 
 
+def settings_of(spec: Any) -> DrsState:
+    """What a new cluster is set to: DRS and HA are off unless its ClusterConfigSpecEx says otherwise."""
+    drs = DrsState(enabled=False)
+    _apply(drs, spec)
+    return drs
+
+
 def _facts(drs: DrsState) -> dict[str, Any]:
     return asdict(drs)
 

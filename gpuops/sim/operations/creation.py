@@ -1,4 +1,4 @@
-"""CreateVM_Task, CreateFolder and MoveIntoFolder_Task.
+"""CreateVM_Task and CreateFolder.
 
 A new VM has what its spec says; it is registered and powered off, without disk or network card. What the simulator does
 not keep of a spec is refused by name, as in a reconfiguration; so are devices.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.operations.reconfigure import changed_state
-from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.operations.recording import facts
 from gpuops.sim.state.vm_state import Template, VmState
 
 if TYPE_CHECKING:
@@ -119,17 +119,3 @@ def create_folder(parent: FolderEntity, call: Call, name: str) -> FolderEntity:
     parent.add(folder)
     parent.world.ledger.record(call, folder, before={}, after={"name": name, "parent": parent.moid})
     return folder
-
-
-def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
-    """MoveIntoFolder_Task: VMs come in."""
-
-    def finish() -> None:
-        for member in members:
-            vm = folder.world.get(member)
-            if vm.wsdl_name != "VirtualMachine" or folder.kind != "vm":
-                raise faults.not_supported("The simulated vCenter moves only virtual machines between folders.")
-            with recorded(vm, call):
-                vm.move_to_folder(folder)
-
-    return folder.world.tasks.start(call, "MoveIntoFolder_Task", folder, 0.5, finish=finish)

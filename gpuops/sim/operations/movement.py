@@ -222,17 +222,27 @@ def _copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | 
 def destroy(vm: VmEntity, call: Call) -> Any:
     """Destroy_Task: the VM and its files are gone."""
     vm.world.authority.require(call, vm, "VirtualMachine.Inventory.Delete")
+    return vm.world.tasks.start(
+        call,
+        "Destroy_Task",
+        vm,
+        DESTROY_S,
+        begin=lambda: may_be_destroyed(vm),
+        finish=lambda: gone(vm, call),
+    )
 
-    def begin() -> None:
-        if vm.state.power is Power.ON:
-            raise faults.wrong_power_state(Power.ON, Power.OFF)
 
-    def finish() -> None:
-        vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
-        vm.post(call, "VmRemovedEvent")
-        leave(vm)
+def may_be_destroyed(vm: VmEntity) -> None:
+    """Raises InvalidPowerState for a VM that runs."""
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
 
-    return vm.world.tasks.start(call, "Destroy_Task", vm, DESTROY_S, begin=begin, finish=finish)
+
+def gone(vm: VmEntity, call: Call) -> None:
+    """Remove a VM and its files."""
+    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
+    vm.post(call, "VmRemovedEvent")
+    leave(vm)
 
 
 def unregister(vm: VmEntity, call: Call) -> None:

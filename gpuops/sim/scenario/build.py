@@ -14,7 +14,7 @@ from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker
 from gpuops.sim.objects.host_profiles import HostProfileManager
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
-from gpuops.sim.scenario.hosts import add_clusters
+from gpuops.sim.scenario.hosts import add_clusters, newcomer
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
@@ -88,6 +88,7 @@ def build_declared(
     world.tasks.queues = declared.busy == "queue"
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_clusters(site)
+    world.new_host = newcomer(site)
     add_vms(site)
     world.counters = measure
     return world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from itertools import islice
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.model.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
-from gpuops.sim.objects.compute_resource import ClusterComputeResource
-from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
+from gpuops.sim.objects.compute_resource import new_cluster
+from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
-from gpuops.sim.objects.resource_pool import ResourcePool
 from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import DrsState
@@ -22,7 +21,9 @@ from gpuops.sim.state.host_network import installed
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostState
 
 if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import ComputeEntity
     from gpuops.sim.scenario.site import ScenarioSite
+    from gpuops.sim.world import World
 
 UPTIME: Final = timedelta(days=20)
 
@@ -48,12 +49,7 @@ def _add_cluster(
 ) -> None:
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
-    cluster = ClusterComputeResource(world, new_moid(world, "domain-c"), name, folder.moid, drs)
-    cluster.pool = ResourcePool(world, new_moid(world, "resgroup"), "Resources", cluster.moid, cluster.moid)
-    cluster.browser = EnvironmentBrowser(f"envbrowser-{cluster.moid.rpartition('-')[2]}", cluster)
-    for obj in (cluster, cluster.pool, cluster.browser):
-        world.register(obj)
-    HostDatastoreBrowser(cluster)
+    cluster = new_cluster(world, name, folder.moid, drs)
     folder.add(cluster)
     cluster.config_managed = declared.config_managed
     if declared.host_profile is not None:
@@ -66,7 +62,7 @@ def _add_cluster(
             site.hosts.setdefault(key, []).append(host)
 
 
-def _add_host(site: ScenarioSite, cluster: ClusterComputeResource, declared: HostsDeclared, name: str) -> HostSystem:
+def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
     world = site.world
     state = HostState(
         name=name,
@@ -83,12 +79,28 @@ def _add_host(site: ScenarioSite, cluster: ClusterComputeResource, declared: Hos
         networks=tuple(network.moid for network in site.networks),
         network=installed(site.declared.networks),
     )
-    host = HostSystem(world, new_moid(world, "host"), state)
+    return enter_host(world, new_moid(world, "host"), state)
+
+
+def newcomer(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:
+    """What makes a host that a client adds: a server of the scenario's first model without GPUs, which sees the
+    scenario's datastores and networks."""
+    model = next(iter(site.declared.models))
+
+    def make(compute: ComputeEntity, name: str) -> HostSystem:
+        return _add_host(site, compute, HostsDeclared(name=name, model=model), name)
+
+    return make
+
+
+def enter_host(world: World, moid: str, state: HostState) -> HostSystem:
+    """The host, registered with its parts in the compute resource and on the datastores that its state says."""
+    host = HostSystem(world, moid, state)
     world.register(host)
     HostDatastoreBrowser(host)
-    cluster.host_moids.append(host.moid)
-    for store in site.datastores:
-        store.host_moids.append(host.moid)
+    host.compute_resource().host_moids.append(host.moid)
+    for store in state.datastores:
+        world.get(store).host_moids.append(host.moid)
     return host
 
 

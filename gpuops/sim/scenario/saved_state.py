@@ -1,8 +1,8 @@
 """Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there;
 `StateFile` keeps that between two runs of a server.
 
-Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, tags,
-vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
+Kept: VMs, and what holds them (changed, made, removed; `saved_inventory`), host and GPU settings, DRS, datastore space,
+custom fields, tags, vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.sim.inventory.registration import enter, leave
-from gpuops.sim.objects.folder import Folder
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.scenario import saved_inventory
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 LARGEST_FILE: Final = 512 * 1024 * 1024
 """The state of the largest fleet, and of what was done to it."""
 HOST_FIELDS: Final = (
@@ -55,9 +55,10 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "seed": seed,
         "now": world.clock.now().isoformat(),
         "number": world.next_number(),
-        "folders": _folders(world, untouched),
+        "made": saved_inventory.made(world, untouched),
+        "places": _changed(saved_inventory.places(world), saved_inventory.places(untouched)),
         "vms": _changed(_vms(world), _vms(untouched)),
-        "removed": [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None],
+        "removed": saved_inventory.removed(world, untouched),
         "hosts": _changed(_hosts(world), _hosts(untouched)),
         "clusters": _changed(_clusters(world), _clusters(untouched)),
         "datastores": _changed(_space(world), _space(untouched)),
@@ -79,12 +80,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     world.rng.seed(f"{seed}:{saved['number']}")
     world.custom_fields.load(saved["fields"])
     world.options.update(saved["options"])
-    for folder in saved["folders"]:
-        _restore_folder(world, folder)
-    for moid in saved["removed"]:
-        leave(world.get(moid))
-    for moid, values in saved["vms"].items():
-        _restore_vm(world, moid, _vm_adapter().validate_python(values))
+    _restore_inventory(world, saved)
     for moid, values in saved["hosts"].items():
         _restore_host(world.get(moid), values)
     for moid, values in saved["clusters"].items():
@@ -93,6 +89,20 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         world.get(moid).free_mib = free_mib
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
+
+
+def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
+    """What was made, then the VMs, then what was moved and removed."""
+    for made in saved["made"]:
+        saved_inventory.restore_made(world, made)
+    for moid in saved["removed"]["vms"]:
+        leave(world.get(moid))
+    for moid, values in saved["vms"].items():
+        _restore_vm(world, moid, _vm_adapter().validate_python(values))
+    for moid, place in saved["places"].items():
+        saved_inventory.restore_place(world.get(moid), place)
+    for moid in saved["removed"]["others"]:
+        saved_inventory.restore_removed(world, moid)
 
 
 def _changed(now: Any, before: Any) -> dict[str, Any]:
@@ -146,20 +156,6 @@ def _clusters(world: World) -> Iterator[tuple[str, Any]]:
 def _space(world: World) -> Iterator[tuple[str, Any]]:
     for store in world.by_type("Datastore"):
         yield store.moid, store.free_mib
-
-
-def _folders(world: World, untouched: World) -> list[dict[str, str]]:
-    return [
-        {"moid": folder.moid, "name": folder.name, "parent": folder.parent, "kind": folder.kind}
-        for folder in world.by_type("Folder")
-        if untouched.find(folder.moid) is None
-    ]
-
-
-def _restore_folder(world: World, saved: dict[str, str]) -> None:
-    folder = Folder(world, saved["moid"], saved["name"], saved["parent"], saved["kind"])
-    world.register(folder)
-    world.get(folder.parent).add(folder)
 
 
 def _restore_vm(world: World, moid: str, state: VmState) -> None:

@@ -9,16 +9,16 @@ from gpuops.errors import PolicyError
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.datastore import Network, VmfsDatastore
 from gpuops.sim.objects.environment import HostDatastoreBrowser
-from gpuops.sim.objects.folder import Datacenter, Folder
+from gpuops.sim.objects.folder import Folder, new_datacenter
 
 if TYPE_CHECKING:
+    from gpuops.sim.objects.folder import Datacenter
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.scenario_file import ScenarioFile
     from gpuops.sim.world import World
 
 
 ROOT: Final = "group-d1"
-FOLDERS: Final = ("vm", "host", "datastore", "network")
 
 
 @dataclass(slots=True)
@@ -54,13 +54,8 @@ def _tree(world: World, declared: ScenarioFile) -> Datacenter:
     """The root folder and the datacenter with its four folders."""
     root = Folder(world, ROOT, "Datacenters", None, "root")
     world.register(root)
-    datacenter = Datacenter(world, new_moid(world, "datacenter"), declared.datacenter, root.moid)
-    world.register(datacenter)
+    datacenter = new_datacenter(world, declared.datacenter, root.moid)
     root.add(datacenter)
-    for kind in FOLDERS:
-        folder = Folder(world, new_moid(world, f"group-{kind[0]}"), kind, datacenter.moid, kind)
-        world.register(folder)
-        datacenter.folders[kind] = folder
     return datacenter
 
 

@@ -1,0 +1,118 @@
+"""The part of a saved state about folders, datacenters, clusters, hosts and resource pools: made, moved and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
+from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish
+from gpuops.sim.objects.folder import Folder, new_datacenter
+from gpuops.sim.objects.resource_pool import new_pool
+from gpuops.sim.operations.inventory_change import forget, reparent
+from gpuops.sim.scenario.hosts import enter_host
+from gpuops.sim.state.host_state import HostState
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
+    from gpuops.sim.world import World
+
+KINDS: Final = ("Folder", "Datacenter", "ComputeResource", "ClusterComputeResource", "HostSystem", "ResourcePool")
+
+
+@cache
+def _host_adapter() -> TypeAdapter[HostState]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(HostState)
+
+
+def _entities(world: World) -> Iterator[Any]:
+    """All of these kinds, in the order they were made; what vCenter makes with another one is not listed."""
+    for obj in world.registry:
+        if obj.wsdl_name in KINDS and not _is_part(world, obj):
+            yield obj
+
+
+def _is_part(world: World, obj: Any) -> bool:
+    """Whether it is a folder of a datacenter, or the root pool of a compute resource."""
+    above = world.find(obj.parent) if obj.parent else None
+    if obj.wsdl_name == "ResourcePool":
+        return isinstance(above, ComputeEntity)
+    return obj.wsdl_name == "Folder" and not isinstance(above, FolderEntity)
+
+
+def made(world: World, untouched: World) -> list[dict[str, Any]]:
+    """What was made since, in its order."""
+    return [_described(entity) for entity in _entities(world) if untouched.find(entity.moid) is None]
+
+
+def _described(entity: Any) -> dict[str, Any]:
+    described = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
+    match entity:
+        case FolderEntity():
+            return {**described, "kind": entity.kind}
+        case HostEntity():
+            state = _host_adapter().dump_python(entity.state, mode="json")
+            return {**described, "state": {**state, "vms": {}}}
+        case ComputeEntity():
+            return {**described, "pool": entity.pool.moid}
+        case _ if entity.wsdl_name == "Datacenter":
+            return {**described, "folders": [folder.moid for folder in entity.folders.values()]}
+        case _:
+            return described
+
+
+def restore_made(world: World, saved: dict[str, Any]) -> None:
+    """Make it again, with the ids that it had."""
+    moid, name, parent = saved["moid"], saved["name"], saved["parent"]
+    match saved["type"]:
+        case "Folder":
+            folder = Folder(world, moid, name, parent, saved["kind"])
+            world.register(folder)
+            world.get(parent).add(folder)
+        case "Datacenter":
+            world.get(parent).add(new_datacenter(world, name, parent, [moid, *saved["folders"]]))
+        case "HostSystem":
+            enter_host(world, moid, _host_adapter().validate_python(saved["state"]))
+        case "ResourcePool":
+            new_pool(world, moid, name, world.get(parent))
+        case kind:
+            made = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
+                world, moid, name, parent
+            )
+            furnish(made, saved["pool"])
+            world.get(parent).add(made)
+
+
+def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
+    """(moid, [name, parent]) of each."""
+    for entity in _entities(world):
+        yield entity.moid, [entity.name, entity.parent]
+
+
+def restore_place(entity: ManagedEntity, place: list[str]) -> None:
+    """Give it the name and the parent that it had."""
+    name, parent = place
+    if entity.name != name:
+        entity.rename(name)
+    above = entity.world.get(parent) if parent is not None else None
+    if isinstance(above, FolderEntity) and entity.parent != parent:
+        reparent(entity, above)
+
+
+def removed(world: World, untouched: World) -> dict[str, list[str]]:
+    """The moids of what is gone; of the others than VMs, those made last come first."""
+    vms = [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None]
+    others = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
+    return {"vms": vms, "others": others[::-1]}
+
+
+def restore_removed(world: World, moid: str) -> None:
+    """Remove it, unless it went with another one."""
+    found = world.find(moid)
+    if found is not None:
+        forget(found)
