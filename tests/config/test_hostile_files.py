@@ -1,16 +1,19 @@
 """Whatever a path leads to: one error that names the file, within 5 s of CPU and 256 MB, and never the process's end.
 
-Each reader of a file meets each of them in a child of its own, for some once ended the process or took all its memory.
+Each reader of a file meets them in a child process, for some once ended the process or took all its memory.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,54 +110,69 @@ def is_quick(reader: str, content: str) -> bool:
     return not shares or content not in COSTLY or (reader, content) in TRIED_QUICKLY
 
 
-def in_a_child(read: Callable[[], object]) -> tuple[int, str]:
-    """Exit code of this read in a child with limits, -N for a signal, and what it said."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.dup2(writing, 2)
-            sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-            size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (size + 256 * MIB, size + 256 * MIB))
-            used_s = sum(os.times()[:2])
-            resource.setrlimit(resource.RLIMIT_CPU, (int(used_s) + CPU_S + 1, int(used_s) + CPU_S + 1))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+Found = tuple[int, str]
+"""Exit code of a read, -N for a signal, and what it said."""
+
+
+def in_children(reads: Mapping[str, Callable[[], object]]) -> dict[str, Found]:
+    """What became of each read: one child does them one after another, and another one goes on where it ended."""
+    found: dict[str, Found] = {}
+    while left := {name: read for name, read in reads.items() if name not in found}:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):  # the child must not become a second pytest
+                _read_all(left, writing)
+            os._exit(99)
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as told:
+            found |= {name: (code, said) for name, code, said in map(json.loads, told)}
+        _, status = os.waitpid(child, 0)
+        ended = next((name for name in left if name not in found), None)
+        if ended is not None:
+            found[ended] = (os.waitstatus_to_exitcode(status), "")
+    return found
+
+
+def _read_all(reads: Mapping[str, Callable[[], object]], writing: int) -> None:
+    """Ends the process at the latest after so many seconds of one read, and with one that takes too much memory."""
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 256 * MIB, size + 256 * MIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with os.fdopen(writing, "w", encoding="utf-8") as tell:
+        for name, read in reads.items():
+            most_s = int(sum(os.times()[:2])) + CPU_S + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (most_s, resource.RLIM_INFINITY))
             signal.alarm(WALL_S)
+            sys.stderr = io.StringIO()
             code = guarded(read)
-            sys.stderr.flush()
-        except BaseException:  # the child must not become a second pytest
-            code = 99
-        os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8", errors="replace") as told:
-        said = told.read()
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), said
+            print(json.dumps([name, code, sys.stderr.getvalue()]), file=tell, flush=True)
 
 
-def require_refused(found: tuple[int, str], path: Path) -> None:
+def require_refused(what: str, found: Found, path: Path) -> None:
     code, said = found
-    assert code in (2, 5, 7), found
-    assert said.startswith("error: ")
-    assert path.name in said
-    assert len(said) < 1000
+    assert code in (2, 5, 7), (what, found)
+    assert said.startswith("error: "), what
+    assert path.name in said, what
+    assert len(said) < 1000, what
 
 
-@pytest.mark.parametrize(
-    ("reader", "content"),
-    mostly_long(product(READERS, CONTENTS), quick=[pair for pair in product(READERS, CONTENTS) if is_quick(*pair)]),
-)
-def test_a_hostile_file_is_refused(tmp_path: Path, reader: str, content: str) -> None:
+@pytest.mark.parametrize("shared", mostly_long([False, True], [False]), ids=["", "what another reader meets too"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_hostile_file_is_refused(tmp_path: Path, reader: str, shared: bool) -> None:
     name, read = READERS[reader]
-    path = tmp_path / name
-    path.write_bytes(CONTENTS[content])
-    path.chmod(0o600)
-    found = in_a_child(lambda: read(path))
-    if (reader, content) not in HARMLESS:
-        require_refused(found, path)
-    assert found[0] != 1, found
+    paths: dict[str, Path] = {}
+    for number, content in enumerate(content for content in CONTENTS if is_quick(reader, content) is not shared):
+        path = paths[content] = tmp_path / str(number) / name
+        path.parent.mkdir()
+        path.write_bytes(CONTENTS[content])
+        path.chmod(0o600)
+    found = in_children({content: partial(read, path) for content, path in paths.items()})
+    for content, path in paths.items():
+        if (reader, content) not in HARMLESS:
+            require_refused(content, found[content], path)
+        assert found[content][0] != 1, (content, found[content])
 
 
 def socket(path: Path) -> None:
@@ -174,16 +192,31 @@ PLANTS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, plant: str) -> None:
+def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     monkeypatch.setattr(file, "PIPE_S", 0.1)
     name, read = READERS[reader]
-    path = tmp_path / name
-    PLANTS[plant](path)
-    if reader == "state" and plant == "a link to itself":
-        pytest.skip("a state that is not there yet is made")
-    require_refused(in_a_child(lambda: read(path)), path)
+    paths: dict[str, Path] = {}
+    for number, (plant, made) in enumerate(PLANTS.items()):
+        if reader == "state" and plant == "a link to itself":
+            continue  # a state that is not there yet is made
+        paths[plant] = tmp_path / str(number) / name
+        paths[plant].parent.mkdir()
+        made(paths[plant])
+    found = in_children({plant: partial(read, path) for plant, path in paths.items()})
+    for plant, path in paths.items():
+        require_refused(plant, found[plant], path)
+
+
+def test_a_read_that_ends_its_process_is_found_and_the_others_are_read() -> None:
+    found = in_children({
+        "ends": partial(os._exit, 9),
+        "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "grows": lambda: bytearray(512 * MIB),
+        "reads": partial(read_password_file, Path("/nowhere")),
+    })  # fmt: skip
+    assert [found[name][0] for name in ("ends", "is killed", "reads")] == [9, -signal.SIGKILL, 2]
+    assert found["grows"][0] != 0
 
 
 def test_a_pipe_that_somebody_writes_to_is_read() -> None:
