@@ -234,6 +234,13 @@ class HostEntity(ManagedEntity):
         )
         self._touch_manager("pciPassthruSystem", "pciPassthruInfo")
 
+    def network_changed(self) -> None:
+        """Touch every property that shows its networking."""
+        self.touch("config")
+        self._touch_manager("networkSystem", "networkInfo", "networkConfig")
+        self._touch_manager("virtualNicManager", "info")
+        self._touch_manager("vmotionSystem", "netConfig")
+
     def runtime_changed(self) -> None:
         """Touch every property that shows whether it is up, in maintenance, or waits for a reboot."""
         self.touch("runtime", "summary", "config")

@@ -143,8 +143,22 @@ def tools_unavailable() -> Exception:
     )
 
 
-def no_such_log(key: str) -> Exception:
-    return _fault(vim.fault.CannotAccessFile, f"There is no log {key}.", file=key)
+def not_found(text: str) -> Exception:
+    return _fault(vim.fault.NotFound, text)
+
+
+def already_exists(name: str) -> Exception:
+    return _fault(
+        vim.fault.AlreadyExists, f"The specified key, name, or identifier '{name}' already exists.", name=name
+    )
+
+
+def resource_in_use(name: str, text: str) -> Exception:
+    return _fault(vim.fault.ResourceInUse, text, type=vim.Network, name=name)
+
+
+def host_config(text: str) -> Exception:
+    return _fault(vim.fault.HostConfigFault, text)
 
 
 def not_supported(text: str = "The operation is not supported on the object.") -> Exception:

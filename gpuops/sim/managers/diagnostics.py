@@ -1,4 +1,4 @@
-"""DiagnosticManager: which logs a vCenter and its hosts have, and that nothing was written to them."""
+"""DiagnosticManager: which logs a vCenter and its hosts have; what is in them is not simulated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, method
-from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -47,12 +46,3 @@ class DiagnosticManager(ManagedObject):
             )
             for key, file in self._logs(host).items()
         ]
-
-    @method
-    def BrowseDiagnosticLog(
-        self, call: Call, key: str, host: Any = None, start: int | None = None, lines: int | None = None
-    ) -> Any:
-        """An empty log. Declared faults: CannotAccessFile for a key that names none."""
-        if key not in self._logs(host):
-            raise faults.no_such_log(key)
-        return vim.DiagnosticManager.LogHeader(lineStart=1, lineEnd=0, lineText=[])

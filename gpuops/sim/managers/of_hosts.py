@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import licences
+from gpuops.sim.managers.host_network import HostNetworkSystem, HostVirtualNicManager
 from gpuops.sim.managers.plain import Answer, plain_kind
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
 from gpuops.sim.objects.host_managers import (
@@ -22,7 +23,6 @@ from gpuops.sim.objects.host_managers import (
     HostPciPassthruSystem,
 )
 from gpuops.sim.objects.host_system import HostSystem
-from gpuops.sim.render import host_network
 from gpuops.sim.render.host_config import managers
 from gpuops.sim.services.option_manager import OptionManager
 
@@ -35,6 +35,8 @@ KINDS: Final[Mapping[str, type[HostManager]]] = {
     "assignableHardwareManager": HostAssignableHardwareManager,
     "kernelModuleSystem": HostKernelModuleSystem,
     "imageConfigManager": HostImageConfigManager,
+    "networkSystem": HostNetworkSystem,
+    "virtualNicManager": HostVirtualNicManager,
     "methodExecuter": ManagedMethodExecuter,
     "typeManager": DynamicTypeManager,
 }
@@ -50,27 +52,18 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostDatastoreSystem": {"datastore": "datastore", "capabilities": "config.datastoreCapabilities"},
     "HostDateTimeSystem": {"dateTimeInfo": "config.dateTimeInfo"},
     "HostFirewallSystem": {"firewallInfo": "config.firewall"},
-    "HostNetworkSystem": {
-        "capabilities": "config.capabilities",
-        "networkInfo": "config.network",
-        "offloadCapabilities": "config.offloadCapabilities",
-        "dnsConfig": "config.network.dnsConfig",
-        "ipRouteConfig": "config.network.ipRouteConfig",
-    },
     "HostPowerSystem": {"capability": "config.powerSystemCapability", "info": "config.powerSystemInfo"},
     "HostServiceSystem": {"serviceInfo": "config.service"},
     "HostStorageSystem": {
         "storageDeviceInfo": "config.storageDevice",
         "fileSystemVolumeInfo": "config.fileSystemVolume",
     },
-    "HostVirtualNicManager": {"info": "config.virtualNicManagerInfo"},
     "HostVMotionSystem": {"netConfig": "config.vmotion.netConfig"},
     "HostVsanSystem": {"config": "config.vsanHostConfig"},
 }
 """Type -> property -> the property of its host that says the same (vSphere API, HostConfigInfo)."""
 PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
     "LicenseManager": licences.SHOWN,
-    "HostNetworkSystem": {"networkConfig": lambda manager: host_network.config(manager.host.state)},
 }
 METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
     "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda _: []},

@@ -64,6 +64,7 @@ def _add_cluster(
 
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
     world = site.world
+    networks = [network for network in site.networks if world.find(network.moid) is network]
     state = HostState(
         name=name,
         uuid=new_uuid(world),
@@ -76,8 +77,8 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
         datastores=tuple(store.moid for store in site.datastores),
-        networks=tuple(network.moid for network in site.networks),
-        network=installed(site.declared.networks),
+        networks=tuple(network.moid for network in networks),
+        network=installed(tuple(network.name for network in networks)),
     )
     return enter_host(world, new_moid(world, "host"), state)
 

@@ -20,7 +20,7 @@ from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.sim.inventory.registration import enter, leave
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
-from gpuops.sim.scenario import saved_inventory
+from gpuops.sim.scenario import saved_inventory, saved_network
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
@@ -60,6 +60,7 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "vms": _changed(_vms(world), _vms(untouched)),
         "removed": saved_inventory.removed(world, untouched),
         "hosts": _changed(_hosts(world), _hosts(untouched)),
+        "networks": saved_network.save(world, untouched),
         "clusters": _changed(_clusters(world), _clusters(untouched)),
         "datastores": _changed(_space(world), _space(untouched)),
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
@@ -83,6 +84,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     _restore_inventory(world, saved)
     for moid, values in saved["hosts"].items():
         _restore_host(world.get(moid), values)
+    saved_network.restore(world, saved["networks"])
     for moid, values in saved["clusters"].items():
         world.get(moid).drs = _drs_adapter().validate_python(values)
     for moid, free_mib in saved["datastores"].items():

@@ -42,7 +42,7 @@ class Selection:
             self._collect(object_spec.selectSet)
         for wanted in spec.propSet:
             name = VmomiSupport.GetWsdlName(wanted.type)
-            for path in wanted.pathSet:
+            for path in () if wanted.all else wanted.pathSet:  # ignored beside `all` (vSphere API, PropertySpec)
                 resolve(name, path, version)
 
     def paths_of(self, wsdl_name: str) -> tuple[str, ...] | None:
