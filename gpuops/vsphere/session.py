@@ -53,10 +53,12 @@ class Session:
             connection = network.open_connection(target, network.tls_context(target))
             try:
                 self.api_version = negotiate(connection, target.address)
-            finally:
+            except BaseException:
                 connection.close()
+                raise
         except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             raise network.connection_error(target, error) from error
+        self._spare.append((Wire(target, self.api_version, connection=connection), clock.passed_s()))
         with self.wire() as wire:
             self.service, self.about = self._introduce(wire)
             self._login(wire)

@@ -45,11 +45,17 @@ class WireFault(Exception):
 class Wire:
     """One connection to a target. `cookie` is sent, and replaced by the one a reply sets."""
 
-    def __init__(self, target: Target, api_version: str, cookie: str = "") -> None:
+    def __init__(
+        self,
+        target: Target,
+        api_version: str,
+        cookie: str = "",
+        connection: http.client.HTTPConnection | None = None,
+    ) -> None:
         self.target = target
         self.cookie = cookie
         self._api_version = api_version
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection = connection
 
     def close(self) -> None:
         if self._connection is not None:
