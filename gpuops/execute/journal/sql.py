@@ -5,15 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import RETURN_HINT, Database, heads_table, records_table
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum, text_of
 from gpuops.execute.journal.store import Overtaken
+
+_OF_VCENTER: Final = bindparam("of_vcenter")
+_HEAD: Final = select(heads_table).where(heads_table.c.vcenter == _OF_VCENTER)
+_FIRST: Final = select(func.min(records_table.c.seq)).where(records_table.c.vcenter == _OF_VCENTER)
+_CHECKSUM: Final = select(records_table.c.checksum).where(
+    records_table.c.vcenter == _OF_VCENTER, records_table.c.seq == bindparam("at_seq")
+)
+_ROWS: Final = (
+    select(records_table)
+    .where(records_table.c.vcenter == _OF_VCENTER, records_table.c.seq > bindparam("after_seq"))
+    .order_by(records_table.c.seq)
+)
+_ADVANCE: Final = update(heads_table).where(
+    heads_table.c.vcenter == _OF_VCENTER,
+    heads_table.c.seq == bindparam("was_seq"),
+    heads_table.c.checksum == bindparam("was_checksum"),
+)
+"""Statements are built once: each step of a night appends three records."""
 
 
 class SqlStore:
@@ -65,10 +83,7 @@ class SqlStore:
         begin = after if after is not None else max(checkpoint - 1, 0)
         if begin == 0:
             return 0, GENESIS
-        table = records_table
-        found = connection.scalar(
-            select(table.c.checksum).where(table.c.vcenter == self._vcenter, table.c.seq == begin)
-        )
+        found = connection.scalar(_CHECKSUM, {"of_vcenter": self._vcenter, "at_seq": begin})
         if found is None:
             raise Broken(begin, "it is missing")
         return begin, found
@@ -139,10 +154,10 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 
     Raises Broken where there are records and no head.
     """
-    found = connection.execute(select(heads_table).where(heads_table.c.vcenter == vcenter)).one_or_none()
+    found = connection.execute(_HEAD, {"of_vcenter": vcenter}).one_or_none()
     if found is not None:
         return found
-    first = connection.scalar(select(func.min(records_table.c.seq)).where(records_table.c.vcenter == vcenter))
+    first = connection.scalar(_FIRST, {"of_vcenter": vcenter})
     if first is not None:
         raise Broken(first, "it is there, and gpuops wrote none")
     return _NoHead()
@@ -150,9 +165,8 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 
 def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[Any]]:
     """What is kept of this vCenter behind that place, in order, a thousand rows at a time."""
-    table = records_table
-    query = select(table).where(table.c.vcenter == vcenter, table.c.seq > after).order_by(table.c.seq)
-    yield from connection.execute(query, execution_options={"yield_per": 1000})
+    known = {"of_vcenter": vcenter, "after_seq": after}
+    yield from connection.execute(_ROWS, known, execution_options={"yield_per": 1000})
 
 
 def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -182,10 +196,9 @@ def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[lis
 def _advance(connection: Connection, vcenter: str, was: tuple[int, str], head: dict[str, Any]) -> None:
     """Moves the head on, if it is still where it was. Raises Overtaken."""
     seq, previous = was
-    table = heads_table
     if seq == 0:
-        connection.execute(insert(table).values({"vcenter": vcenter, "checkpoint": 0, **head}))
+        connection.execute(insert(heads_table).values({"vcenter": vcenter, "checkpoint": 0, **head}))
         return
-    mine = (table.c.vcenter == vcenter, table.c.seq == seq, table.c.checksum == previous)
-    if connection.execute(update(table).where(*mine).values(head)).rowcount != 1:
+    mine = {"of_vcenter": vcenter, "was_seq": seq, "was_checksum": previous}
+    if connection.execute(_ADVANCE, {**mine, **head}).rowcount != 1:
         raise Overtaken
