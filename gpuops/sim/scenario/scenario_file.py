@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -239,8 +240,9 @@ def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
     return scenario, _parameters(scenario, name, settings)
 
 
+@cache
 def _bundled(name: str) -> object:
-    """The content of a scenario that gpuops brings."""
+    """The content of a scenario that gpuops brings; read once, for nobody changes it."""
     if name not in names():
         raise PolicyError(f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file")
     text = resources.files("gpuops.sim").joinpath("scenarios", f"{name}.yaml").read_text(encoding="utf-8")
