@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuops.errors import StateDamaged
@@ -15,7 +15,7 @@ from gpuops.execute.journal.database import RETURN_HINT, Database, heads_table, 
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum, text_of
 from gpuops.execute.journal.store import Overtaken
 
-_OF_VCENTER: Final = bindparam("of_vcenter")
+_OF_VCENTER: Final[BindParameter[str]] = bindparam("of_vcenter")
 _HEAD: Final = select(heads_table).where(heads_table.c.vcenter == _OF_VCENTER)
 _FIRST: Final = select(func.min(records_table.c.seq)).where(records_table.c.vcenter == _OF_VCENTER)
 _CHECKSUM: Final = select(records_table.c.checksum).where(
