@@ -34,13 +34,7 @@ class FiledNightly(Nightly):
         self._folder = folder
         self.file = open_store(folder, "", _VCENTER)
         kept: Any = self._store
-        keep = kept.append
-
-        def append(records: Sequence[Record]) -> None:
-            keep(records)
-            self.file.append(records)
-
-        kept.append = append
+        kept.copy = lambda records: self.file.append(records)
         kept.read = self._read
 
     def _read(self, after: int | None) -> Sequence[Record]:

@@ -113,6 +113,8 @@ class NightStore(MemoryStore):
         self._full = full
         self.lengths: list[int] = []
         """Of the ledger, when each record was durable."""
+        self.copy: Callable[[Sequence[Record]], None] = lambda records: None
+        """Is given each record as it becomes durable."""
 
     def append(self, records: Sequence[Record]) -> None:
         with self._stages.within(RECORDS[records[0].kind]):
@@ -120,5 +122,6 @@ class NightStore(MemoryStore):
             if self._full():
                 raise StateDamaged("the journal cannot be written: no space left on device")
             super().append(records)
+            self.copy(records)
             self.lengths += [self._effects()] * len(records)
             self._boundary("after an append")

@@ -72,12 +72,17 @@ class Plan:
 
 
 def hunt(mutation: Mutation, plan: Plan) -> Found:
-    """Plays nights until one breaks something that the engine as it is does not, or the plan is at its end."""
+    """Plays nights until one breaks something that the engine as it is does not, or the plan is at its end.
+
+    The night is the shrunk one where the engine as it is holds that too: with fewer events it may be another night.
+    """
     broken = list(plan.broken)
     while True:
         found = _forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
-        if found["night"] is None or found["met"] in plan.first or not clean([found["met"]]):
+        if found["night"] is None or found["met"] in plan.first:
             return found
+        if not clean([found["met"]]):
+            return found if not clean([found["night"]]) else {**found, "night": found["met"]}
         broken.append(found["met"])
 
 
