@@ -70,7 +70,12 @@ def settings() -> dict[str, Any]:
         ),
         "powerSystemCapability": vim.host.PowerSystem.Capability(availablePolicy=policies),
         "powerSystemInfo": vim.host.PowerSystem.Info(currentPolicy=policies[BALANCED]),
-        "vsanHostConfig": vim.vsan.host.ConfigInfo(enabled=False),
+        "vsanHostConfig": vim.vsan.host.ConfigInfo(
+            enabled=False,
+            clusterInfo=vim.vsan.host.ConfigInfo.ClusterInfo(),
+            storageInfo=vim.vsan.host.ConfigInfo.StorageInfo(autoClaimStorage=False),
+            networkInfo=vim.vsan.host.ConfigInfo.NetworkInfo(),
+        ),
         "datastoreCapabilities": filled(
             vim.host.DatastoreSystem.Capabilities, nfsMountCreationSupported=True, localDatastoreSupported=True
         ),

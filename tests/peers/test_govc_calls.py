@@ -1,0 +1,71 @@
+"""The whole verb list of govc that has sense for a vCenter, in the order of `govc_calls.tsv`, on the default clock.
+
+`outcome` of a row says how the call ends, `text` what it prints then: `prints` = with success; `rule` = refused, as
+vCenter refuses it; `not simulated` = refused with a text that says so; `not served` = it needs what is beside the
+public SDK and not there: VSLM, PBM, vSAN health, key providers, internal methods, further commands of esxcli;
+`client` = govc itself ends it, since what it looks for is not in this inventory, such as a distributed switch; `any` =
+done, or refused by one of these. No call may panic.
+"""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim.server import SimServer, start
+from tests.peers.processes import BINARIES, Endpoint, Govc
+
+pytestmark = pytest.mark.peer
+
+TABLE = Path(__file__).with_name("govc_calls.tsv")
+FAILURES = ("rule", "not simulated", "not served", "client")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimServer]:
+    with start("lab") as running:
+        yield running
+
+
+def test_every_call_ends_as_the_table_says(server: SimServer, govc: Callable[[Endpoint], Govc], tmp_path: Path) -> None:
+    assert server.ca_file is not None
+    ask = govc(Endpoint(server.url, server.username, server.password, Path(server.ca_file)))
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert len(rows) > 200
+    wrong = [problem for row in rows if (problem := _problem(row, ask, tmp_path))]
+    assert wrong == []
+    assert server.world.bugs == []
+
+
+def _problem(row: dict[str, str], ask: Govc, directory: Path) -> str:
+    """What is wrong with one call, or nothing."""
+    done = subprocess.run(
+        [BINARIES / "govc", *shlex.split(row["arguments"])],
+        env=ask.environment(),
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    failed = row["outcome"] in FAILURES
+    right = row["outcome"] == "any" or (bool(done.returncode) == failed and row["text"] in said)
+    sound = "panic:" not in said and "general system error" not in said
+    if right and sound and done.returncode in (0, 1):
+        return ""
+    return f"{row['arguments']}: exit {done.returncode}, not {row['outcome']} {row['text']!r}: {said.strip()[-300:]}"
+
+
+def test_the_table_explains_every_failure() -> None:
+    rows = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]]
+    assert {outcome for outcome, *_ in rows} <= {"prints", "any", *FAILURES}
+    assert [row for row in rows if row[0] in FAILURES and not row[1]] == []
+    assert [row for row in rows if row[0] == "not simulated" and "simulate" not in row[1]] == []
