@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuops.sim.core.managed_object import prop
-from gpuops.sim.inventory.entities import DatastoreEntity
+from gpuops.sim.inventory.entities import DatastoreEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.render import host_storage
 from gpuops.sim.render.required_fields import filled
@@ -103,4 +103,7 @@ class Network(ManagedEntity):
 
     @prop("vm")
     def _vms(self) -> Any:
-        return [vm for host in self._hosts() for vm in host.vms() if vm.state.template.network == self.name]
+        return [vm for host in self._hosts() for vm in host.vms() if self._serves(vm)]
+
+    def _serves(self, vm: VmEntity) -> bool:
+        return any(card.network == self.moid for card in vm.state.hardware.cards)

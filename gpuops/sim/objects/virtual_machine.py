@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import movement, power, question, reconfigure, snapshots
+from gpuops.sim.operations import movement, power, question, reconfigure, snapshot_revert, snapshots
 from gpuops.sim.render import vm_config, vm_runtime
 from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
 from gpuops.sim.render.vm_capability import capability
@@ -50,6 +50,15 @@ class VirtualMachineSnapshot(ManagedObject):
         self, call: Call, removeChildren: bool, consolidate: bool | None = None, spec: Any = None
     ) -> Any:
         return snapshots.remove_one(self.vm, call, self.moid, children=removeChildren)
+
+    @method
+    def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
+        quiet = bool(suppressPowerOn)
+        return snapshot_revert.revert_to(self.vm, call, call.method, self.moid, suppress_power_on=quiet)
+
+    @method
+    def RenameSnapshot(self, call: Call, name: str | None = None, description: str | None = None) -> None:
+        snapshots.rename(self.vm, call, self.moid, name, description)
 
 
 class VirtualMachine(VmEntity):
@@ -283,8 +292,7 @@ class VirtualMachine(VmEntity):
 
     @prop("network")
     def _networks(self) -> Any:
-        named = self.state.template.network
-        return [network for network in map(self.world.get, self.host().state.networks) if network.name == named]
+        return [self.world.get(moid) for moid in dict.fromkeys(card.network for card in self.state.hardware.cards)]
 
     @prop("snapshot")
     def _snapshot(self) -> Any:
@@ -374,6 +382,11 @@ class VirtualMachine(VmEntity):
         self, call: Call, name: str, memory: bool, quiesce: bool, description: str | None = None
     ) -> Any:
         return snapshots.create(self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot)
+
+    @method
+    def RevertToCurrentSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
+        current, quiet = self.state.current_snapshot, bool(suppressPowerOn)
+        return snapshot_revert.revert_to(self, call, call.method, current, suppress_power_on=quiet)
 
     @method
     def RemoveAllSnapshots_Task(self, call: Call, consolidate: bool | None = None, spec: Any = None) -> Any:

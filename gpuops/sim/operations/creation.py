@@ -90,7 +90,7 @@ def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEnt
         name=name,
         uuid=new_uuid(folder.world),
         instance_uuid=new_uuid(folder.world),
-        template=Template(guest, guest, 0, "", store.name, linux=False, tools=False),
+        template=Template(guest, guest, store.name, linux=False, tools=False),
         host=host.moid,
         pool=pool.moid,
         folder=folder.moid,

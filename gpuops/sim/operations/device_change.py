@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
+from gpuops.sim.operations.hardware_change import apply_hardware_changes, changes_hardware
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.state.vm_state import (
     Backing,
@@ -40,8 +41,11 @@ FIRST_GROUP_VERSION: Final = 20
 
 def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], groups: Any) -> None:
     """Change `state` (a copy) as the spec says. Raises the first fault, leaving the copy half done."""
-    offered = [change.device.key for change in changes if change.operation == "add"]
-    for index, change in enumerate(changes):
+    numbered = list(enumerate(changes))
+    apply_hardware_changes(vm, state, [each for each in numbered if changes_hardware(each[1].device)])
+    passed = [each for each in numbered if not changes_hardware(each[1].device)]
+    offered = [change.device.key for _, change in passed if change.operation == "add"]
+    for index, change in passed:
         _one(vm, state, index, change, offered)
     named = _new_groups(groups)
     if named or state.groups:
@@ -52,9 +56,7 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
 def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
     device = change.device
     if not isinstance(device, P):
-        raise faults.not_supported(
-            f"The simulated vCenter changes no {type(device).__name__}, only passthrough devices."
-        )
+        raise faults.not_supported(f"The simulated vCenter changes no {type(device).__name__}.")
     match change.operation:
         case "add":
             if offered.count(device.key) > 1:

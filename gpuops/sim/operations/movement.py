@@ -16,6 +16,7 @@ from pyVmomi import vim
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.operations import permissions
+from gpuops.sim.operations.hardware_change import of_a_clone
 from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.operations.initial_placement import refuse_against_rules, refuse_failover_host
 from gpuops.sim.operations.power import power_on
@@ -86,7 +87,7 @@ def _move(
     def takes_s() -> float:
         gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
         takes_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
-        return takes_s + (vm.state.template.disk_gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
+        return takes_s + (vm.state.hardware.gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
 
     def begin() -> None:
         nonlocal hot
@@ -201,7 +202,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
             power_on(made, call, None)
         return made
 
-    duration_s = max(COLD_MOVE_S, vm.state.template.disk_gib / DISK_GIB_PER_S)
+    duration_s = max(COLD_MOVE_S, vm.state.hardware.gib / DISK_GIB_PER_S)
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
 
 
@@ -210,6 +211,7 @@ def _copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | 
     now = vm.world.clock.now()
     state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
     state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
+    state.hardware = of_a_clone(vm)
     state.power, state.seats, state.held, state.is_template = Power.OFF, (), (), template
     state.boot_time = state.suspend_time = state.question = state.current_snapshot = None
     state.suspend_file_mib, state.snapshots, state.console_connections = 0, (), 0

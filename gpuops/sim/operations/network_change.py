@@ -164,7 +164,7 @@ def _found_adapter(host: HostEntity, device: str) -> KernelAdapter:
 
 def _refuse_used(host: HostEntity, group: str) -> None:
     users = [each.device for each in host.state.network.adapters if each.group == group]
-    users += [vm.name for vm in host.vms() if vm.state.template.network == group]
+    users += [vm.name for vm in host.vms() if any(card.network_name == group for card in vm.state.hardware.cards)]
     if users:
         raise faults.resource_in_use(group, f"The port group {group} is used by {users[0]}.")
 

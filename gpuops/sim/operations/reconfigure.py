@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations import permissions
 from gpuops.sim.operations.device_change import apply_device_changes
+from gpuops.sim.operations.hardware_change import changes_hardware
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.state.vm_state import Power, VmState, merged_options
 
@@ -89,6 +90,9 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
         allowed = allowed | {name for name, enabled in hot.items() if enabled}
         grows = (spec.numCPUs or state.cpus) >= state.cpus and (spec.memoryMB or state.memory_mib) >= state.memory_mib
         allowed = allowed if grows else WHILE_ON
+        # disks, network cards and drives are hot-plugged (VMware vSphere 8.0 docs, virtual hardware)
+        if all(changes_hardware(change.device) for change in spec.deviceChange):
+            allowed = allowed | {"deviceChange"}
     if any(name not in allowed for name in fields):
         raise faults.wrong_power_state(state.power, Power.OFF)
 

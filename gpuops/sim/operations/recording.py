@@ -44,6 +44,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "annotation": vm.annotation,
         "latency": vm.latency,
         "devices": [_device(device) for device in vm.devices],
+        "hardware": [str(part) for part in vm.hardware.parts()],
         "extra_config": dict(vm.extra_config),
         "gpus": [_seat(seat.pci_id, seat.type.name, seat.start) for seat in vm.seats],
         "direct_path": dict(vm.held),

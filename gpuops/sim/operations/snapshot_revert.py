@@ -6,9 +6,9 @@ What vCenter itself keeps of it, its name, folder and custom values, stays.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
@@ -19,12 +19,63 @@ if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import VmEntity
 
+REVERT_S: Final = 3.0
 TAKEN_AGO: Final = timedelta(days=7)
 """How old the snapshot is."""
 
 
+CONFIGURED: Final = (
+    "cpus",
+    "cores_per_socket",
+    "memory_mib",
+    "hardware_version",
+    "firmware",
+    "annotation",
+    "guest_id",
+    "cpu_reservation_mhz",
+    "memory_reservation_mib",
+    "memory_locked",
+    "cpu_hot_add",
+    "memory_hot_add",
+    "cores_per_numa_node",
+    "vnuma_on_hot_add",
+    "passthrough_hot_plug",
+    "latency",
+    "hardware",
+    "devices",
+    "groups",
+    "extra_config",
+)
+"""What of a VM is as it was in the snapshot."""
+
+
+def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppress_power_on: bool) -> Any:
+    """The task of RevertToSnapshot_Task and RevertToCurrentSnapshot_Task. Raises NotFound without a snapshot."""
+    taken = next((each for each in vm.state.snapshots if each.moid == moid), None)
+    if taken is None:
+        raise vim.fault.NotFound(msg="The virtual machine has no current snapshot.")
+
+    def finish() -> None:
+        then = vm.world.get(taken.moid).taken
+        if vm.state.power is not Power.OFF:
+            power.stop(vm, call, clean=False)
+        with recorded(vm, call):
+            for name in CONFIGURED:
+                setattr(vm.state, name, getattr(then, name))
+            vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
+            vm.state.current_snapshot = taken.moid
+            if taken.power is not Power.OFF:
+                power.restore_checkpoint(vm, taken.created_at)
+            if taken.power is Power.ON and not suppress_power_on:
+                _resumed(vm)
+        vm.configuration_changed()
+        vm.touch("snapshot", "layout", "layoutEx", "storage", "network")
+
+    return vm.world.tasks.start(call, method, vm, REVERT_S, begin=vm.refuse_while_asked, finish=finish)
+
+
 def revert(vm: VmEntity, call: Call, was: Power) -> None:
-    """RevertToSnapshot_Task, at its end, for a snapshot that was taken when the VM was off, suspended or running.
+    """Somebody else's revert, at its end, to a snapshot that was taken when the VM was off, suspended or running.
 
     A running VM is restored from its memory as a suspended one is, and stays suspended where no GPU is free for it
     (from memory). A VM with a task is not reverted.

@@ -1,4 +1,4 @@
-"""Takes, lists and removes snapshots of a VM. Reverting to one is an outside event (`snapshot_revert`)."""
+"""Takes, lists and removes snapshots of a VM. `snapshot_revert` reverts to one."""
 
 from __future__ import annotations
 
@@ -82,6 +82,21 @@ def remove_one(vm: VmEntity, call: Call, moid: str, *, children: bool) -> Any:
         _remove(vm, call, gone)
 
     return vm.world.tasks.start(call, "RemoveSnapshot_Task", vm, SNAPSHOT_S, finish=finish)
+
+
+def rename(vm: VmEntity, call: Call, moid: str, name: str | None, description: str | None) -> None:
+    """RenameSnapshot. Raises InvalidName for an empty one."""
+    if name == "":
+        raise faults.invalid_name(name)
+    vm.world.tasks.refuse_if_busy(vm)
+    given: dict[str, Any] = {
+        key: text for key, text in (("name", name), ("description", description)) if text is not None
+    }
+    with recorded(vm, call):
+        vm.state.snapshots = tuple(
+            replace(taken, **given) if taken.moid == moid else taken for taken in vm.state.snapshots
+        )
+    vm.touch("snapshot")
 
 
 def _remove(vm: VmEntity, call: Call, gone: set[str]) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from pyVmomi import vim
+from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.passthrough import NIC, PCI_CONTROLLER, passed_through
+from gpuops.sim.render.passthrough import PCI_CONTROLLER, passed_through
 from gpuops.sim.render.required_fields import filled
+from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, IDE_KEYS, CdromDrive, Disk, NetworkCard, StorageController
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState
 
 D = vim.vm.device
-SCSI_CONTROLLER = 1000
-IDE_CONTROLLER = 200
-DISK = 2000
 
 
 class Identity(NamedTuple):
@@ -23,6 +21,7 @@ class Identity(NamedTuple):
     home: str
     """The path of its files up to the suffix."""
     disk_uuid: str
+    """The uuids of its disks after what tells them apart."""
     mac: str
     """The last three octets of the addresses of its network cards."""
 
@@ -36,7 +35,7 @@ def identity(vm: VmState) -> Identity:
     tail = vm.uuid.replace("-", "")[-6:]
     return Identity(
         f"[{vm.template.datastore}] {vm.name}/{vm.name}",
-        f"6000C29{vm.uuid[7:]}",
+        vm.uuid[7:],
         f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
     )
 
@@ -53,14 +52,13 @@ def devices(vm: VmState, host: HostState | None, own: Identity | None = None) ->
 
 def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
     """All that the device list depends on besides the identity."""
-    return (vm.template, vm.datastore, vm.devices, vm.held, vm.power == "poweredOn", host.board_names)
+    return (vm.hardware, vm.datastore, vm.devices, vm.held, vm.power == "poweredOn", host.board_names)
 
 
 def _controllers(vm: VmState) -> list[Any]:
     described = vim.Description
     return [
-        filled(D.VirtualIDEController, key=IDE_CONTROLLER, deviceInfo=described(label="IDE 0", summary="IDE 0")),
-        filled(D.VirtualIDEController, key=201, busNumber=1, deviceInfo=described(label="IDE 1", summary="IDE 1")),
+        *(_ide_controller(vm, number) for number in range(len(IDE_KEYS))),
         filled(
             D.VirtualPS2Controller,
             key=300,
@@ -70,23 +68,19 @@ def _controllers(vm: VmState) -> list[Any]:
         filled(
             D.VirtualPCIController,
             key=PCI_CONTROLLER,
-            device=[500, 12000, SCSI_CONTROLLER, NIC, *(device.key for device in vm.devices)],
+            device=[
+                500,
+                12000,
+                *(controller.key for controller in vm.hardware.controllers),
+                *(card.key for card in vm.hardware.cards),
+                *(device.key for device in vm.devices),
+            ],
             deviceInfo=described(label="PCI controller 0", summary="PCI controller 0"),
         ),
         filled(
             D.VirtualSIOController, key=400, deviceInfo=described(label="SIO controller 0", summary="SIO controller 0")
         ),
-        filled(
-            D.ParaVirtualSCSIController,
-            key=SCSI_CONTROLLER,
-            controllerKey=PCI_CONTROLLER,
-            unitNumber=3,
-            device=[DISK],
-            hotAddRemove=True,
-            sharedBus="noSharing",
-            scsiCtlrUnitNumber=7,
-            deviceInfo=described(label="SCSI controller 0", summary="VMware paravirtual SCSI"),
-        ),
+        *(_storage_controller(vm, controller) for controller in vm.hardware.controllers),
     ]
 
 
@@ -133,54 +127,119 @@ def _peripherals(vm: VmState, own: Identity) -> list[Any]:
             filterEnable=True,
             deviceInfo=described(label="VMCI device", summary="Device on the virtual machine PCI bus"),
         ),
-        *([_disk(vm, own)] if vm.template.disk_gib else []),
-        *([_network_card(vm, own)] if vm.template.network else []),
+        *(_disk(vm, disk, number, own) for number, disk in enumerate(vm.hardware.disks, start=1)),
+        *(_drive(vm, drive, number) for number, drive in enumerate(vm.hardware.drives, start=1)),
+        *(_network_card(vm, card, number, own) for number, card in enumerate(vm.hardware.cards, start=1)),
     ]
 
 
-def _disk(vm: VmState, own: Identity) -> Any:
-    gib = vm.template.disk_gib
+SUMMARIES: Final = {
+    "ParaVirtualSCSIController": "VMware paravirtual SCSI",
+    "VirtualLsiLogicController": "LSI Logic",
+    "VirtualLsiLogicSASController": "LSI Logic SAS",
+    "VirtualBusLogicController": "BusLogic",
+    "VirtualAHCIController": "AHCI",
+    "VirtualNVMEController": "NVME Controller",
+}
+
+
+def _attached(vm: VmState, controller: int) -> list[int]:
+    """The keys of the disks and drives on a controller."""
+    return [part.key for part in vm.hardware.attached(controller)]
+
+
+def _ide_controller(vm: VmState, number: int) -> Any:
+    label, key = f"IDE {number}", IDE_KEYS[number]
+    described = vim.Description(label=label, summary=label)
+    return filled(D.VirtualIDEController, key=key, busNumber=number, device=_attached(vm, key), deviceInfo=described)
+
+
+def _storage_controller(vm: VmState, controller: StorageController) -> Any:
+    kind = VmomiSupport.GetWsdlType("urn:vim25", controller.kind)
+    scsi = issubclass(kind, D.VirtualSCSIController)
+    name = "SCSI" if scsi else "SATA" if issubclass(kind, D.VirtualSATAController) else "NVME"
+    own = {"hotAddRemove": True, "sharedBus": "noSharing", "scsiCtlrUnitNumber": 7} if scsi else {}
+    return filled(
+        kind,
+        key=controller.key,
+        controllerKey=PCI_CONTROLLER,
+        unitNumber={"SCSI": 3, "SATA": 24, "NVME": 30}[name] + controller.bus,
+        busNumber=controller.bus,
+        device=_attached(vm, controller.key),
+        deviceInfo=vim.Description(
+            label=f"{name} controller {controller.bus}", summary=SUMMARIES.get(controller.kind, f"{name} controller")
+        ),
+        **own,
+    )
+
+
+def disk_file(disk: Disk, home: str) -> str:
+    """The path of a disk's file; `home` is the path of the VM's files up to the suffix."""
+    number = disk.key - FIRST_DISK
+    return disk.file or (f"{home}_{number}.vmdk" if number else f"{home}.vmdk")
+
+
+def _disk(vm: VmState, disk: Disk, number: int, own: Identity) -> Any:
     backing = D.VirtualDisk.FlatVer2BackingInfo(
-        fileName=f"{own.home}.vmdk",
+        fileName=disk_file(disk, own.home),
         datastore=vim.Datastore(vm.datastore, None),
-        diskMode="persistent",
+        diskMode=disk.mode,
         split=False,
         writeThrough=False,
-        thinProvisioned=True,
-        uuid=own.disk_uuid,
+        thinProvisioned=disk.thin,
+        uuid=f"6000C{0x28 + number:02x}{own.disk_uuid}",
     )
     return filled(
         D.VirtualDisk,
-        key=DISK,
-        controllerKey=SCSI_CONTROLLER,
-        unitNumber=0,
+        key=disk.key,
+        controllerKey=disk.controller,
+        unitNumber=disk.unit,
         backing=backing,
-        capacityInKB=gib << 20,
-        capacityInBytes=gib << 30,
+        capacityInKB=disk.kib,
+        capacityInBytes=disk.kib << 10,
         shares=vim.SharesInfo(shares=1000, level="normal"),
-        deviceInfo=vim.Description(label="Hard disk 1", summary=f"{gib << 20:,} KB"),
+        deviceInfo=vim.Description(label=f"Hard disk {number}", summary=f"{disk.kib:,} KB"),
     )
 
 
-def _network_card(vm: VmState, own: Identity) -> Any:
+def _drive(vm: VmState, drive: CdromDrive, number: int) -> Any:
+    backing: Any = D.VirtualCdrom.RemotePassthroughBackingInfo(deviceName="", useAutoDetect=False, exclusive=False)
+    if drive.iso:
+        backing = D.VirtualCdrom.IsoBackingInfo(fileName=drive.iso, datastore=vim.Datastore(vm.datastore, None))
     return filled(
-        D.VirtualVmxnet3,
-        key=NIC,
+        D.VirtualCdrom,
+        key=drive.key,
+        controllerKey=drive.controller,
+        unitNumber=drive.unit,
+        backing=backing,
+        connectable=_connectable(vm, starts=drive.starts_connected),
+        deviceInfo=vim.Description(
+            label=f"CD/DVD drive {number}", summary=f"ISO {drive.iso}" if drive.iso else "Remote device"
+        ),
+    )
+
+
+def _connectable(vm: VmState, *, starts: bool) -> Any:
+    return D.VirtualDevice.ConnectInfo(
+        startConnected=starts,
+        allowGuestControl=True,
+        connected=starts and vm.power == "poweredOn",
+        status="untried",
+    )
+
+
+def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) -> Any:
+    return filled(
+        VmomiSupport.GetWsdlType("urn:vim25", card.kind),
+        key=card.key,
         controllerKey=PCI_CONTROLLER,
-        unitNumber=7,
+        unitNumber=7 + card.key - FIRST_CARD,
         addressType="assigned",
-        macAddress=f"00:50:56:{own.mac}",
+        macAddress=card.mac or f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
         backing=D.VirtualEthernetCard.NetworkBackingInfo(
-            deviceName=vm.template.network,
-            useAutoDetect=False,
-            network=vim.Network(vm.template.network_ref, None),
+            deviceName=card.network_name, useAutoDetect=False, network=vim.Network(card.network, None)
         ),
-        connectable=D.VirtualDevice.ConnectInfo(
-            startConnected=True,
-            allowGuestControl=True,
-            connected=vm.power == "poweredOn",
-            status="untried",
-        ),
-        deviceInfo=vim.Description(label="Network adapter 1", summary=vm.template.network),
+        connectable=_connectable(vm, starts=card.starts_connected),
+        deviceInfo=vim.Description(label=f"Network adapter {number}", summary=card.network_name),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.sim.render.devices import disk_file
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import version
 from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
@@ -100,9 +101,9 @@ def config_summary(vm: VmState) -> Any:
         cpuReservation=vm.cpu_reservation_mhz,
         memoryReservation=vm.reserved_mib,
         numCpu=vm.cpus,
-        numEthernetCards=int(bool(vm.template.network))
+        numEthernetCards=len(vm.hardware.cards)
         + sum(isinstance(device.backing, SriovBacking) for device in vm.devices),
-        numVirtualDisks=int(bool(vm.template.disk_gib)),
+        numVirtualDisks=len(vm.hardware.disks),
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,
         guestId=vm.guest_id or vm.template.guest_id,
@@ -164,11 +165,11 @@ def address(vm: VmState) -> str:
 
 
 def storage_summary(vm: VmState) -> Any:
-    committed = (vm.template.disk_gib << 29) + (vm.suspend_file_mib << 20)
+    committed = (vm.hardware.gib << 29) + (vm.suspend_file_mib << 20)
     return filled(
         vim.vm.Summary.StorageSummary,
         committed=committed,
-        uncommitted=vm.template.disk_gib << 29,
+        uncommitted=vm.hardware.gib << 29,
         unshared=committed,
         timestamp=vm.changed_at or vm.created_at,
     )
@@ -191,7 +192,9 @@ def layout(vm: VmState) -> Any:
     return vim.vm.FileLayout(
         configFile=[f"{vm.name}.nvram"],
         logFile=["vmware.log"],
-        disk=[vim.vm.FileLayout.DiskLayout(key=2000, diskFile=[f"{home}.vmdk"])] if vm.template.disk_gib else [],
+        disk=[
+            vim.vm.FileLayout.DiskLayout(key=disk.key, diskFile=[disk_file(disk, home)]) for disk in vm.hardware.disks
+        ],
     )
 
 
@@ -202,10 +205,11 @@ def layout_ex(vm: VmState) -> Any:
         ("config", f"{home}.vmx", 4096),
         ("nvram", f"{home}.nvram", 270840),
     ]
-    if vm.template.disk_gib:
+    for disk in vm.hardware.disks:
+        file = disk_file(disk, home)
         listed += [
-            ("diskDescriptor", f"{home}.vmdk", 512),
-            ("diskExtent", f"{home}-flat.vmdk", vm.template.disk_gib << 29),
+            ("diskDescriptor", file, 512),
+            ("diskExtent", f"{file.removesuffix('.vmdk')}-flat.vmdk", disk.kib << 9),
         ]
     if vm.suspend_file_mib:
         listed += [

@@ -21,6 +21,7 @@ from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.render.pci import nic_addresses
 from gpuops.sim.scenario.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.state.board import board
+from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, Disk, Hardware, NetworkCard, StorageController
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
     FIRST_SRIOV_KEY,
@@ -40,7 +41,6 @@ from gpuops.sim.state.vm_state import (
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import FolderEntity, VmEntity
-    from gpuops.sim.objects.datastore import Network
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.site import ScenarioSite
 
@@ -69,7 +69,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         name=declared.name.format(declared.first + index),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
-        template=_template(site.declared.guests[declared.guest], declared.disk_gib, site.networks[0], store.name),
+        template=_template(site.declared.guests[declared.guest], store.name),
         host=host.moid,
         pool=None if declared.template else host.compute_resource().pool.moid,
         folder=_folder(site, declared.folder).moid,
@@ -83,6 +83,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         annotation=declared.annotation,
         memory_reservation_mib=(declared.memory_gib << 10) if reserved else 0,
         memory_locked=reserved,
+        hardware=_hardware(declared.disk_gib, site.networks[0].moid, site.networks[0].name),
         devices=devices,
         groups=groups,
         extra_config=_options(tuple(sorted(declared.extra_config.items()))),
@@ -101,22 +102,27 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
 
 
 @cache
-def _template(guest: GuestDeclared, disk_gib: int, network: Network, store: str) -> Template:
+def _template(guest: GuestDeclared, store: str) -> Template:
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(GuestProgram(each.path, each.takes_s, each.exit_code) for each in guest.programs)
     return Template(
         guest.id,
         guest.name,
-        disk_gib,
-        network.name,
         store,
         guest.linux,
         guest.tools,
         guest.boot_s,
         login,
         programs,
-        network.moid,
     )
+
+
+@cache
+def _hardware(disk_gib: int, network: str, network_name: str) -> Hardware:
+    """A disk and a network card: the same for all VMs that are declared so."""
+    scsi = StorageController(1000, "ParaVirtualSCSIController", 0)
+    disks = (Disk(FIRST_DISK, scsi.key, 0, disk_gib << 20),) if disk_gib else ()
+    return Hardware((scsi,), disks, (NetworkCard(FIRST_CARD, "VirtualVmxnet3", network, network_name),))
 
 
 @cache

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.sim.state.gpu_admission import RunningVgpu
+from gpuops.sim.state.hardware import NO_HARDWARE, Hardware
 
 FIRST_PCI_KEY: Final = 13000
 """Keys of passthrough devices start here (govmomi's device tests)."""
@@ -105,8 +106,6 @@ class Template:
 
     guest_id: str
     guest_name: str
-    disk_gib: int
-    network: str
     datastore: str
     linux: bool
     tools: bool = True
@@ -115,8 +114,6 @@ class Template:
     login: GuestAccount | None = None
     """Whom guest operations let in; None = the guest takes part in none."""
     programs: tuple[GuestProgram, ...] = ()
-    network_ref: str = ""
-    """The managed object id of its network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +171,7 @@ class VmState:
     vnuma_on_hot_add: bool = False
     passthrough_hot_plug: bool = False
     latency: str = "normal"
+    hardware: Hardware = NO_HARDWARE
     devices: tuple[PciDevice, ...] = ()
     groups: tuple[tuple[int, str], ...] = ()
     """(group instance key, vendor device group name)."""
