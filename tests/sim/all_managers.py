@@ -1,9 +1,10 @@
-"""All managers of a world, which makes them only when they are asked for."""
+"""All managers and alarms of a world, which makes them only when they are asked for."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from gpuops.sim.managers.alarms import ALARMS
 from gpuops.sim.render.host_config import managers
 from gpuops.sim.services.service_instance import MANAGERS
 from gpuops.sim.world import World
@@ -16,11 +17,13 @@ BELOW: Final = (
 
 
 def ask_for_all(world: World) -> World:
-    """The world, with every manager of its vCenter and of its hosts made."""
+    """The world, with every manager and alarm of its vCenter and every manager of its hosts made."""
     for _, moid in MANAGERS.values():
         manager = world.get(moid)
         for path in BELOW:
             manager.linked(path)
+    for moid in ALARMS:
+        world.get(moid)
     for host in world.by_type("HostSystem"):
         for _, prefix in managers().values():
             host.manager(prefix)

@@ -81,13 +81,17 @@ def test_logs_are_described(si: Any, host: Any) -> None:
 def test_empty_lists_are_answered(si: Any) -> None:
     content = si.content
     assert content.scheduledTaskManager.RetrieveEntityScheduledTask(None) == []
-    assert content.alarmManager.GetAlarm(content.rootFolder) == []
     assert content.extensionManager.FindExtension("com.example") is None
     assert content.customizationSpecManager.info == []
     names = [
         each.principal for each in content.userDirectory.RetrieveUserGroups(None, "", None, None, False, True, True)
     ]
     assert names == ["administrator@vsphere.local"]
+
+
+def test_each_alarm_of_the_list_can_be_read(si: Any) -> None:
+    names = [alarm.info.name for alarm in si.content.alarmManager.GetAlarm(si.content.rootFolder)]
+    assert names == ["Host connection and power state"]
 
 
 def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None:

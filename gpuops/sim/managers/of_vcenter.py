@@ -10,6 +10,7 @@ from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import descriptions
+from gpuops.sim.managers.alarms import ALARMS, alarm_info, all_alarms
 from gpuops.sim.managers.diagnostics import DiagnosticManager
 from gpuops.sim.managers.licences import LICENCES, LicenseAssignmentManager, LicenseManager
 from gpuops.sim.managers.plain import Answer, plain_kind
@@ -29,12 +30,13 @@ def _users(manager: Any) -> Any:
 
 
 PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
+    "Alarm": {"info": alarm_info},
     "AlarmManager": {"description": lambda _: descriptions.alarms()},
     "ScheduledTaskManager": {"description": lambda _: descriptions.scheduled_tasks()},
     "UserDirectory": {"domainList": lambda _: ["VSPHERE.LOCAL"]},
 }
 METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
-    "AlarmManager": {"GetAlarm": _nothing, "GetAlarmState": _nothing, "AreAlarmActionsEnabled": lambda _: True},
+    "AlarmManager": {"GetAlarm": all_alarms, "GetAlarmState": _nothing, "AreAlarmActionsEnabled": lambda _: True},
     "ClusterProfileManager": {"FindAssociatedProfile": _nothing},
     "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing, "ListKmsClusters": _nothing},
     "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda _: False},
@@ -59,7 +61,7 @@ KINDS: Final[Mapping[str, type[ManagedObject]]] = {
 
 def offer(world: World) -> None:
     """Let every manager of ServiceContent that the world lacks, and those below them, be made when it is asked for."""
-    types = {moid: wsdl_name for wsdl_name, moid in MANAGERS.values()} | GUEST_PARTS | LICENCES
+    types = {moid: wsdl_name for wsdl_name, moid in MANAGERS.values()} | GUEST_PARTS | LICENCES | ALARMS
     for moid, wsdl_name in types.items():
         if world.find(moid) is None:
             world.registry.make_on_demand(moid, partial(_make, world, wsdl_name))
