@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,14 +50,14 @@ def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
     [
         "attach --vm ml-07 --profile a100-3-20c --dry-run",
         "attach --vm ml-07 --profile a100-3-20c",
-        f"rotate night --policy {LAB_POLICY} --yes",
+        f"rotate night --policy {shlex.quote(LAB_POLICY)} --yes",
         "scheduler set --policy equal-share --host esx-01.lab",
         "scheduler set --policy equal-share --host esx-01.lab --reboot rolling --yes",
     ],
 )
 def test_nothing_of_it_is_changed(old: Old, command: str) -> None:
     lab = old("6.5")
-    refused = lab.run(*command.split())
+    refused = lab.run(*shlex.split(command))
     assert refused.exit_code == 3, refused.output
     assert REFUSED.format("6.5") in refused.output.replace("\n", " ")
     assert lab.effects == []
