@@ -103,6 +103,13 @@ def test_a_return_at_once_brings_everybody_back(lost: bool) -> None:
     assert points > taken > 5
 
 
+def test_a_lease_that_is_written_after_its_run_was_killed_is_known_to_be_dead() -> None:
+    """vCenter queues the lease of the return behind it, and refuses that as made for an older configuration."""
+    night = CutShort(240, 2, lost=True)
+    night.play()
+    assert night.wrong() == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])

@@ -208,10 +208,11 @@ def take(
     if any(policy.needs_tags for policy in policies) and not returning:
         seen = site.vcenter.with_tags(seen)
     vm, nonce, nonces = LockVm(site.vcenter, name, seen), secrets.token_hex(8), nonces.on(name)
+    # All of them until the lease is ours: what a killed run has sent last may take effect between two tries.
+    dead = nonces.read() | {nonce}
     for number in range(TRIES + 1):
         began = site.passed_s()
         there = vm.look()
-        dead = nonces.read() | {nonce}
         holder = rules.holder_of(there, vm.seen.taken_at, dead)
         if holder is not None:
             raise Locked(rules.lease_holder_text(holder), hint=WAIT)
@@ -221,9 +222,10 @@ def take(
         wrong = rules.reverted(name, there, highest)
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
-        nonces.keep({nonce, *({there.nonce} if there is not None and there.nonce in dead else ())})
+        nonces.keep(dead)
         wanted = rules.next_lease(there, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(wanted):
+            nonces.keep({nonce})
             marker = policies[0].marker if policies else ""
             held = HeldLease(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
             held.reverted = wrong or ""
