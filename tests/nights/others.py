@@ -7,13 +7,17 @@ stopped by it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, is_ours, machine_of
 from tests.nights.night import Played
+
+QUEUED: Final = timedelta(seconds=45)
+"""So long a step may stand in vCenter's queue before it is taken back."""
 
 
 def others_are_left(night: Played) -> Iterator[str]:
@@ -23,9 +27,12 @@ def others_are_left(night: Played) -> Iterator[str]:
     started: set[str] = set()
     marked: dict[str, int] = {}
     """By the machine that did it."""
+    anew: dict[str, datetime] = {}
+    """When somebody else started it: what was sent shortly before may have stood in vCenter's queue behind that."""
     for entry in night.world.ledger:
         if entry.method == START and not is_ours(entry) and entry.before.get("power") == Power.OFF:
             started.discard(entry.moid)
+            anew[entry.moid] = entry.at
         if not is_ours(entry) or night.is_lock_vm(entry.moid) or entry.method not in (START, OFF, SHUT_DOWN, MARK):
             continue
         machine = machine_of(night, entry)
@@ -35,6 +42,11 @@ def others_are_left(night: Played) -> Iterator[str]:
             marked.pop(entry.moid, None)
         elif entry.method == START:
             started.add(entry.moid)
+        elif (
+            entry.moid in anew
+            and timedelta() < anew[entry.moid] - night.asked.get(entry.operation_id, entry.at) < QUEUED
+        ):
+            continue
         elif entry.moid not in started and marked.get(entry.moid, machine) == machine:
             yield f"I18: {entry.name} was stopped, and no night had started it"
         else:
