@@ -320,11 +320,13 @@ def stopped_elsewhere_without_its_marker(night: Played) -> Played:
 
 
 def started_by_somebody_before_it_is_stopped(night: Played) -> Played:
-    """An ML VM of the night powers itself off, and its user starts it."""
+    """An ML VM of the night powers itself off, and its user starts it, minutes before it is stopped."""
     ledger = list(night.world.ledger)
     [stop, *_] = [entry for entry in effects(night, OFF, SHUT_DOWN) if not is_desktop(night, entry.moid)]
     at = ledger.index(stop)
-    theirs = replace(stop, method=START, operation_id="", before={"power": "poweredOff"}, after={"power": "poweredOn"})
+    off, on = {"power": "poweredOff"}, {"power": "poweredOn"}
+    minutes_before = stop.at - timedelta(minutes=5)
+    theirs = replace(stop, method=START, operation_id="", at=minutes_before, before=off, after=on)
     return with_ledger(night, [*ledger[:at], theirs, *ledger[at:]])
 
 
