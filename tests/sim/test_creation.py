@@ -36,7 +36,9 @@ def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
     ("asked", "fault"),
     [
         (spec("ml"), vim.fault.DuplicateName),
-        (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vmodl.fault.InvalidArgument),
+        (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vim.fault.InvalidDatastorePath),
+        (spec(files=vim.vm.FileInfo(vmPathName="lab-ds-1")), vim.fault.InvalidDatastorePath),
+        (spec(files=None), vmodl.fault.InvalidArgument),
         (spec(bootOptions=vim.vm.BootOptions(bootDelay=1)), vmodl.fault.NotSupported),
     ],
 )

@@ -101,6 +101,8 @@ def test_template_has_no_pool_and_gets_one_back(lab: Lab) -> None:
     lab.vm("ml-08").MarkAsTemplate()
     assert lab.vm("ml-08").resourcePool is None
     assert lab.vm("ml-08") not in pool.vm
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.vm("ml-08").MarkAsTemplate()
     lab.vm("ml-08").MarkAsVirtualMachine(pool=pool, host=None)
     assert lab.vm("ml-08").resourcePool == pool
 

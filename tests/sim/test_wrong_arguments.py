@@ -87,10 +87,9 @@ def test_slashes_and_percent_signs_of_a_name_are_escaped() -> None:
 
 def test_a_clone_and_a_moved_vm_go_into_folders_of_vms(lab: Lab) -> None:
     hosts = lab.datacenter().hostFolder
-    with pytest.raises(vim.fault.InvalidFolder) as refused:
+    with pytest.raises(vmodl.fault.NotSupported):
         clone(lab, "copy", hosts)
-    assert refused.value.target == hosts
-    with pytest.raises(vim.fault.InvalidFolder):
+    with pytest.raises(vmodl.fault.NotSupported):
         lab.run(lab.vm("ml-07").RelocateVM_Task(vim.vm.RelocateSpec(folder=hosts)))
 
 

@@ -121,6 +121,11 @@ def duplicate_name(name: str, twin: Any) -> Exception:
     return _fault(vim.fault.DuplicateName, f"The name '{name}' already exists.", name=name, object=twin)
 
 
+def invalid_datastore_path(path: str) -> Exception:
+    """InvalidDatastorePath: it names no datastore that is there, or is not "[datastore] path" (vSphere API)."""
+    return _fault(vim.fault.InvalidDatastorePath, f"Invalid datastore path '{path}'.", datastorePath=path)
+
+
 def invalid_folder(folder: Any, text: str) -> Exception:
     """InvalidFolder: the folder cannot hold what is to be put there."""
     return _fault(vim.fault.InvalidFolder, text, target=folder)

@@ -76,11 +76,14 @@ def _host(pool: Any, host: HostEntity | None) -> HostEntity:
 
 
 def _datastore(host: HostEntity, files: Any) -> DatastoreEntity:
-    found = _PATH.fullmatch(files.vmPathName if files and files.vmPathName else "")
+    path = files.vmPathName if files else None
+    if path is None:
+        raise faults.wrong_argument("config.files.vmPathName")
+    found = _PATH.fullmatch(path)
     stores = [host.world.get(moid) for moid in host.state.datastores]
     store: DatastoreEntity | None = next((each for each in stores if found and each.name == found["store"]), None)
     if store is None:
-        raise faults.wrong_argument("config.files.vmPathName")
+        raise faults.invalid_datastore_path(path)
     return store
 
 

@@ -287,7 +287,11 @@ def destroy_children(pool: PoolEntity, call: Call) -> None:
 
 
 def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
-    """MoveIntoFolder_Task: VMs, folders, clusters and datacenters come in. Raises InvalidFolder, DuplicateName."""
+    """MoveIntoFolder_Task: VMs, folders, clusters and datacenters come in.
+
+    Raises NotSupported for what a folder of this kind does not hold, InvalidFolder for one that this folder is in, and
+    DuplicateName (vSphere API, Folder.MoveIntoFolder_Task).
+    """
     world = folder.world
 
     def found() -> list[Any]:
@@ -295,7 +299,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
         for entity in entities:
             kind = entity.kind if isinstance(entity, FolderEntity) else KIND_OF_CHILD.get(entity.wsdl_name, "root")
             if kind != folder.kind or (entity.wsdl_name in ("HostSystem", "ResourcePool")):
-                raise faults.invalid_folder(folder.ref, f"The folder {folder.name} does not hold {entity.name}.")
+                raise faults.not_supported(f"The folder {folder.name} does not hold {entity.name}.")
             if entity is folder or entity in ancestors(folder):
                 raise faults.invalid_folder(folder.ref, f"{entity.name} is moved into itself.")
             folder.refuse_duplicate(entity.name, entity)

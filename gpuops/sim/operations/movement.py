@@ -125,9 +125,9 @@ def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
 
 
 def _holds_vms(folder: FolderEntity) -> None:
-    """Raises InvalidFolder for a folder of another kind, as MoveIntoFolder_Task is declared with."""
+    """Raises NotSupported for a folder of another kind, as CreateVM_Task and MoveIntoFolder_Task do (vSphere API)."""
     if folder.kind != "vm":
-        raise faults.invalid_folder(folder.ref, f"The folder {folder.name} holds no virtual machines.")
+        raise faults.not_supported(f"The folder {folder.name} holds no virtual machines.")
 
 
 def host_argument(host: HostEntity) -> Any:
@@ -257,7 +257,12 @@ def unregister(vm: VmEntity, call: Call) -> None:
 
 
 def mark_as_template(vm: VmEntity, call: Call) -> None:
-    """MarkAsTemplate: a VM that is off becomes a template, in no resource pool."""
+    """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
+
+    Of a template: NotSupported, as vcsim reads the API, "if marking a virtual machine as a template is not supported".
+    """
+    if vm.state.is_template:
+        raise faults.not_supported("The virtual machine is a template.")
     if vm.state.power is not Power.OFF:
         raise faults.wrong_power_state(vm.state.power, Power.OFF)
     with recorded(vm, call):

@@ -1,0 +1,1 @@
+"""The operations that are done on our simulator and on vcsim, and what each comes to there (`outcomes.tsv`)."""

@@ -1,0 +1,61 @@
+"""All operations of the table, in the order in which they are done, and the file that says what each comes to."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.peers.processes import Endpoint
+from tests.peers.vcsim_table import machines
+from tests.peers.vcsim_table.operation import ENDED, Operation, outcome
+from tests.peers.vcsim_table.site import connected
+
+OPERATIONS: Final[tuple[Operation, ...]] = (*machines.OPERATIONS,)
+FILE: Final = Path(__file__).with_name("outcomes.tsv")
+COLUMNS: Final = ("operation", "ours", "vcsim", "verdict", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one operation comes to on both, and why that is not the same."""
+
+    operation: str
+    ours: str
+    vcsim: str
+    verdict: str
+    why: str
+
+
+def recorded() -> list[Row]:
+    """The rows of the file."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return [Row(**row) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+
+
+def write(ours: Mapping[str, str], vcsim: Mapping[str, str]) -> None:
+    """Write what was seen into the file; what it said of a row that is as it was stays."""
+    known = {row.operation: row for row in recorded()} if FILE.exists() else {}
+    lines = ["\t".join(COLUMNS)]
+    for operation, came in ours.items():
+        row = known.get(operation)
+        same = row is not None and (row.ours, row.vcsim) == (came, vcsim[operation])
+        verdict, why = (row.verdict, row.why) if row and same else ("same" if came == vcsim[operation] else "?", "")
+        lines.append("\t".join((operation, came, vcsim[operation], verdict, why)))
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def played(serve: Callable[[], AbstractContextManager[Endpoint]]) -> dict[str, str]:
+    """What each operation comes to; by one client, on one server for as long as none ends it."""
+    left, came = list(OPERATIONS), dict[str, str]()
+    while left:
+        with serve() as endpoint, connected(endpoint) as site:
+            while left:
+                operation = left.pop(0)
+                came[operation.name] = outcome(operation, site)
+                if came[operation.name] == ENDED:
+                    break
+    return came
