@@ -21,7 +21,7 @@ Packages import downwards only; import-linter holds this order, from bottom to t
   hosts, are made when a client first asks for them.
 * `outside_events`: what other people, hosts and vCenter itself do when a fault rule says so.
 * `scenario` with `scenarios/*.yaml`: declared inventories (`lab`, `vdi`, `fleet`), made into a World, and saved.
-* `wire` and `server.py`: HTTP, SOAP, the tag services, and the process that serves them.
+* `wire` and `server.py`: HTTP, SOAP, the vSphere Automation API, and the process that serves them.
 
 The way of a request: `server.py` and `wire/handler.py` (TLS, HTTP) > `wire/endpoint.py` (which path) >
 `wire/dispatch.py` (method name -> method of the object; one that is not simulated is answered with NotSupported, one

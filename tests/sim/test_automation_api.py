@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import itertools
 import json
 import random
@@ -15,53 +13,10 @@ import pytest
 
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.rest import SESSION_HEADER
+from tests.sim.automation_clients import TAGGING, Rest
 from tests.sim.lab import category_spec
 
-TAGGING = "/rest/com/vmware/cis/tagging"
 ERRORS = "com.vmware.vapi.std.errors"
-
-
-class Rest:
-    """A client with a session; `None` as body sends none, bytes are sent as they are."""
-
-    def __init__(self, server: SimServer) -> None:
-        self.server = server
-        self._connection = http.client.HTTPConnection(server.host, server.port)
-        basic = base64.b64encode(f"{server.username}:{server.password}".encode()).decode()
-        self._headers = {"Authorization": f"Basic {basic}"}
-        _, session = self("POST", "/rest/com/vmware/cis/session")
-        self._headers = {SESSION_HEADER: session["value"]}
-
-    def __call__(self, verb: str, path: str, body: object = None) -> tuple[int, Any]:
-        """(HTTP status, document)."""
-        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        self._connection.request(verb, path, raw, self._headers)
-        reply = self._connection.getresponse()
-        content = reply.read()
-        return reply.status, json.loads(content) if content else None
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def moid(self, name: str, kind: str = "VirtualMachine") -> str:
-        return str(next(obj.moid for obj in self.server.world.by_type(kind) if obj.name == name))
-
-    def category(self, name: str, *types: str, cardinality: str = "MULTIPLE") -> str:
-        spec = {"create_spec": category_spec(name, *types, cardinality=cardinality)}
-        return str(self("POST", f"{TAGGING}/category", spec)[1]["value"])
-
-    def tag(self, name: str, category: str) -> str:
-        spec = {"create_spec": {"name": name, "description": "", "category_id": category}}
-        return str(self("POST", f"{TAGGING}/tag", spec)[1]["value"])
-
-    def attach(self, tag: str, kind: str, moid: str) -> tuple[int, Any]:
-        path = f"{TAGGING}/tag-association/id:{tag}?~action=attach"
-        return self("POST", path, {"object_id": {"type": kind, "id": moid}})
-
-    def attached(self, tag: str) -> Any:
-        """What `govc tags.rm` asks: its body is the JSON null."""
-        return self("POST", f"{TAGGING}/tag-association/id:{tag}?~action=list-attached-objects", b"null\n")
 
 
 @pytest.fixture
@@ -96,7 +51,11 @@ def test_null_is_no_body(rest: Rest) -> None:
         ("tag", [], "Type mismatch, expected an object of type STRUCTURE, but got LIST"),
         ("tag", {"create_spec": 1}, "Type mismatch, expected an object of type STRUCTURE, but got INTEGER"),
         ("category", {"create_spec": {**category_spec("a"), "name": 5}}, "expected an object of type STRING"),
-        ("category", {"create_spec": {**category_spec("a"), "cardinality": "SOME"}}, "SOME is no cardinality"),
+        (
+            "category",
+            {"create_spec": {**category_spec("a"), "cardinality": "SOME"}},
+            "SOME is no value of com.vmware.cis.tagging.category_model.cardinality",
+        ),
         ("category", {"create_spec": category_spec("")}, "A category needs a name"),
         ("category", {"create_spec": {"name": "a"}}, 'is missing a field "description"'),
         ("tag-association?~action=list-attached-tags", {"object_id": {"type": "VirtualMachine"}}, 'a field "id"'),

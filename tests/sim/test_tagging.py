@@ -7,7 +7,6 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.rest import SESSION_HEADER
+from tests.sim.automation_clients import sdk_client
 from tests.sim.lab import category_spec
 from tests.sim.small_world import small_world
 
@@ -29,22 +29,8 @@ def secured() -> Iterator[SimServer]:
     assert running.world.bugs == []
 
 
-def _sdk_client(secured: SimServer, monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> Any:
-    # requests prefers these variables to session.verify; the SDK's session must trust the test's certificate only
-    for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        monkeypatch.delenv(variable, raising=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the SDK's own modules warn at import
-        import requests
-        from vmware.vapi.vsphere.client import create_vsphere_client
-
-        session = requests.Session()
-        session.verify = str(secured.ca_file)
-        return create_vsphere_client(f"127.0.0.1:{secured.port}", USER, password, session=session)
-
-
 def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = _sdk_client(secured, monkeypatch)
+    client = sdk_client(secured, monkeypatch)
     from com.vmware.vapi.std_client import DynamicID
 
     category = client.tagging.Category.create(
@@ -70,8 +56,55 @@ def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: py
     assert (entry.method, entry.name, entry.user, entry.after) == ("attach", "ml-02", USER, {"tags": [tag]})
 
 
+def test_sdk_detaches_and_deletes_what_it_made(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(secured, monkeypatch)
+    from com.vmware.vapi.std.errors_client import AlreadyExists, InvalidArgument, NotFound
+    from com.vmware.vapi.std_client import DynamicID
+
+    tagging = client.tagging
+    spec = tagging.Category.CreateSpec(name="role", description="", cardinality="SINGLE", associable_types=set())
+    category = tagging.Category.create(spec)
+    with pytest.raises(AlreadyExists):
+        tagging.Category.create(spec)
+    made = [
+        tagging.Tag.create(tagging.Tag.CreateSpec(name=name, description="", category_id=category))
+        for name in ("day", "night")
+    ]
+    vms = [DynamicID(type="VirtualMachine", id=moid) for moid in ("vm-1", "vm-2")]
+    assert tagging.TagAssociation.attach_tag_to_multiple_objects(made[0], vms).success
+    with pytest.raises(InvalidArgument):
+        tagging.TagAssociation.attach(made[1], vms[0])
+    assert tagging.TagAssociation.list_attached_tags(vms[0]) == [made[0]]
+    tagging.Tag.update(made[0], tagging.Tag.UpdateSpec(name="noon"))
+    assert sorted(tagging.Tag.get(each).name for each in tagging.Tag.list_tags_for_category(category)) == [
+        "night",
+        "noon",
+    ]
+    tagging.TagAssociation.detach(made[0], vms[0])
+    assert [each.id for each in tagging.TagAssociation.list_attached_objects(made[0])] == ["vm-2"]
+    tagging.Tag.delete(made[0])
+    assert tagging.TagAssociation.list_attached_tags(vms[1]) == []
+    tagging.Category.delete(category)
+    assert (tagging.Category.list(), tagging.Tag.list()) == ([], [])
+    with pytest.raises(NotFound):
+        tagging.TagAssociation.attach(made[1], vms[0])
+
+
+def test_sdk_has_a_session_and_ends_it(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = sdk_client(secured, monkeypatch)
+    from com.vmware.cis_client import Session
+    from com.vmware.vapi.std.errors_client import Unauthenticated
+
+    session = Session(client._stub_config)
+    assert session.get().user == USER
+    session.delete()
+    with pytest.raises(Unauthenticated):
+        client.tagging.Tag.list()
+    assert list(secured.world.sessions) == []
+
+
 def test_sdk_meets_typed_errors(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = _sdk_client(secured, monkeypatch)
+    client = sdk_client(secured, monkeypatch)
     from com.vmware.vapi.std.errors_client import NotFound
 
     with pytest.raises(NotFound):
@@ -82,7 +115,7 @@ def test_sdk_with_a_wrong_password_is_unauthenticated(secured: SimServer, monkey
     from com.vmware.vapi.std.errors_client import Unauthenticated
 
     with pytest.raises(Unauthenticated):
-        _sdk_client(secured, monkeypatch, password="wrong")
+        sdk_client(secured, monkeypatch, password="wrong")
     assert list(secured.world.sessions) == []
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from gpuops.sim.vcenter.vapi_values import (
     TEXT,
+    Enumeration,
     Fields,
     ListOf,
     Parameters,
@@ -27,7 +28,8 @@ from gpuops.sim.vcenter.vapi_values import (
 TAGGING: Final = "com.vmware.cis.tagging"
 _OBJECT: Final = StructureType("com.vmware.vapi.std.dynamic_ID", {"type": TEXT, "id": TEXT})
 _TAG_FIELDS: Final[Fields] = {"name": TEXT, "description": TEXT}
-_CATEGORY_FIELDS: Final[Fields] = {**_TAG_FIELDS, "cardinality": TEXT, "associable_types": ListOf(TEXT)}
+_CARDINALITY: Final = Enumeration(f"{TAGGING}.category_model.cardinality", ("SINGLE", "MULTIPLE"))
+_CATEGORY_FIELDS: Final[Fields] = {**_TAG_FIELDS, "cardinality": _CARDINALITY, "associable_types": ListOf(TEXT)}
 _TAG: Final = operation_input(tag_id=TEXT)
 _CATEGORY: Final = operation_input(category_id=TEXT)
 INPUTS: Final = {
@@ -156,7 +158,6 @@ class TagStore:
     def _category_create(self, parameters: Parameters) -> str:
         spec = parameters["create_spec"]
         self._refuse_category_name(spec["name"])
-        _check_cardinality(spec["cardinality"])
         identity = spec.get("category_id") or f"urn:vmomi:InventoryServiceCategory:{self._new_uuid()}:GLOBAL"
         self._categories[identity] = _Category(
             identity,
@@ -171,8 +172,6 @@ class TagStore:
         category, spec = self._category(parameters["category_id"]), parameters["update_spec"]
         if spec.get("name") not in (None, category.name):
             self._refuse_category_name(spec["name"])
-        if spec.get("cardinality") is not None:
-            _check_cardinality(spec["cardinality"])
         for name in ("name", "description", "cardinality", "associable_types"):
             if spec.get(name) is not None:
                 setattr(category, name, spec[name])
@@ -337,11 +336,6 @@ class TagStore:
         if identity not in self._tags:
             raise VapiFault("not_found", f"tag {identity} not found")
         return self._tags[identity]
-
-
-def _check_cardinality(value: str) -> None:
-    if value not in ("SINGLE", "MULTIPLE"):
-        raise VapiFault("invalid_argument", f"{value} is no cardinality of a category.", args=(value,))
 
 
 def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:

@@ -1,6 +1,6 @@
 """Values and errors of the vSphere Automation API, and the check of what an operation is given.
 
-The services (`tagging.py`, `wire/rest_inventory.py`) declare the shape of their input with these types; texts of
+The services (`tagging.py`, `wire/vapi_inventory.py`) declare the shape of their input with these types; texts of
 messages are those of VMware's own vAPI runtime (`runtime.properties` of vmware-vapi-runtime).
 """
 
@@ -37,6 +37,20 @@ class Struct:
 
 
 @dataclass(frozen=True, slots=True)
+class OptionalValue:
+    """A field of a structure that may be unset, on its way out; None = it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MapValue:
+    """A map by keys of text, on its way out."""
+
+    entries: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Scalar:
     """A string, boolean or integer."""
 
@@ -48,10 +62,18 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class Enumeration:
+    """A string of a few."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ListOf:
     """A list or a set."""
 
-    of: Scalar | StructureType
+    of: Scalar | Enumeration | StructureType
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +85,14 @@ class StructureType:
     optional: frozenset[str] = frozenset()
 
 
-Fields = Mapping[str, Scalar | ListOf | StructureType]
+Shape = Scalar | Enumeration | ListOf | StructureType
+Fields = Mapping[str, Shape]
 TEXT: Final = Scalar("STRING", str)
 TRUTH: Final = Scalar("BOOLEAN", bool)
 _NAMES: Final = {str: "STRING", bool: "BOOLEAN", int: "INTEGER", float: "DOUBLE", list: "LIST", dict: "STRUCTURE"}
 
 
-def operation_input(*optional: str, **fields: Scalar | ListOf | StructureType) -> StructureType:
+def operation_input(*optional: str, **fields: Shape) -> StructureType:
     """The shape of an operation's parameters."""
     return StructureType("operation-input", fields, frozenset(optional))
 
@@ -91,12 +114,19 @@ def structure(value: object) -> dict[str, Any]:
     return value
 
 
-def check(value: object, expected: Scalar | ListOf | StructureType) -> None:
+def operation_unsupported(service: str, operation: str) -> VapiFault:
+    """The error for an operation of the API that is not simulated."""
+    return VapiFault("unsupported", f"The operation {operation} of {service} is not simulated.")
+
+
+def check(value: object, expected: Shape) -> None:
     """Raises VapiFault of kind invalid_argument for a value of another shape, unexpected_input for unknown fields."""
     match expected:
         case Scalar():
             if not expected.holds(value):
                 raise _mismatch(expected.name, value)
+        case Enumeration():
+            _check_enumeration(value, expected)
         case ListOf(of):
             if not isinstance(value, list):
                 raise _mismatch("LIST", value)
@@ -106,10 +136,19 @@ def check(value: object, expected: Scalar | ListOf | StructureType) -> None:
             _check_structure(value, expected)
 
 
+def _check_enumeration(value: object, expected: Enumeration) -> None:
+    if not isinstance(value, str):
+        raise _mismatch("ENUMERATION", value)
+    if value not in expected.values:
+        known = ", ".join(expected.values)
+        raise VapiFault("invalid_argument", f"{value} is no value of {expected.name}, which has {known}", args=(value,))
+
+
 def _check_structure(value: object, expected: StructureType) -> None:
     given = structure(value)
-    for name in given:
-        if name not in expected.fields:
+    for name, each in given.items():
+        # newer clients send fields that are unset (vmware-vapi-runtime, bindings/skeleton.py, check_for_unknown_fields)
+        if name not in expected.fields and each is not None:
             text = f'Found unexpected field "{name}" in structure "{expected.name}"'
             raise VapiFault(
                 "unexpected_input",

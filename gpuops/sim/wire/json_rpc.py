@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from gpuops.config.file import parse_json
-from gpuops.sim.vcenter.vapi_values import Struct, VapiFault
+from gpuops.sim.vcenter.vapi_values import MapValue, OptionalValue, Struct, VapiFault
 from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
 
 _PARSE_ERROR: Final = -32700, "Parse error."
@@ -78,6 +78,10 @@ def _typed(value: Any) -> Any:
     match value:
         case Struct():
             return {"STRUCTURE": {value.name: {name: _typed(each) for name, each in value.fields.items()}}}
+        case OptionalValue(inner):
+            return {"OPTIONAL": _typed(inner)}
+        case MapValue(entries):
+            return [_typed(Struct("map-entry", {"key": key, "value": each})) for key, each in entries.items()]
         case list():
             return [_typed(each) for each in value]
         case _:

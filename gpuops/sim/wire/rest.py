@@ -10,13 +10,24 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuops.config.file import parse_json
 from gpuops.sim.vcenter.tagging import TAGGING
-from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, structure
+from gpuops.sim.vcenter.vapi_values import (
+    TRUTH,
+    ListOf,
+    MapValue,
+    OptionalValue,
+    Shape,
+    Struct,
+    VapiFault,
+    structure,
+)
+from gpuops.sim.wire import vapi_inventory
 from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
 
 SESSION_HEADER: Final = "vmware-api-session-id"
@@ -34,6 +45,10 @@ _STATUS: Final = {
 }
 """HTTP status of the errors that are not 400 (vmware-vapi-runtime, vapi/rest/lib.py)."""
 
+_FILTER: Final = "filter."
+_LISTED: Final = re.compile(r"\.[0-9]+$")
+"""The number of a value in a list, as in `filter.names.1` (vSphere Automation API reference, datacenter.list)."""
+
 Query = Mapping[str, list[str]]
 
 
@@ -46,15 +61,15 @@ def answer(
     try:
         value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
     except VapiFault as fault:
-        told = {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message())]}
+        told = {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message(), old=old)]}
         document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": told} if old else told
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
     if old:
-        return 200, json.dumps({"value": _untyped(value)}).encode()
+        return 200, json.dumps({"value": _untyped(value, old=True)}).encode()
     if value is None:
         return 204, b""
     made = verb == "POST" and isinstance(value, str)
-    return 201 if made else 200, json.dumps(_untyped(value)).encode()
+    return 201 if made else 200, json.dumps(_untyped(value, old=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
@@ -70,8 +85,15 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
         return services.invoke(headers.get(SESSION_HEADER, ""), SESSION, operation, {})
     if steps[:2] == ["cis", "tagging"] and 3 <= len(steps) <= 4:
         identity = steps[3].removeprefix("id:") if len(steps) == 4 else ""
-        operation, parameters = _tagging_call(verb, steps[2], identity, action, _content(body), old=old)
+        operation = action or _by_verb(verb, identity)
+        parameters = _tagging_call(steps[2], operation, identity, _content(body), old=old)
         return services.invoke(headers.get(SESSION_HEADER, ""), f"{TAGGING}.{steps[2]}", operation, parameters)
+    if steps[:1] == ["vcenter"] and 2 <= len(steps) <= 3 and steps[1] in vapi_inventory.BY_PATH:
+        service = vapi_inventory.BY_PATH[steps[1]]
+        identity = steps[2] if len(steps) == 3 else ""
+        operation = action or _by_verb(verb, identity)
+        parameters = _inventory_call(service, operation, identity, query, old=old)
+        return services.invoke(headers.get(SESSION_HEADER, ""), service.name, operation, parameters)
     services.require_session(headers.get(SESSION_HEADER, ""))
     raise VapiFault(
         "not_found",
@@ -81,12 +103,14 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
     )
 
 
-def _tagging_call(
-    verb: str, resource: str, identity: str, action: str, content: object, *, old: bool
-) -> tuple[str, dict[str, Any]]:
-    """(operation, parameters) of a call of the tagging services."""
-    by_verb = {"GET": "get" if identity else "list", "POST": "create", "PATCH": "update", "DELETE": "delete"}
-    operation = action or by_verb.get(verb, verb.lower())
+def _by_verb(verb: str, identity: str) -> str:
+    """The operation of a request that names none."""
+    operations = {"GET": "get" if identity else "list", "POST": "create", "PATCH": "update", "DELETE": "delete"}
+    return operations.get(verb, verb.lower())
+
+
+def _tagging_call(resource: str, operation: str, identity: str, content: object, *, old: bool) -> dict[str, Any]:
+    """The parameters of a call of the tagging services."""
     spec = {"create": "create_spec", "update": "update_spec"}.get(operation)
     parameters = {} if content is None else dict(structure(content))
     if spec is not None and not old:
@@ -94,7 +118,34 @@ def _tagging_call(
     if identity:
         key = "category_id" if resource == "category" or operation == "list-tags-for-category" else "tag_id"
         parameters[key] = identity
-    return operation, parameters
+    return parameters
+
+
+def _inventory_call(
+    service: vapi_inventory.InventoryService, operation: str, identity: str, query: Query, *, old: bool
+) -> dict[str, Any]:
+    """The parameters of a call of a service of the inventory; the fields of its filter are in the query."""
+    if operation != "list":
+        return {service.key: identity} if identity else {}
+    shapes = service.filter_type.fields
+    wanted: dict[str, list[str]] = {}
+    others: dict[str, Any] = {}
+    for name, values in query.items():
+        if old and not name.startswith(_FILTER):
+            others[name] = values
+            continue
+        field = _LISTED.sub("", name.removeprefix(_FILTER)) if old else name
+        wanted[field] = [*wanted.get(field, ()), *values]
+    return {**others, "filter": {name: _value(values, shapes.get(name)) for name, values in wanted.items()}}
+
+
+def _value(values: list[str], shape: Shape | None) -> object:
+    """What a part of the query stands for, in a field of this shape."""
+    if isinstance(shape, ListOf):
+        return values
+    if shape is TRUTH:
+        return {"true": True, "false": False}.get(values[-1], values[-1])
+    return values[-1]
 
 
 def _content(body: bytes) -> object:
@@ -116,11 +167,22 @@ def _basic_credentials(header: str) -> tuple[str, str]:
     return user, password
 
 
-def _untyped(value: Any) -> Any:
+def _untyped(value: Any, *, old: bool) -> Any:
+    """The value as plain JSON: what is unset is left out, a map is a list of keys and values under /rest."""
     match value:
         case Struct():
-            return {name: _untyped(each) for name, each in value.fields.items()}
+            fields = ((name, _untyped(each, old=old)) for name, each in value.fields.items() if not _is_unset(each))
+            return dict(fields)
+        case OptionalValue(inner):
+            return _untyped(inner, old=old)
+        case MapValue(entries):
+            plain = {key: _untyped(each, old=old) for key, each in entries.items()}
+            return [{"key": key, "value": each} for key, each in plain.items()] if old else plain
         case list():
-            return [_untyped(each) for each in value]
+            return [_untyped(each, old=old) for each in value]
         case _:
             return value
+
+
+def _is_unset(value: object) -> bool:
+    return isinstance(value, OptionalValue) and value.value is None

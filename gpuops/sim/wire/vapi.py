@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, operation_not_found
+from gpuops.sim.wire import vapi_inventory
 
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
@@ -23,6 +24,7 @@ class VapiServices:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._inventory = vapi_inventory.InventoryReads(world)
 
     def log_in(self, user: str, password: str) -> str:
         """The id of a new session. Raises VapiFault of kind unauthenticated."""
@@ -40,6 +42,9 @@ class VapiServices:
         try:
             if service == SESSION:
                 return self._of_session(session, operation)
+            if service in vapi_inventory.BY_NAME:
+                reads = vapi_inventory.BY_NAME[service]
+                return self._inventory.invoke(reads, operation, parameters, session.user)
             return self._world.tags.invoke(service, operation, parameters)
         except VapiFault:
             raise

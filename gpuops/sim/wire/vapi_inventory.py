@@ -1,0 +1,406 @@
+"""The inventory as the vSphere Automation API lists it: com.vmware.vcenter.VM, host, cluster and the others.
+
+`vapi.py` calls it for both wires. Names, types, filters, limits and errors are those of the vSphere Automation API
+reference (the bindings of vmware-vcenter carry them); values are read from the properties that SOAP clients read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.vcenter.vapi_values import (
+    TEXT,
+    TRUTH,
+    Enumeration,
+    ListOf,
+    OptionalValue,
+    Shape,
+    Struct,
+    StructureType,
+    VapiFault,
+    check,
+    operation_input,
+    operation_not_found,
+    operation_unsupported,
+)
+from gpuops.sim.wire import vapi_vm
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
+
+VCENTER: Final = "com.vmware.vcenter"
+_CONNECTIONS: Final = {"connected": "CONNECTED", "disconnected": "DISCONNECTED", "notResponding": "NOT_RESPONDING"}
+_HOST_POWER: Final = {"poweredOn": "POWERED_ON", "poweredOff": "POWERED_OFF", "standBy": "STANDBY"}
+_FOLDER_TYPES: Final = {
+    "Datacenter": "DATACENTER",
+    "VirtualMachine": "VIRTUAL_MACHINE",
+    "ComputeResource": "HOST",
+    "Datastore": "DATASTORE",
+    "Network": "NETWORK",
+}
+"""What the folder may hold besides folders (Folder.childType) -> its type here."""
+_NETWORK_TYPES: Final = {
+    "Network": "STANDARD_PORTGROUP",
+    "DistributedVirtualPortgroup": "DISTRIBUTED_PORTGROUP",
+    "OpaqueNetwork": "OPAQUE_NETWORK",
+}
+_DATASTORE_TYPES: Final = ("VMFS", "NFS", "NFS41", "CIFS", "VSAN", "VFFS", "VVOL")
+
+Value = Callable[[ManagedObject], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """One field of a filter: an object matches when what `value` gives for it is among the values that are wanted."""
+
+    shape: Shape
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryService:
+    """One service: what it lists, by which filters, how many at most, and what `list` and `get` show of an object."""
+
+    name: str
+    path: str
+    """Of its URL, below `vcenter`."""
+    type: str
+    noun: str
+    nouns: str
+    limit: int
+    filters: Mapping[str, _Filter]
+    summary: Callable[[ManagedObject], Mapping[str, Any]]
+    details: Callable[[ManagedObject], Struct] | None = None
+    other_operations: tuple[str, ...] = ()
+    """Those of the API that are not simulated."""
+
+    @property
+    def key(self) -> str:
+        """The name of the parameter, and of the field, with an object's identifier."""
+        return self.path.replace("-", "_")
+
+    @property
+    def filter_type(self) -> StructureType:
+        shapes = {name: each.shape for name, each in self.filters.items()}
+        return StructureType(f"{self.name}.filter_spec", shapes, frozenset(shapes))
+
+
+class InventoryReads:
+    """The operations `list` and `get` of these services, in one simulated vCenter."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def invoke(self, service: InventoryService, operation: str, parameters: object, user: str) -> Any:
+        """The result of one operation for a user. Raises VapiFault."""
+        if operation == "list":
+            check(parameters, operation_input("filter", filter=service.filter_type))
+            return self._list(service, _fields(parameters).get("filter") or {}, user)
+        if operation == "get" and service.details is not None:
+            check(parameters, operation_input(**{service.key: TEXT}))
+            return service.details(self._one(service, _fields(parameters)[service.key], user))
+        if operation in service.other_operations:
+            raise operation_unsupported(service.name, operation)
+        raise operation_not_found(service.name, operation)
+
+    def _list(self, service: InventoryService, wanted: Mapping[str, Any], user: str) -> list[Struct]:
+        """The objects that match and that the user may see; more than the limit are none (vSphere Automation API
+        reference; the message is vCenter's, vsphere-automation-sdk-python issue 142)."""
+        asked = [(service.filters[name].value, value) for name, value in wanted.items() if value not in (None, [])]
+        found = [
+            obj
+            for obj in self._listed(service)
+            if all(_matches(value_of(obj), value) for value_of, value in asked)
+            and self._world.authority.may(user, obj, "System.View")
+        ]
+        if len(found) > service.limit:
+            raise VapiFault(
+                "unable_to_allocate_resource",
+                f"Too many {service.nouns}. Add more filter criteria to reduce the number.",
+                message_id=f"com.vmware.api.vcenter.{service.path}.too_many_matches",
+            )
+        return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in found]
+
+    def _one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
+        obj = self._world.find(identity)
+        if obj is None or not is_kind_of(obj.wsdl_name, service.type) or not _is_listed(obj):
+            instance = self._world.find("ServiceInstance")
+            told = f"{identity}:{getattr(instance, 'instance_uuid', '')}"
+            raise VapiFault(
+                "not_found",
+                f"{service.noun} with identifier '{told}' does not exist.",
+                message_id=f"com.vmware.api.vcenter.{service.path}.not_found",
+                args=(told,),
+            )
+        if not self._world.authority.may(user, obj, "System.Read"):
+            raise VapiFault("unauthorized", f"You have no permission to read {identity}.", args=(identity,))
+        return obj
+
+    def _listed(self, service: InventoryService) -> Iterator[ManagedObject]:
+        return filter(_is_listed, self._world.by_type(service.type))
+
+
+def _is_listed(obj: ManagedObject) -> bool:
+    """Whether the services know of it: not of a VM that is a template (vmware.vmware_rest issue 165, govmomi 3693)."""
+    return obj.wsdl_name != "VirtualMachine" or not obj.read("config.template")
+
+
+def _fields(parameters: object) -> Mapping[str, Any]:
+    assert isinstance(parameters, dict)  # checked before
+    return parameters
+
+
+def _matches(value: object, wanted: object) -> bool:
+    return value in wanted if isinstance(wanted, list) else value == wanted
+
+
+# --- what filters compare, and what is shown ----------------------------------------------------------------------
+
+
+def _name(obj: ManagedObject) -> str:
+    return obj.display_name
+
+
+def _parent(obj: ManagedObject) -> str | None:
+    """What directly contains it: objects in folders below do not match (vsphere-automation-sdk-python issue 87)."""
+    above = obj.above()
+    return above.moid if above is not None else None
+
+
+def _nearest(kind: str) -> Value:
+    """The object of a type that contains it, at whatever depth."""
+
+    def find(obj: ManagedObject) -> str | None:
+        return next((each.moid for each in ancestors(obj) if is_kind_of(each.wsdl_name, kind)), None)
+
+    return find
+
+
+def _vm_host(obj: ManagedObject) -> str | None:
+    host = next(iter(obj.linked("runtime.host")), None)
+    return host.moid if host is not None else None
+
+
+def _vm_cluster(obj: ManagedObject) -> object:
+    host = next(iter(obj.linked("runtime.host")), None)
+    return _cluster(host) if host is not None else None
+
+
+def _vm_pool(obj: ManagedObject) -> str | None:
+    pool = next(iter(obj.linked("resourcePool")), None)
+    return pool.moid if pool is not None else None
+
+
+def _pool_host(obj: ManagedObject) -> str | None:
+    """The host whose pool it is, where that is in no cluster."""
+    owner = next(iter(obj.linked("owner")), None)
+    if owner is None or owner.wsdl_name == "ClusterComputeResource":
+        return None
+    return next((host.moid for host in owner.linked("host")), None)
+
+
+def _connection(obj: ManagedObject) -> str:
+    return _CONNECTIONS[str(obj.read("runtime.connectionState"))]
+
+
+def _folder_type(obj: ManagedObject) -> str:
+    held = (kind._wsdlName for kind in obj.read("childType"))
+    return next(_FOLDER_TYPES[name] for name in held if name in _FOLDER_TYPES)
+
+
+def _network_type(obj: ManagedObject) -> str:
+    return _NETWORK_TYPES[obj.wsdl_name]
+
+
+def _datastore_type(obj: ManagedObject) -> str:
+    return str(obj.read("summary").type).upper()
+
+
+_datacenter: Final = _nearest("Datacenter")
+_cluster: Final = _nearest("ClusterComputeResource")
+_TEXTS: Final = ListOf(TEXT)
+_BY_ID: Final = _Filter(_TEXTS, lambda obj: obj.moid)
+_BY_NAME: Final = _Filter(_TEXTS, _name)
+_DIRECTLY_IN: Final = _Filter(_TEXTS, _parent)
+_IN_DATACENTERS: Final = _Filter(_TEXTS, _datacenter)
+
+
+def _host_summary(obj: ManagedObject) -> Mapping[str, Any]:
+    state = _connection(obj)
+    power = _HOST_POWER.get(str(obj.read("runtime").powerState)) if state == "CONNECTED" else None
+    return {"name": _name(obj), "connection_state": state, "power_state": OptionalValue(power)}
+
+
+def _cluster_summary(obj: ManagedObject) -> Mapping[str, Any]:
+    settings = obj.read("configurationEx")
+    return {
+        "name": _name(obj),
+        "ha_enabled": bool(settings.dasConfig.enabled),
+        "drs_enabled": bool(settings.drsConfig.enabled),
+    }
+
+
+def _cluster_details(obj: ManagedObject) -> Struct:
+    pool = obj.linked("resourcePool")[0].moid
+    return Struct(f"{VCENTER}.cluster.info", {"name": _name(obj), "resource_pool": pool})
+
+
+def _datastore_summary(obj: ManagedObject) -> Mapping[str, Any]:
+    summary = obj.read("summary")
+    space = {"free_space": OptionalValue(summary.freeSpace), "capacity": OptionalValue(summary.capacity)}
+    return {"name": _name(obj), "type": _datastore_type(obj), **space}
+
+
+def _datastore_details(obj: ManagedObject) -> Struct:
+    summary = obj.read("summary")
+    fields = {
+        "name": _name(obj),
+        "type": _datastore_type(obj),
+        "accessible": summary.accessible,
+        "free_space": OptionalValue(summary.freeSpace),
+        "multiple_host_access": bool(summary.multipleHostAccess),
+        "thin_provisioning_supported": bool(obj.read("capability").perFileThinProvisioningSupported),
+    }
+    return Struct(f"{VCENTER}.datastore.info", fields)
+
+
+def _named(obj: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(obj)}
+
+
+def _datacenter_details(obj: ManagedObject) -> Struct:
+    kinds = ("datastore", "host", "network", "vm")
+    folders = {f"{kind}_folder": obj.linked(f"{kind}Folder")[0].moid for kind in kinds}
+    return Struct(f"{VCENTER}.datacenter.info", {"name": _name(obj), **folders})
+
+
+def _folder_summary(obj: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(obj), "type": _folder_type(obj)}
+
+
+def _network_summary(obj: ManagedObject) -> Mapping[str, Any]:
+    return {"name": _name(obj), "type": _network_type(obj)}
+
+
+def _pool_details(obj: ManagedObject) -> Struct:
+    config = obj.read("config")
+    fields = {
+        "name": _name(obj),
+        "resource_pools": [pool.moid for pool in obj.linked("resourcePool")],
+        "cpu_allocation": OptionalValue(_allocation(config.cpuAllocation)),
+        "memory_allocation": OptionalValue(_allocation(config.memoryAllocation)),
+    }
+    return Struct(f"{VCENTER}.resource_pool.info", fields)
+
+
+def _allocation(given: Any) -> Struct:
+    level = str(given.shares.level).upper()
+    own = given.shares.shares if level == "CUSTOM" else None
+    shares = Struct(f"{VCENTER}.resource_pool.shares_info", {"level": level, "shares": OptionalValue(own)})
+    fields = {
+        "reservation": given.reservation,
+        "expandable_reservation": given.expandableReservation,
+        "limit": given.limit,
+        "shares": shares,
+    }
+    return Struct(f"{VCENTER}.resource_pool.resource_allocation_info", fields)
+
+
+# --- the services ---------------------------------------------------------------------------------------------------
+
+_SERVICES: Final = (
+    InventoryService(
+        f"{VCENTER}.VM", "vm", "VirtualMachine", "Virtual machine", "virtual machines", 4000,
+        {
+            "vms": _BY_ID,
+            "names": _BY_NAME,
+            "folders": _DIRECTLY_IN,
+            "datacenters": _IN_DATACENTERS,
+            "hosts": _Filter(_TEXTS, _vm_host),
+            "clusters": _Filter(_TEXTS, _vm_cluster),
+            "resource_pools": _Filter(_TEXTS, _vm_pool),
+            "power_states": _Filter(ListOf(vapi_vm.POWER_STATE), vapi_vm.power_state),
+        },
+        vapi_vm.summary, vapi_vm.info,
+        ("create", "clone", "relocate", "instant_clone", "delete", "register", "unregister"),
+    ),
+    InventoryService(
+        f"{VCENTER}.host", "host", "HostSystem", "Host", "hosts", 2500,
+        {
+            "hosts": _BY_ID,
+            "names": _BY_NAME,
+            "folders": _Filter(_TEXTS, _nearest("Folder")),
+            "datacenters": _IN_DATACENTERS,
+            "standalone": _Filter(TRUTH, lambda host: _cluster(host) is None),
+            "clusters": _Filter(_TEXTS, _cluster),
+            "connection_states": _Filter(
+                ListOf(Enumeration(f"{VCENTER}.host.connection_state", tuple(_CONNECTIONS.values()))), _connection
+            ),
+        },
+        _host_summary, None, ("create", "delete", "connect", "disconnect"),
+    ),
+    InventoryService(
+        f"{VCENTER}.cluster", "cluster", "ClusterComputeResource", "Cluster", "clusters", 1000,
+        {"clusters": _BY_ID, "names": _BY_NAME, "folders": _DIRECTLY_IN, "datacenters": _IN_DATACENTERS},
+        _cluster_summary, _cluster_details,
+    ),
+    InventoryService(
+        f"{VCENTER}.datastore", "datastore", "Datastore", "Datastore", "datastores", 2500,
+        {
+            "datastores": _BY_ID,
+            "names": _BY_NAME,
+            "types": _Filter(ListOf(Enumeration(f"{VCENTER}.datastore.type", _DATASTORE_TYPES)), _datastore_type),
+            "folders": _DIRECTLY_IN,
+            "datacenters": _IN_DATACENTERS,
+        },
+        _datastore_summary, _datastore_details,
+    ),
+    InventoryService(
+        f"{VCENTER}.datacenter", "datacenter", "Datacenter", "Datacenter", "datacenters", 1000,
+        {"datacenters": _BY_ID, "names": _BY_NAME, "folders": _DIRECTLY_IN},
+        _named, _datacenter_details, ("create", "delete"),
+    ),
+    InventoryService(
+        f"{VCENTER}.folder", "folder", "Folder", "Folder", "folders", 1000,
+        {
+            "folders": _BY_ID,
+            "names": _BY_NAME,
+            "type": _Filter(Enumeration(f"{VCENTER}.folder.type", tuple(_FOLDER_TYPES.values())), _folder_type),
+            "parent_folders": _DIRECTLY_IN,
+            "datacenters": _IN_DATACENTERS,
+        },
+        _folder_summary,
+    ),
+    InventoryService(
+        f"{VCENTER}.network", "network", "Network", "Network", "networks", 1000,
+        {
+            "networks": _BY_ID,
+            "names": _BY_NAME,
+            "types": _Filter(
+                ListOf(Enumeration(f"{VCENTER}.network.type", tuple(_NETWORK_TYPES.values()))), _network_type
+            ),
+            "folders": _DIRECTLY_IN,
+            "datacenters": _IN_DATACENTERS,
+        },
+        _network_summary,
+    ),
+    InventoryService(
+        f"{VCENTER}.resource_pool", "resource-pool", "ResourcePool", "Resource pool", "resource pools", 1000,
+        {
+            "resource_pools": _BY_ID,
+            "names": _BY_NAME,
+            "parent_resource_pools": _DIRECTLY_IN,
+            "datacenters": _IN_DATACENTERS,
+            "hosts": _Filter(_TEXTS, _pool_host),
+            "clusters": _Filter(_TEXTS, _cluster),
+        },
+        _named, _pool_details, ("create", "delete", "update"),
+    ),
+)  # fmt: skip
+BY_NAME: Final = {service.name: service for service in _SERVICES}
+BY_PATH: Final = {service.path: service for service in _SERVICES}
