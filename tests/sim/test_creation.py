@@ -39,7 +39,7 @@ def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
         (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vim.fault.InvalidDatastorePath),
         (spec(files=vim.vm.FileInfo(vmPathName="lab-ds-1")), vim.fault.InvalidDatastorePath),
         (spec(files=None), vmodl.fault.InvalidArgument),
-        (spec(bootOptions=vim.vm.BootOptions(bootDelay=1)), vmodl.fault.NotSupported),
+        (spec(changeTrackingEnabled=True), vmodl.fault.NotSupported),
     ],
 )
 def test_what_is_refused_leaves_nothing(lab: Lab, asked: vim.vm.ConfigSpec, fault: type[Exception]) -> None:

@@ -200,4 +200,37 @@ def test_renamed_vm_is_found_by_its_new_name(lab: Lab) -> None:
     reconfigure(lab, "ml-07", name="ml-77")
     found = lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/ml/ml-77")
     assert found.name == "ml-77"
-    assert found.summary.config.vmPathName == "[lab-ds-1] ml-77/ml-77.vmx"
+    assert found.summary.config.vmPathName == "[lab-ds-1] ml-07/ml-07.vmx"
+    assert found.layoutEx.file[0].name == found.config.files.vmPathName
+
+
+def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
+    kinds = vim.vm.BootOptions
+    reconfigure(lab, "ml-07", bootOptions=kinds(bootDelay=1000, enterBIOSSetup=True, efiSecureBootEnabled=True))
+    order = [kinds.BootableCdromDevice(), kinds.BootableDiskDevice(deviceKey=2000)]
+    reconfigure(lab, "ml-07", bootOptions=kinds(bootOrder=order, bootRetryEnabled=True, networkBootProtocol="ipv6"))
+    shown = lab.vm("ml-07").config.bootOptions
+    assert (shown.bootDelay, shown.enterBIOSSetup, shown.efiSecureBootEnabled) == (1000, True, True)
+    assert (shown.bootRetryEnabled, shown.bootRetryDelay, shown.networkBootProtocol) == (True, 10000, "ipv6")
+    assert [type(each) for each in shown.bootOrder] == [kinds.BootableCdromDevice, kinds.BootableDiskDevice]
+    assert shown.bootOrder[1].deviceKey == 2000
+    lab.power_on("ml-07")
+    assert lab.vm("ml-07").config.bootOptions.enterBIOSSetup is False
+    reconfigure(lab, "ml-07", bootOptions=kinds(enterBIOSSetup=True, bootOrder=[kinds.BootableDevice()]))
+    shown = lab.vm("ml-07").config.bootOptions
+    assert (shown.enterBIOSSetup, shown.bootOrder, shown.bootDelay) == (True, [], 1000)
+    with pytest.raises(vim.fault.InvalidPowerState):
+        reconfigure(lab, "ml-07", bootOptions=kinds(efiSecureBootEnabled=False))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bootDelay": -1},
+        {"networkBootProtocol": "ipx"},
+        {"bootOrder": [vim.vm.BootOptions.BootableDiskDevice(deviceKey=2009)]},
+    ],
+)
+def test_boot_options_that_cannot_be(shared: Lab, wrong: dict[str, Any]) -> None:
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        reconfigure(shared, "ml-08", bootOptions=vim.vm.BootOptions(**wrong))

@@ -21,7 +21,7 @@ from gpuops.report.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
-from gpuops.sim.operations import movement, snapshots
+from gpuops.sim.operations import registering, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
@@ -59,7 +59,7 @@ def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: Sim
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             before = parse_lease(vm.state.option(KEY) or "")
-            movement.unregister(vm, somebody(lab.world, "UnregisterVM"))
+            registering.unregister(vm, somebody(lab.world, "UnregisterVM"))
         assert rotate_init(LEASED, site).made
         [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
         lease = parse_lease(made.state.option(KEY) or "")

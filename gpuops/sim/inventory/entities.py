@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.sim.core.task import Task
     from gpuops.sim.state.gpu_admission import RunningVgpu
     from gpuops.sim.state.host_state import HostGpu, HostState
-    from gpuops.sim.state.vm_state import VmState
+    from gpuops.sim.state.vm_state import UnregisteredVm, VmState
     from gpuops.sim.world import World
 
 ENTER_MAINTENANCE_S: Final = 5.0
@@ -54,6 +54,8 @@ class DatastoreEntity(ManagedEntity):
         self.free_mib = free_mib
         self.accessible = True
         self.vms: dict[str, VmEntity] = {}
+        self.unregistered: dict[str, UnregisteredVm] = {}
+        """VMs whose files alone are there, by the path of their configuration file."""
         self.host_moids: list[str] = []
 
     @property
@@ -280,7 +282,7 @@ class VmEntity(ManagedEntity):
 
     @name.setter
     def name(self, name: str) -> None:
-        self.state.name = name
+        self.state.rename(name)
 
     @property
     def parent(self) -> str | None:
@@ -366,6 +368,7 @@ class VmEntity(ManagedEntity):
         store.add(self)
         self.state.datastore = store.moid
         self.state.template = replace(self.state.template, datastore=store.name)
+        self.state.files = ""  # they get its name (VMware KB 1029513)
         self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
 
     def refuse_while_asked(self) -> None:

@@ -33,6 +33,16 @@ def enter(vm: VmEntity) -> VmEntity:
     return vm
 
 
+def enter_new(vm: VmEntity) -> VmEntity:
+    """The same of a VM that was made now: where files of its name are there, vCenter gives its own another one."""
+    store, name, number = vm.datastore(), vm.state.name, 0
+    taken = {*store.unregistered, *(f"{each.state.home}.vmx" for each in store.vms.values())}
+    while f"{vm.state.home}.vmx" in taken:
+        number += 1
+        vm.state.files = f"{name}_{number}"
+    return enter(vm)
+
+
 def leave(vm: VmEntity) -> None:
     """Remove a VM from every list it is in."""
     world, state = vm.world, vm.state

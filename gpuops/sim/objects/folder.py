@@ -9,8 +9,8 @@ from gpuops.sim.inventory.entities import FolderEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
-from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations import creation, inventory_change, power
+from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.operations import creation, inventory_change, power, registering
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -50,6 +50,22 @@ class Folder(FolderEntity):
     @method
     def CreateVM_Task(self, call: Call, config: Any, pool: Any, host: Any = None) -> Any:
         return creation.create_vm(self, call, config, pool, host, make=VirtualMachine)
+
+    @method
+    def RegisterVM_Task(
+        self, call: Call, path: str, asTemplate: bool, name: str | None = None, pool: Any = None, host: Any = None
+    ) -> Any:
+        return registering.register(
+            self,
+            call,
+            path,
+            name,
+            pool,
+            host,
+            template=asTemplate,
+            make=VirtualMachine,
+            make_snapshot=VirtualMachineSnapshot,
+        )
 
     @method
     def MoveIntoFolder_Task(self, call: Call, list: Any) -> Any:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import movement, power, question, reconfigure, snapshot_revert, snapshots
+from gpuops.sim.operations import (
+    instant_clone,
+    movement,
+    power,
+    question,
+    reconfigure,
+    registering,
+    snapshot_revert,
+    snapshots,
+)
 from gpuops.sim.render import vm_config, vm_runtime
 from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
 from gpuops.sim.render.vm_capability import capability
@@ -362,12 +371,16 @@ class VirtualMachine(VmEntity):
         return movement.clone(self, call, folder, name, spec)
 
     @method
+    def InstantClone_Task(self, call: Call, spec: Any) -> Any:
+        return instant_clone.instant_clone(self, call, spec)
+
+    @method
     def Destroy_Task(self, call: Call) -> Any:
         return movement.destroy(self, call)
 
     @method
     def UnregisterVM(self, call: Call) -> None:
-        movement.unregister(self, call)
+        registering.unregister(self, call)
 
     @method
     def MarkAsTemplate(self, call: Call) -> None:

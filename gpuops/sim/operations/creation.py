@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations.reconfigure import changed_state
 from gpuops.sim.operations.recording import facts
 from gpuops.sim.state.vm_state import Template, VmState
@@ -49,10 +49,10 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
 
     def finish() -> VmEntity:
         name = folder.checked_name(config.name)
-        home = _host(pool_object, world.get(host) if host else None)
+        home = usable_host(pool_object, world.get(host) if host else None)
         store = _datastore(home, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
-        vm = enter(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
+        vm = enter_new(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
         try:
             vm.state = changed_state(vm, _rest(config))
         except Exception:
@@ -66,7 +66,8 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
     return world.tasks.start(call, "CreateVM_Task", folder, CREATE_S, begin=begin, finish=finish)
 
 
-def _host(pool: Any, host: HostEntity | None) -> HostEntity:
+def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
+    """The host, or the first that can run VMs of the pool. Raises InvalidArgument, NoCompatibleHost."""
     usable = [each for each in pool.owner().hosts() if each.state.usable]
     if host is not None and host not in usable:
         raise faults.wrong_argument("host")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
+from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations import permissions
 from gpuops.sim.operations.hardware_change import of_a_clone
 from gpuops.sim.operations.host_admission import Admission, admission
@@ -42,7 +43,7 @@ def relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
     """RelocateVM_Task: to another host, resource pool, datastore or folder."""
     store = vm.world.get(spec.datastore) if spec.datastore else None
     folder = vm.world.get(spec.folder) if spec.folder else None
-    return _move(vm, call, "RelocateVM_Task", *_target(vm, spec.host, spec.pool), store, folder)
+    return _move(vm, call, "RelocateVM_Task", *target_of(vm, spec.host, spec.pool), store, folder)
 
 
 def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
@@ -51,10 +52,10 @@ def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
         raise faults.wrong_power_state(vm.state.power, Power(str(state)))
     if vm.state.power is not Power.ON:
         vm.world.authority.require(call, vm, "Resource.ColdMigrate")
-    return _move(vm, call, "MigrateVM_Task", *_target(vm, host, pool), None, None)
+    return _move(vm, call, "MigrateVM_Task", *target_of(vm, host, pool), None, None)
 
 
-def _target(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | None]:
+def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | None]:
     """(host, pool moid). Raises InvalidArgument when they are not of one cluster, as vCenter does."""
     wanted_pool = vm.world.get(pool) if pool else None
     if host is not None:
@@ -94,7 +95,7 @@ def _move(
         hot = _is_hot(vm, host)
         vm.refuse_while_asked()
         if folder is not None:
-            _holds_vms(folder)
+            holds_vms(folder)
         if host.state.connection != "connected" or (host.state.in_maintenance and hot):
             raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
         _sees_files(vm, host, store)
@@ -124,7 +125,7 @@ def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
     return vm.state.power is Power.ON and host is not vm.host()
 
 
-def _holds_vms(folder: FolderEntity) -> None:
+def holds_vms(folder: FolderEntity) -> None:
     """Raises NotSupported for a folder of another kind, as CreateVM_Task and MoveIntoFolder_Task do (vSphere API)."""
     if folder.kind != "vm":
         raise faults.not_supported(f"The folder {folder.name} holds no virtual machines.")
@@ -150,22 +151,23 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     refuse_failover_host(vm, target)
     state = vm.state
     if state.has_fixed_devices:
-        raise _blocked("A passthrough device cannot be migrated.")
+        raise blocked("A passthrough device cannot be migrated.")
     if not state.vgpus:
         return
     if not vm.world.options[HOT_MIGRATE]:
-        raise _blocked(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
+        raise blocked(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
     unmovable = vm.host().state.no_suspend | target.state.no_suspend
     refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
     if refused:
-        raise _blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+        raise blocked(f"vGPU profile {refused[0]} does not support vMotion.")
     for number, device in enumerate(state.devices):
         for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
             if (state.option(f"pciPassthru{number}.cfg.{name}") or "0") != "0":
-                raise _blocked(f"A vGPU with {name} cannot be migrated.")
+                raise blocked(f"A vGPU with {name} cannot be migrated.")
 
 
-def _blocked(reason: str) -> Exception:
+def blocked(reason: str) -> Exception:
+    """DisallowedMigrationDeviceAttached, of a running VM that cannot be moved or copied as it is."""
     fault: Exception = vim.fault.DisallowedMigrationDeviceAttached(
         msg=reason, fault=vim.fault.MigrationFault(msg=reason)
     )
@@ -176,11 +178,11 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     """CloneVM_Task: a VM that is off, or a template; its result is the new VM."""
     home = vm.world.get(folder)
     location = spec.location
-    host, pool = _target(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
+    host, pool = target_of(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
     permissions.to_clone(vm, call, home, pool, spec)
 
     def begin() -> None:
-        _holds_vms(home)
+        holds_vms(home)
         home.checked_name(name)
         if vm.state.has_fixed_devices and vm.state.power is not Power.OFF:
             raise faults.wrong_power_state(vm.state.power, Power.OFF)
@@ -189,11 +191,11 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
 
     def finish() -> Any:
         kept = home.checked_name(name)
-        state = _copied(vm, kept, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        state = copied(vm, kept, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
         if location.datastore:
             store = vm.world.get(location.datastore)
             state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
-        made = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+        made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
         if spec.config is not None:
             made.state = changed_state(made, spec.config)
         vm.world.ledger.record(call, made, before={}, after=facts(made.state))
@@ -206,10 +208,12 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
 
 
-def _copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
+def copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
+    """The state of a copy of a VM, powered off, with ids, disks and network addresses of its own."""
     state = copy.copy(vm.state)
     now = vm.world.clock.now()
     state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
+    state.files = ""
     state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
     state.hardware = of_a_clone(vm)
     state.power, state.seats, state.held, state.is_template = Power.OFF, (), (), template
@@ -219,6 +223,13 @@ def _copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | 
     written = {key: "" for key, _ in state.extra_config if key.lower().startswith("numa.autosize.")}
     state.extra_config = merged_options(state.extra_config, written)
     return state
+
+
+def root_folder(vm: VmEntity) -> FolderEntity:
+    """The folder of all VMs of its datacenter."""
+    datacenter: Any = next(each for each in ancestors(vm) if each.wsdl_name == "Datacenter")
+    found: FolderEntity = datacenter.folders["vm"]
+    return found
 
 
 def destroy(vm: VmEntity, call: Call) -> Any:
@@ -247,15 +258,6 @@ def gone(vm: VmEntity, call: Call) -> None:
     leave(vm)
 
 
-def unregister(vm: VmEntity, call: Call) -> None:
-    """UnregisterVM: the VM leaves the inventory, its files stay."""
-    if vm.state.power is Power.ON:
-        raise faults.wrong_power_state(Power.ON, Power.OFF)
-    vm.world.tasks.refuse_if_busy(vm)
-    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
-    leave(vm)
-
-
 def mark_as_template(vm: VmEntity, call: Call) -> None:
     """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
 
@@ -275,7 +277,7 @@ def mark_as_virtual_machine(vm: VmEntity, call: Call, pool: Any, host: Any) -> N
     """MarkAsVirtualMachine: a template becomes a VM of that pool."""
     if not vm.state.is_template:
         raise faults.wrong_state("The virtual machine is not a template.")
-    target, wanted = _target(vm, host, pool)
+    target, wanted = target_of(vm, host, pool)
     with recorded(vm, call):
         vm.state.is_template = False
         vm.register_on(target.moid, wanted)

@@ -26,6 +26,7 @@ OF_FIELDS: Final = {
     "uuid": "Settings",
     "instanceUuid": "Settings",
     "firmware": "Settings",
+    "bootOptions": "Settings",
     "fixedPassthruHotPlugEnabled": "Settings",  # from memory
     "numCPUs": "CPUCount",
     "numCoresPerSocket": "CPUCount",  # from memory, and so `virtualNuma`
@@ -74,6 +75,15 @@ def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any)
     if pool is not None and not into:
         _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
     store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
+    _require(call, store, "Datastore.AllocateSpace")
+
+
+def to_instant_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, store: Any) -> None:
+    """The same for an instant clone, in addition to what the method itself is declared with."""
+    _require(call, vm, "VirtualMachine.Interact.PowerOn")
+    _require(call, folder, "VirtualMachine.Inventory.CreateFromExisting")
+    if pool is not None:
+        _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
     _require(call, store, "Datastore.AllocateSpace")
 
 

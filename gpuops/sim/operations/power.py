@@ -7,6 +7,7 @@ one last slot the later one is refused. A suspended VM holds no slot; its resume
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ def boot(vm: VmEntity) -> None:
     state, began = vm.state, vm.world.clock.now()
     takes_s = state.template.boot_s
     state.boot_time, state.guest_boots = began, takes_s != 0
+    if state.boot.enter_setup:  # once (vSphere API, VirtualMachineBootOptions)
+        state.boot = replace(state.boot, enter_setup=False)
 
     def up() -> None:
         if vm.is_registered and vm.state.boot_time == began:
@@ -237,7 +240,7 @@ def start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
 def _space_for(vm: VmEntity, size_mib: int) -> None:
     store = vm.datastore()
     if store.free_mib < size_mib:
-        raise faults.no_disk_space(f"[{store.name}] {vm.name}/{vm.name}.vmem", store.name)
+        raise faults.no_disk_space(vm.state.home + ".vmem", store.name)
 
 
 def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:

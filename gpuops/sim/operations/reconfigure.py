@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
@@ -93,11 +94,18 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
         # disks, network cards and drives are hot-plugged (VMware vSphere 8.0 docs, virtual hardware)
         if all(changes_hardware(change.device) for change in spec.deviceChange):
             allowed = allowed | {"deviceChange"}
+        # boot options serve the next boot, but Secure Boot takes a VM that is off (VMware vSphere 8.0 docs, "Enable or
+        # Disable UEFI Secure Boot for a Virtual Machine")
+        if spec.bootOptions and spec.bootOptions.efiSecureBootEnabled in (None, state.boot.secure):
+            allowed = allowed | {"bootOptions"}
     if any(name not in allowed for name in fields):
         raise faults.wrong_power_state(state.power, Power.OFF)
 
 
 def _consistent(state: VmState) -> None:
+    if state.boot.order:
+        there = tuple(each for each in state.boot.order if each[1] is None or state.hardware.find(each[1]) is not None)
+        state.boot = replace(state.boot, order=there)
     if state.memory_locked:
         state.memory_reservation_mib = state.memory_mib
     if state.memory_reservation_mib > state.memory_mib:
@@ -107,7 +115,7 @@ def _consistent(state: VmState) -> None:
 
 
 def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
-    state.name = vm.world.get(vm.state.folder).checked_name(name, vm)
+    state.rename(vm.world.get(vm.state.folder).checked_name(name, vm))
 
 
 def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:
@@ -165,6 +173,37 @@ def _set_firmware(vm: VmEntity, state: VmState, firmware: str) -> None:
     state.firmware = firmware
 
 
+BOOT_FIELDS: Final = {
+    "bootDelay": "delay_ms",
+    "enterBIOSSetup": "enter_setup",
+    "efiSecureBootEnabled": "secure",
+    "bootRetryEnabled": "retry",
+    "bootRetryDelay": "retry_delay_ms",
+    "networkBootProtocol": "network_protocol",
+}
+
+
+def _set_boot_options(vm: VmEntity, state: VmState, options: Any) -> None:
+    """What is left out stays; a list with a device of no kind clears the order (govmomi, object.BootOrder)."""
+    given = {name: value for field, name in BOOT_FIELDS.items() if (value := getattr(options, field)) is not None}
+    if given.get("delay_ms", 0) < 0 or given.get("retry_delay_ms", 0) < 0:
+        raise faults.wrong_argument("bootOptions.bootDelay")
+    if given.get("network_protocol", "ipv4") not in ("ipv4", "ipv6"):
+        raise faults.wrong_argument("bootOptions.networkBootProtocol")
+    if options.bootOrder:
+        named = [
+            (_BOOTABLE.fullmatch(type(each).__name__), getattr(each, "deviceKey", None)) for each in options.bootOrder
+        ]
+        order = tuple((kind[1], key) for kind, key in named if kind is not None)
+        if any(key is not None and state.hardware.find(key) is None for _, key in order):
+            raise faults.wrong_argument("bootOptions.bootOrder")  # which fault: from memory
+        given["order"] = order
+    state.boot = replace(state.boot, **given)
+
+
+_BOOTABLE: Final = re.compile(r".*\.Bootable(\w+)Device")
+
+
 def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
     if state.hardware_version < 20:
         raise faults.wrong_argument("virtualNuma", "Virtual NUMA settings need hardware version 20.")
@@ -203,6 +242,7 @@ SETTERS: Final[dict[str, Setter]] = {
     "cpuHotAddEnabled": _plain("cpu_hot_add"),
     "memoryHotAddEnabled": _plain("memory_hot_add"),
     "firmware": _set_firmware,
+    "bootOptions": _set_boot_options,
     "virtualNuma": _set_virtual_numa,
     "fixedPassthruHotPlugEnabled": _plain("passthrough_hot_plug"),
     "latencySensitivity": lambda vm, state, value: setattr(state, "latency", str(value.level)),

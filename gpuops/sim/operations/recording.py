@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.state.vm_state import (
@@ -40,6 +41,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "memory_hot_add": vm.memory_hot_add,
         "cores_per_numa_node": vm.cores_per_numa_node,
         "firmware": vm.firmware,
+        "boot": asdict(vm.boot),
         "hardware_version": vm.hardware_version,
         "annotation": vm.annotation,
         "latency": vm.latency,

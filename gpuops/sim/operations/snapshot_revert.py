@@ -30,6 +30,7 @@ CONFIGURED: Final = (
     "memory_mib",
     "hardware_version",
     "firmware",
+    "boot",
     "annotation",
     "guest_id",
     "cpu_reservation_mhz",

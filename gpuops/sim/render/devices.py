@@ -34,7 +34,7 @@ def identity(vm: VmState) -> Identity:
     """The VM's own names for its disk and network cards."""
     tail = vm.uuid.replace("-", "")[-6:]
     return Identity(
-        f"[{vm.template.datastore}] {vm.name}/{vm.name}",
+        vm.home,
         vm.uuid[7:],
         f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
     )

@@ -9,7 +9,7 @@ from pyVmomi import vim
 from gpuops.sim.render.devices import devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
-from gpuops.sim.state.vm_state import VmState
+from gpuops.sim.state.vm_state import BootOptions, VmState
 
 SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10
@@ -55,9 +55,7 @@ def config(vm: VmState, host: HostState | None) -> Any:
         cpuHotRemoveEnabled=False,
         extraConfig=extra_config(vm),
         swapPlacement="inherit",
-        bootOptions=vim.vm.BootOptions(
-            bootDelay=0, enterBIOSSetup=False, efiSecureBootEnabled=False, bootRetryEnabled=False, bootRetryDelay=10000
-        ),
+        bootOptions=boot_options(vm.boot),
         vAssertsEnabled=False,
         changeTrackingEnabled=False,
         firmware=vm.firmware,
@@ -141,9 +139,27 @@ def memory_allocation(vm: VmState) -> Any:
 
 
 def files(vm: VmState) -> Any:
-    home = f"[{vm.template.datastore}] {vm.name}/"
+    folder = f"{vm.home.rpartition('/')[0]}/"
     return vim.vm.FileInfo(
-        vmPathName=f"{home}{vm.name}.vmx", snapshotDirectory=home, suspendDirectory=home, logDirectory=home
+        vmPathName=f"{vm.home}.vmx", snapshotDirectory=folder, suspendDirectory=folder, logDirectory=folder
+    )
+
+
+def boot_options(boot: BootOptions) -> Any:
+    """VirtualMachineBootOptions."""
+    kinds = vim.vm.BootOptions
+    devices = [
+        getattr(kinds, f"Bootable{kind}Device")(**({} if key is None else {"deviceKey": key}))
+        for kind, key in boot.order
+    ]
+    return kinds(
+        bootDelay=boot.delay_ms,
+        enterBIOSSetup=boot.enter_setup,
+        efiSecureBootEnabled=boot.secure,
+        bootRetryEnabled=boot.retry,
+        bootRetryDelay=boot.retry_delay_ms,
+        bootOrder=devices,
+        networkBootProtocol=boot.network_protocol,
     )
 
 

@@ -96,7 +96,7 @@ def config_summary(vm: VmState) -> Any:
         vim.vm.Summary.ConfigSummary,
         name=vm.name,
         template=vm.is_template,
-        vmPathName=f"[{vm.template.datastore}] {vm.name}/{vm.name}.vmx",
+        vmPathName=f"{vm.home}.vmx",
         memorySizeMB=vm.memory_mib,
         cpuReservation=vm.cpu_reservation_mhz,
         memoryReservation=vm.reserved_mib,
@@ -188,9 +188,9 @@ def storage(vm: VmState) -> Any:
 
 
 def layout(vm: VmState) -> Any:
-    home = f"[{vm.template.datastore}] {vm.name}/{vm.name}"
+    home = vm.home
     return vim.vm.FileLayout(
-        configFile=[f"{vm.name}.nvram"],
+        configFile=[f"{home.rpartition('/')[2]}.nvram"],
         logFile=["vmware.log"],
         disk=[
             vim.vm.FileLayout.DiskLayout(key=disk.key, diskFile=[disk_file(disk, home)]) for disk in vm.hardware.disks
@@ -200,7 +200,7 @@ def layout(vm: VmState) -> Any:
 
 def layout_ex(vm: VmState) -> Any:
     """layoutEx: a suspended VM shows its checkpoint as types `suspend` and `suspendMemory`."""
-    home = f"[{vm.template.datastore}] {vm.name}/{vm.name}"
+    home = vm.home
     listed = [
         ("config", f"{home}.vmx", 4096),
         ("nvram", f"{home}.nvram", 270840),

@@ -24,7 +24,7 @@ from gpuops.sim.scenario import saved_inventory, saved_network
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
-from gpuops.sim.state.vm_state import VmState
+from gpuops.sim.state.vm_state import UnregisteredVm, VmState
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 LARGEST_FILE: Final = 512 * 1024 * 1024
 """The state of the largest fleet, and of what was done to it."""
 HOST_FIELDS: Final = (
@@ -63,6 +63,7 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "networks": saved_network.save(world, untouched),
         "clusters": _changed(_clusters(world), _clusters(untouched)),
         "datastores": _changed(_space(world), _space(untouched)),
+        "unregistered": {store.moid: _unregistered(store) for store in world.by_type("Datastore")},
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed(world.options.items(), untouched.options.items()),
         "tags": world.tags.to_json(),
@@ -89,6 +90,10 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         world.get(moid).drs = _drs_adapter().validate_python(values)
     for moid, free_mib in saved["datastores"].items():
         world.get(moid).free_mib = free_mib
+    for moid, files in saved["unregistered"].items():
+        world.get(moid).unregistered = {
+            path: _unregistered_adapter().validate_python(values) for path, values in files.items()
+        }
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
 
@@ -120,6 +125,13 @@ def _vm_adapter() -> TypeAdapter[VmState]:
 
 
 @cache
+def _unregistered_adapter() -> TypeAdapter[UnregisteredVm]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(UnregisteredVm)
+
+
+@cache
 def _drs_adapter() -> TypeAdapter[DrsState]:
     from pydantic import TypeAdapter
 
@@ -130,6 +142,11 @@ def _vms(world: World) -> Iterator[tuple[str, Any]]:
     adapter = _vm_adapter()
     for vm in world.by_type("VirtualMachine"):
         yield vm.moid, adapter.dump_python(vm.state, mode="json")
+
+
+def _unregistered(store: Any) -> dict[str, Any]:
+    adapter = _unregistered_adapter()
+    return {path: adapter.dump_python(each, mode="json") for path, each in store.unregistered.items()}
 
 
 def _hosts(world: World) -> Iterator[tuple[str, Any]]:

@@ -140,6 +140,22 @@ class Question:
     default: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BootOptions:
+    """VirtualMachineBootOptions; `order` has pairs of a kind of device and, for one device, its key."""
+
+    delay_ms: int = 0
+    enter_setup: bool = False
+    secure: bool = False
+    retry: bool = False
+    retry_delay_ms: int = 10_000
+    order: tuple[tuple[str, int | None], ...] = ()
+    network_protocol: str | None = None
+
+
+DEFAULT_BOOT: Final = BootOptions()
+
+
 @dataclass(slots=True)
 class VmState:
     """One virtual machine. References to other objects are managed object ids."""
@@ -171,6 +187,9 @@ class VmState:
     vnuma_on_hot_add: bool = False
     passthrough_hot_plug: bool = False
     latency: str = "normal"
+    boot: BootOptions = DEFAULT_BOOT
+    files: str = ""
+    """What its files and their folder are called where that is not its name: it was renamed, or registered anew."""
     hardware: Hardware = NO_HARDWARE
     devices: tuple[PciDevice, ...] = ()
     groups: tuple[tuple[int, str], ...] = ()
@@ -218,6 +237,18 @@ class VmState:
         return self.power is Power.ON and self.template.tools and not self.guest_boots
 
     @property
+    def home(self) -> str:
+        """The path of its files up to what tells one from another: `[store] ml-07/ml-07`."""
+        name = self.files or self.name
+        return f"[{self.template.datastore}] {name}/{name}"
+
+    def rename(self, name: str) -> None:
+        """Give it another name; its files keep theirs (VMware KB 1029513)."""
+        if name != self.name:
+            self.files = self.files or self.name
+            self.name = name
+
+    @property
     def reserved_mib(self) -> int:
         """The memory reservation in force."""
         return self.memory_mib if self.memory_locked else self.memory_reservation_mib
@@ -245,6 +276,14 @@ class VmState:
     def with_device(self, changed: PciDevice) -> tuple[PciDevice, ...]:
         """The devices with the one of that key replaced in its place."""
         return tuple(changed if device.key == changed.key else device for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisteredVm:
+    """What the files of a VM say that is in no inventory; `taken` are its states in its snapshots, in their order."""
+
+    state: VmState
+    taken: tuple[VmState, ...] = ()
 
 
 def merged_options(current: tuple[tuple[str, str], ...], changes: dict[str, str]) -> tuple[tuple[str, str], ...]:
