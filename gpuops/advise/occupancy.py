@@ -13,7 +13,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Awaited, Vm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Tenant:
     profile: str
     certain: bool = True
     """False: it may as well be on another GPU of the host."""
+    awaited: Awaited | None = None
+    """Why a plan counts it although it does not run; None = it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +146,4 @@ def _seats(
             here = here[: max(1, len(profiles) - len(where) + 1)]
         for number, profile in enumerate(here):
             certain = listed and (len(where) == 1 or (alike and number == 0))
-            yield index, Tenant(vm.ref, vm.name, profile, certain)
+            yield index, Tenant(vm.ref, vm.name, profile, certain, vm.awaited)

@@ -34,6 +34,13 @@ class PowerState(StrEnum):
     SUSPENDED = "suspended"
 
 
+class Awaited(StrEnum):
+    """For whom a plan keeps what a VM that does not run will hold: the plan shows it as running."""
+
+    RETURN = "suspended VMs that come back"
+    REQUEST = "earlier requests"
+
+
 class Firmware(StrEnum):
     BIOS = "bios"
     EFI = "efi"
@@ -153,6 +160,8 @@ class Vm:
     tools_running: bool | None = None
     unreadable: tuple[str, ...] = ()
     """Property paths this login could not read: their fields are unknown, whatever they show."""
+    awaited: Awaited | None = None
+    """Why a plan shows it as running although it does not; None = it is as vCenter shows it."""
 
     def is_called(self, text: str) -> bool:
         """Whether a name, an inventory path or the end of one, `moid:vm-42` or `uuid:...` means it, alone or not."""

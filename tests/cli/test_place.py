@@ -246,6 +246,30 @@ def test_what_many_gpus_say_alike_is_said_once(gpuops: Callable[..., Result]) ->
     assert len(result.stdout.splitlines()) < 10
 
 
+def test_what_the_request_itself_takes_does_not_run(gpuops: Callable[..., Result]) -> None:
+    """Nor do suspended VMs: what runs is said to run, and who takes the rest is said too, where lines are merged as
+    well."""
+    words = ("place", "--vcpu", "8", "--memory", "64GiB", "--vcenter")
+    twelve = gpuops(*words, "sim:scattered", "--profile", "a40-8q", "--count", "12").stdout
+    first, third = "esx-01.scattered 0000:3b:00.0", "esx-03.scattered 0000:3b:00.0, esx-04.scattered 0000:3b:00.0"
+    assert f"{first}: its 1 slot for nvidia_a40-8q is taken by this VM's first vGPUs\n" in twelve
+    assert f"{third}: its 4 slots for nvidia_a40-8q are taken by this VM's first vGPUs\n" in twelve
+    kept = "taken by suspended VMs that come back and this VM's first vGPUs; held by desk-10 (suspended)\n"
+    assert f"esx-02.scattered 0000:3b:00.0: its 4 slots for nvidia_a40-8q are {kept}" in twelve
+    assert "room for nvidia_a40-8q beside suspended VMs that come back: needs 12 slots, 3 there" in twelve
+    three = gpuops(*words, "sim:lab", "--profile", "a100-4-20c", "--count", "3").stdout
+    both = "esx-01.lab 0000:3b:00.0, esx-01.lab 0000:af:00.0"
+    assert f"{both}: its 1 slot for grid_a100-4-20c is taken by this VM's first vGPUs\n" in three
+    locked = gpuops(*words, "sim:scattered", "--profile", "a40-48q").stdout
+    assert "esx-02.scattered 0000:3b:00.0, esx-03.scattered 0000:3b:00.0, esx-04.scattered 0000:3b:00.0: " in locked
+    assert "locked to vGPUs of 8192 MiB while 2 run, nvidia_a40-48q has 49152 MiB" in locked
+
+
+def test_what_a_vm_of_several_gpus_lacks_is_counted_in_all(gpuops: Callable[..., Result]) -> None:
+    words = ("place", "--vcpu", "8", "--memory", "64GiB", "--vcenter", "sim:lab")
+    assert "that is free (2 there): needs 4, 2 there" in gpuops(*words, "--gpus", "4").stdout
+
+
 def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
     path.write_text(

@@ -9,15 +9,17 @@ HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
-from gpuops.advise.occupancy import GpuState, may_run
+from gpuops.advise.capacity import Slots
+from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
 
@@ -35,12 +37,53 @@ def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: 
     if may_run(state.gpu, demand.profile, catalog) is False:
         return Rejection(subject, slots.because)
     if not slots.possible:
-        names = [f"{name} itself" if name == vm.name else name for name in state.vm_names]
-        held = f"; held by {', '.join(names)}" if names else ""
-        return Rejection(subject, f"{slots.because}{held}", 1, 0, "slot")
+        return _no_slot(state, demand.profile, vm, subject, catalog)
     if state.unclear:
         return Rejection(subject, f"what runs on it is not known: {state.unclear}")
     return "" if slots.at_least else slots.because
+
+
+def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catalog) -> Rejection:
+    """Why the GPU has no slot: for what runs there, or for what takes the slots that this leaves.
+
+    Only what runs is said to run. What a plan counts beside it is asked in turn, until no slot is left.
+    """
+    there = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm.ref))
+    now = room_for(there, profile, catalog)
+    if not now.possible:
+        return Rejection(subject, f"{now.because}{_held_by(there.tenants)}", 1, 0, "slot")
+    takers: list[str] = []
+    for taker, tenants in _in_the_plan(state, vm):
+        takers += [taker]
+        there = there.with_tenants(*tenants)
+        if not room_for(there, profile, catalog).possible:
+            break
+    held = _held_by(t for t in there.tenants if t.awaited is not None)
+    return Rejection(subject, f"{_slots_of(profile, now)} taken by {' and '.join(takers)}{held}")
+
+
+def _in_the_plan(state: GpuState, vm: Vm) -> Iterator[tuple[str, list[Tenant]]]:
+    """What a plan counts on the GPU although it does not run: in words whose it is, and the vGPUs."""
+    for awaited in Awaited:
+        tenants = [t for t in state.tenants if t.awaited is awaited and t.vm != vm.ref]
+        if tenants:
+            yield awaited.value, tenants
+    own = [t for t in state.tenants if t.vm == vm.ref]
+    if own:
+        yield "this VM's first vGPUs", own
+
+
+def _slots_of(profile: str, room: Slots) -> str:
+    if room.at_most is None:
+        return f"its room for {profile} is"
+    if room.at_most == 1:
+        return f"its 1 slot for {profile} is"
+    return f"its {room.at_most if room.exact else f'{room.at_least} to {room.at_most}'} slots for {profile} are"
+
+
+def _held_by(tenants: Iterable[Tenant]) -> str:
+    names = sorted({tenant.name for tenant in tenants})
+    return f"; held by {', '.join(names)}" if names else ""
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
@@ -95,8 +138,7 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     subject = f"{host.name} {demand.address}"
     holder = holders(host, inventory).get(demand.address)
     if holder is not None and holder != vm.ref:
-        name = inventory.vms[holder].name if holder in inventory.vms else holder
-        return Rejection(subject, f"is held by {name}, which runs", hint=f"stop {name}, or choose another device")
+        return _is_held(subject, holder, inventory)
     gpu = host.gpu(demand.address)
     if gpu is not None:
         return _refuse_inactive(gpu, subject) or ""
@@ -111,6 +153,18 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
         return ""
     known = ", ".join(str(address) for address in sorted(addresses)) or "none"
     return Rejection(subject, f"is no passthrough device of this host (it has: {known})")
+
+
+def _is_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
+    vm = inventory.vms.get(holder)
+    name = vm.name if vm is not None else holder
+    match vm.awaited if vm is not None else None:
+        case None:
+            return Rejection(subject, f"is held by {name}, which runs", hint=f"stop {name}, or choose another device")
+        case Awaited.RETURN:
+            return Rejection(subject, f"is kept for {name}", hint="choose another device, or --suspended ignore")
+        case Awaited.REQUEST:
+            return Rejection(subject, f"is taken by {name}, an earlier request", hint="choose another device")
 
 
 def _refuse_inactive(gpu: PhysicalGpu, subject: str) -> Rejection | None:
@@ -137,8 +191,12 @@ def find_free_device(
     host: Host,
     inventory: Inventory,
     node: int | None = None,
+    missing: int = 1,
 ) -> PciAddress | Rejection:
-    """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none."""
+    """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none.
+
+    `missing` is how many such devices the VM has yet to be given, this one among them.
+    """
     fitting = [gpu for gpu in host.gpus if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
@@ -146,13 +204,20 @@ def find_free_device(
     if free:
         return free[0]
     wanted = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
+    where = "" if node is None else f" on NUMA node {node}"
     if not active:
-        where = "" if node is None else f" on NUMA node {node}"
         return Rejection(host.name, f"has no {wanted} in passthrough{where}")
-    holders_there = {held_by_others[address] for address in active if address in held_by_others}
-    who = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in holders_there))
-    rule = f"{wanted} that is free ({len(active)} there" + (f", held by {who})" if who else ")")
-    return Rejection(host.name, rule, 1 + sum(address in taken for address in active), len(active) - len(holders_there))
+    held = [held_by_others[address] for address in active if address in held_by_others]
+    who = ", ".join(sorted({_holder(ref, inventory) for ref in held}))
+    rule = f"{wanted} that is free{where} ({len(active)} there" + (f", held by {who})" if who else ")")
+    return Rejection(host.name, rule, missing + sum(address in taken for address in active), len(active) - len(held))
+
+
+def _holder(ref: str, inventory: Inventory) -> str:
+    vm = inventory.vms.get(ref)
+    if vm is None:
+        return ref
+    return f"{vm.name} (an earlier request)" if vm.awaited is Awaited.REQUEST else vm.name
 
 
 def holders(host: Host, inventory: Inventory) -> dict[PciAddress, str]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from gpuops.model.host import AdmissionControl, Cluster, Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 
 
@@ -92,11 +92,14 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
     kept = _kept(resource, cluster, known)
     if kept == 0:
         return None
-    running = (other for host in hosts for other in inventory.vms_on(host) if other.power is PowerState.ON)
-    free = max(0, sum(known) - kept - sum(resource.reserved(other) or 0 for other in running if other.ref != vm.ref))
+    there = (other for host in hosts for other in inventory.vms_on(host) if other.power is PowerState.ON)
+    running = [other for other in there if other.ref != vm.ref]
+    free = max(0, sum(known) - kept - sum(resource.reserved(other) or 0 for other in running))
     if asked <= free:
         return None
-    rule = f"{resource.name} beside the {kept} {resource.unit} that HA keeps free for the failure of a host"
+    counted = {other.awaited for other in running}
+    others = "".join(f", and {awaited.value}" for awaited in Awaited if awaited in counted)
+    rule = f"{resource.name} beside the {kept} {resource.unit} that HA keeps free for the failure of a host{others}"
     hint = "free reservations in the cluster, or change its admission control"
     cluster_name = f"cluster {cluster.name}"
     return Rejection(cluster_name, rule, asked, free, resource.unit, hint=hint, short_of=resource.shortage)

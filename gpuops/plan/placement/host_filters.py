@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Awaited
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
@@ -54,7 +55,7 @@ def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejec
         return Rejection(host.name, "its memory size cannot be read, and all of the VM's must be reserved")
     if wanted.vm.memory_mib <= free_mib:
         return None
-    rule = "memory to reserve in full, beside what running VMs reserve"
+    rule = f"memory to reserve in full, beside what {_reserving(wanted, host, inventory)} reserve"
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB", short_of=Shortage.MEMORY)
 
 
@@ -71,7 +72,15 @@ def cpu_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejectio
         return Rejection(host.name, f"its CPU cannot be read, and {wanted.vm.name} reserves {wanted_mhz} MHz of it")
     if wanted_mhz <= free_mhz:
         return None
-    return Rejection(host.name, "CPU to reserve, beside what running VMs reserve", wanted_mhz, max(0, free_mhz), "MHz")
+    rule = f"CPU to reserve, beside what {_reserving(wanted, host, inventory)} reserve"
+    return Rejection(host.name, rule, wanted_mhz, max(0, free_mhz), "MHz")
+
+
+def _reserving(wanted: Wanted, host: Host, inventory: Inventory) -> str:
+    """In words, whose reservations on the host are counted: what runs, and what a plan counts beside it."""
+    there = {vm.awaited for vm in inventory.vms_on(host) if vm.ref != wanted.vm.ref}
+    first, *more = ("running VMs", *(awaited.value for awaited in Awaited if awaited in there))
+    return " and ".join((", ".join((first, *more[:-1])), *more[-1:]))
 
 
 def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:

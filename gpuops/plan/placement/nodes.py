@@ -14,7 +14,7 @@ from typing import Final
 
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"
@@ -35,7 +35,9 @@ def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tu
     if vm.memory_mib is None:
         rejections.append(Rejection(vm.name, "its memory size cannot be read"))
     elif vm.memory_mib > memory_mib:
-        rule = "memory beside the GPU"
+        bound = {other.awaited for other in inventory.vms_on(host) if _holds_memory_of(node, other, vm)}
+        others = " and ".join(awaited.value for awaited in Awaited if awaited in bound)
+        rule = "memory beside the GPU" + (f", without that of {others}" if others else "")
         rejections.append(Rejection(subject, rule, vm.memory_mib, memory_mib, "MiB", short_of=Shortage.MEMORY))
     return tuple(rejections)
 
@@ -69,9 +71,14 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
     bound = sum(
         -(-(other.most_reserved_mib or 0) // len(nodes))
         for other in inventory.vms_on(host)
-        if other.ref != vm.ref and other.may_run and str(node.id) in (nodes := _bound_to(other))
+        if _holds_memory_of(node, other, vm) and (nodes := _bound_to(other))
     )
     return node.memory_mib - bound
+
+
+def _holds_memory_of(node: NumaNode, other: Vm, vm: Vm) -> bool:
+    """Whether the other VM is bound to the node, among others perhaps, and not surely off."""
+    return other.ref != vm.ref and other.may_run and str(node.id) in _bound_to(other)
 
 
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:

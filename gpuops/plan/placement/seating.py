@@ -14,7 +14,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot
 from gpuops.plan.placement.nodes import memory_doubt
@@ -66,7 +66,9 @@ def seat(
             case WantsDirectPath():
                 seat_or_reasons, doubt = _seat_device(demand, vm, host, inventory, node)
             case WantsDynamic():
-                device = find_free_device(demand, vm, seats.values(), host, inventory, node)
+                alike = (each for each in demands if isinstance(each, WantsDynamic) and _kind(each) == _kind(demand))
+                missing = sum(each.ordinal not in seats for each in alike)
+                device = find_free_device(demand, vm, seats.values(), host, inventory, node, missing)
                 seat_or_reasons, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
@@ -76,7 +78,7 @@ def seat(
         else:
             rejections += seat_or_reasons
     # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
-    rejections = [*_too_few(demands, seats, subject), *rejections]
+    rejections = [*_too_few(vm, demands, seats, states.values(), subject, catalog), *rejections]
     return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
 
 
@@ -85,13 +87,31 @@ def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
     return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
 
 
-def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject: str) -> Iterator[Rejection]:
-    """How many vGPUs of a profile got a GPU, where several were wanted and not all did."""
+def _too_few(
+    vm: Vm,
+    demands: Iterable[Demand],
+    seats: Mapping[int, PciAddress],
+    states: Iterable[GpuState],
+    subject: str,
+    catalog: Catalog,
+) -> Iterator[Rejection]:
+    """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes room."""
     vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
+    there = tuple(states)
     for profile in dict.fromkeys(demand.profile for demand in vgpus):
         seated = [demand.ordinal in seats for demand in vgpus if demand.profile == profile]
         if len(seated) > 1 and not all(seated):
-            yield Rejection(subject, f"room for {profile}", len(seated), sum(seated), "slots")
+            able = (state for state in there if may_run(state.gpu, profile, catalog) is not False)
+            tenants = [tenant for state in able for tenant in state.tenants]
+            others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
+            if any(t.vm == vm.ref and t.profile != profile for t in tenants):
+                others.append("its other vGPUs")
+            beside = f" beside {' and '.join(others)}" if others else ""
+            yield Rejection(subject, f"room for {profile}{beside}", len(seated), sum(seated), "slots")
+
+
+def _kind(demand: WantsDynamic) -> tuple[object, ...]:
+    return (demand.allowed, demand.label)
 
 
 def _seat_vgpu(

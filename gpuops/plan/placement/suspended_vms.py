@@ -17,7 +17,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import Awaited, PowerState, Vm
 from gpuops.model.workload import moment
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
@@ -114,7 +114,8 @@ def _claimed(
             continue
         claim = _claim(vm, host, world, catalog)
         if not claim.lost:
-            world = take(replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON), world, catalog)
+            back = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
+            world = take(back, world, catalog)
         yield world, claim
 
 

@@ -11,7 +11,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
@@ -61,7 +61,8 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
     local = numa is not NumaPolicy.NONE and placement.bound_to
     node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
-    return replace(vm, host=placement.host.ref, power=PowerState.ON, devices=devices, extra_config={**pins, **node})
+    there = replace(vm, host=placement.host.ref, power=PowerState.ON, awaited=Awaited.REQUEST)
+    return replace(there, devices=devices, extra_config={**pins, **node})
 
 
 def choices_of_devices(
