@@ -110,6 +110,13 @@ def test_sdk_reads_a_vm_with_its_hardware(lab: Lab, client: Any) -> None:
     old_card = D.VirtualE1000(key=-2, backing=backing, addressType="manual", macAddress="00:50:56:00:00:01")
     added = [D.VirtualDeviceSpec(operation="add", device=device) for device in (drive, old_card)]
     lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=added)))
+    order = [
+        vim.vm.BootOptions.BootableDiskDevice(deviceKey=2000),
+        vim.vm.BootOptions.BootableEthernetDevice(deviceKey=4000),
+        vim.vm.BootOptions.BootableCdromDevice(),
+    ]
+    boot = vim.vm.BootOptions(bootDelay=3000, bootOrder=order)
+    lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(bootOptions=boot)))
     vm = lab.vm("ml-07")
     shown = client.vcenter.VM.get(vm._moId)
     config = vm.config
@@ -117,6 +124,9 @@ def test_sdk_reads_a_vm_with_its_hardware(lab: Lab, client: Any) -> None:
     assert (shown.identity.bios_uuid, shown.identity.instance_uuid) == (config.uuid, config.instanceUuid)
     assert (shown.cpu.count, shown.memory.size_mib) == (config.hardware.numCPU, config.hardware.memoryMB)
     assert (shown.hardware.version, shown.boot.type) == (config.version.upper().replace("-", "_"), "EFI")
+    assert (shown.boot.delay, shown.boot.retry, shown.boot.network_protocol) == (3000, False, "IPV4")
+    entries = [(each.type, each.disks, each.nic) for each in shown.boot_devices]
+    assert entries == [("DISK", ["2000"], None), ("ETHERNET", None, "4000"), ("CDROM", None, None)]
     (disk,) = (each for each in config.hardware.device if isinstance(each, D.VirtualDisk))
     file: Any = disk.backing
     told = shown.disks[str(disk.key)]

@@ -114,6 +114,13 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
     grown.capacityInKB = 8 << 20
     change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=grown))
     assert of(vm, D.VirtualDisk)[1].capacityInBytes == 8 << 30
+    grown = of(vm, D.VirtualDisk)[1]
+    grown.capacityInBytes = 16 << 30  # as govc vm.disk.change: the other one stays as it was read
+    change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=grown))
+    assert of(vm, D.VirtualDisk)[1].capacityInKB == 16 << 20
+    grown.capacityInBytes, grown.capacityInKB = 4 << 30, 16 << 20
+    with pytest.raises(vim.fault.InvalidDeviceSpec):
+        change(lab, vm, D.VirtualDeviceSpec(operation="edit", device=grown))
     change(lab, vm, *(D.VirtualDeviceSpec(operation="remove", device=each) for each in (grown, second)))
     assert [each.key for each in (*of(vm, D.VirtualDisk), *of(vm, D.VirtualEthernetCard))] == [2000, 4000]
 
@@ -144,6 +151,41 @@ def test_what_is_refused_changes_nothing(lab: Lab, spec: Any, fault: type[Except
     with pytest.raises(fault):
         change(lab, vm, card(), spec)
     assert [device.key for device in vm.config.hardware.device] == before
+
+
+@pytest.mark.parametrize(
+    ("file", "fault"),
+    [("[lab-ds-1] none.vmdk", vim.fault.FileNotFound), ("[lab-ds-1] ml-08/ml-08.vmdk", vmodl.fault.NotSupported)],
+)
+def test_a_disk_of_an_existing_file_is_not_made_anew(lab: Lab, file: str, fault: type[Exception]) -> None:
+    child = disk(4, 1000)
+    child.device.backing.parent = D.VirtualDisk.FlatVer2BackingInfo(fileName=file, diskMode="persistent")
+    child.device.capacityInKB = 0
+    attached = added(disk(4, 1000).device)
+    attached.device.backing.fileName = file
+    for spec in (child, attached):
+        with pytest.raises(fault):
+            change(lab, lab.vm("ml-07"), spec)
+
+
+def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
+    """VirtualMachine.UpgradeVM_Task of the vSphere API."""
+    vm = lab.vm("ml-07")
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.run(vm.UpgradeVM_Task("vmx-99"))
+    with pytest.raises(vim.fault.AlreadyUpgraded):
+        lab.run(vm.UpgradeVM_Task(vm.config.version))
+    before = vm.config.version, vm.config.changeVersion
+    lab.run(vm.UpgradeVM_Task("vmx-21"))
+    assert (vm.config.version, vm.config.changeVersion != before[1]) == ("vmx-21", True)
+    assert lab.events("ml-07")[-1] == "VmUpgradeCompleteEvent"
+    with pytest.raises(vim.fault.AlreadyUpgraded):
+        lab.run(vm.UpgradeVM_Task())
+    lab.run(vm.PowerOnVM_Task())
+    with pytest.raises(vim.fault.InvalidPowerState):
+        lab.run(vm.UpgradeVM_Task())
+    with pytest.raises(vim.fault.InvalidState):
+        lab.run(lab.vm("golden").UpgradeVM_Task())
 
 
 def test_a_vm_has_four_scsi_controllers_at_most(lab: Lab) -> None:

@@ -112,6 +112,42 @@ def test_a_host_alone_has_a_compute_resource_that_goes_with_it(lab: Lab) -> None
         made.name  # noqa: B018
 
 
+def test_a_host_moves_into_a_cluster_with_its_vms(lab: Lab) -> None:
+    """ClusterComputeResource.MoveInto_Task of the vSphere API, as govc cluster.mv calls it."""
+    cluster = lab.cluster()
+    other = lab.datacenter().hostFolder.CreateClusterEx("other", vim.cluster.ConfigSpecEx())
+    host = lab.host("esx-02.lab")
+    with pytest.raises(vim.fault.InvalidState):
+        lab.run(other.MoveInto_Task([host]))
+    with pytest.raises(vim.fault.DuplicateName):
+        lab.run(cluster.MoveInto_Task([host]))
+    spare = lab.run(cluster.AddHost_Task(connection(), True))
+    lab.run(spare.EnterMaintenanceMode_Task(0))
+    lab.run(other.MoveInto_Task([spare]))
+    assert (spare.parent, list(other.host), spare in cluster.host) == (other, [spare], False)
+    assert (other.summary.numHosts, cluster.summary.numHosts) == (1, 2)
+    alone = lab.run(lab.datacenter().hostFolder.AddStandaloneHost_Task(connection("esx-10.lab"), None, True))
+    vm = new_vm(lab, lab.datacenter().vmFolder, alone.resourcePool)
+    lab.run(vm.PowerOnVM_Task())
+    (its_host,) = alone.host
+    lab.run(other.MoveInto_Task([its_host]))
+    assert (vm.runtime.host, vm.resourcePool, vm.runtime.powerState) == (its_host, other.resourcePool, "poweredOn")
+    assert list(other.resourcePool.vm) == [vm]
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+        alone.name  # noqa: B018
+    second = lab.si.content.rootFolder.CreateDatacenter("dc-2").hostFolder.CreateCluster(
+        "far", vim.cluster.ConfigSpec()
+    )
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        lab.run(second.MoveInto_Task([spare]))
+
+
+def test_a_reload_changes_nothing(lab: Lab) -> None:
+    for entity in (lab.vm("ml-07"), lab.host("esx-01.lab"), lab.cluster()):
+        entity.Reload()
+    assert list(lab.world.ledger) == []
+
+
 def test_a_host_is_disconnected_and_reconnected(lab: Lab) -> None:
     host = lab.host("esx-01.lab")
     with pytest.raises(vim.fault.InvalidState):
@@ -194,6 +230,11 @@ def test_a_saved_state_has_what_was_made_moved_and_removed(tmp_path: Path) -> No
         lab.run(lab.datacenter().hostFolder.AddStandaloneHost_Task(connection("esx-11.lab"), None, True))
         racks = lab.datacenter().hostFolder.CreateFolder("racks")
         lab.run(racks.MoveIntoFolder_Task([lab.cluster()]))
+        spare = lab.run(lab.cluster().AddHost_Task(connection("esx-12.lab"), True))
+        lab.run(spare.EnterMaintenanceMode_Task(0))
+        lab.run(racks.CreateClusterEx("later cluster", vim.cluster.ConfigSpecEx()).MoveInto_Task([spare]))
+        lab.run(racks.MoveIntoFolder_Task([lab.datacenter().hostFolder.CreateFolder("earlier")]))
+        lab.run(lab.datacenter().hostFolder.CreateFolder("latest").MoveIntoFolder_Task([racks]))
         lab.run(si.content.searchIndex.FindByInventoryPath("lab-dc/vm/misc/a").Destroy_Task())
         before = tree(si.content.rootFolder)
         Disconnect(si)

@@ -122,6 +122,10 @@ class ManagedEntity(ManagedObject):
         self.world.ledger.record(call, self, before={key: before}, after={key: value})
 
     @method
+    def Reload(self, call: Call) -> None:
+        """Nothing lies outside of vCenter here that could have changed without it."""
+
+    @method
     def Rename_Task(self, call: Call, newName: str) -> Any:
         """Declared faults: DuplicateName, InvalidName."""
 

@@ -102,6 +102,10 @@ class ClusterComputeResource(ComputeResource):
     ) -> Any:
         return inventory_change.add_host(self, call, spec, connected=asConnected)
 
+    @method
+    def MoveInto_Task(self, call: Call, host: Any) -> Any:
+        return inventory_change.move_hosts_into(self, call, host)
+
 
 def new_cluster(world: World, name: str, folder: str, drs: DrsState | None = None) -> ClusterComputeResource:
     """A registered cluster without hosts, with its root resource pool and its browsers. Its folder takes it in."""

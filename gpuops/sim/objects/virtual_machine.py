@@ -11,6 +11,7 @@ from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml, meth
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import (
+    hardware_upgrade,
     instant_clone,
     movement,
     power,
@@ -321,6 +322,10 @@ class VirtualMachine(VmEntity):
     @method
     def ReconfigVM_Task(self, call: Call, spec: Any) -> Any:
         return reconfigure.reconfigure(self, call, spec)
+
+    @method
+    def UpgradeVM_Task(self, call: Call, version: str | None = None) -> Any:
+        return hardware_upgrade.upgrade(self, call, version)
 
     @method
     def PowerOnVM_Task(self, call: Call, host: Any = None) -> Any:

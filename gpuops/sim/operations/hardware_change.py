@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
+from gpuops.sim.render.devices import disk_file
 from gpuops.sim.state.hardware import (
     FIRST_CARD,
     FIRST_CDROM,
@@ -150,8 +151,10 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
     named = (backing.fileName or "").strip()
     file = "" if named.endswith("]") else named
+    if backing.parent is not None:
+        raise _of_existing(change.vm, backing.parent.fileName)
     if str(spec.fileOperation) != "create":
-        raise vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
+        raise _of_existing(change.vm, file)
     kib = device.capacityInKB or (device.capacityInBytes or 0) >> 10
     if kib <= 0:
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, "A new disk needs a capacity.")
@@ -160,6 +163,15 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
     controller, unit = _place(change, index, device)
     key = free(FIRST_DISK, {disk.key for disk in change.hardware.disks})
     return Disk(key, controller, unit, kib, file, backing.diskMode or "persistent", bool(backing.thinProvisioned))
+
+
+def _of_existing(vm: VmEntity, file: str) -> Exception:
+    """The fault for a disk that is made of a file which should be there already."""
+    store = vm.datastore()
+    states = (*(each.state for each in store.vms.values()), *(each.state for each in store.unregistered.values()))
+    if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
+        return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")
+    return vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
 
 
 def _card(change: _Change, index: int, device: Any) -> NetworkCard:
@@ -213,7 +225,7 @@ def _iso(backing: Any) -> str:
 def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
     match known:
         case Disk():
-            kib = device.capacityInKB or known.kib
+            kib = _wanted_size(known, device)
             if kib < known.kib:
                 text = "A disk is not made smaller."
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
@@ -236,6 +248,13 @@ def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
             return replace(known, iso=iso, starts_connected=_starts(device, default=known.starts_connected))
         case _:
             return known
+
+
+def _wanted_size(known: Disk, device: Any) -> int:
+    """The capacity in KiB that an edit asks for: clients change capacityInBytes, or capacityInKB as before 5.5, and
+    send the other one as they read it (vSphere API, VirtualDisk.capacityInBytes)."""
+    given = ((device.capacityInBytes or 0) >> 10, device.capacityInKB or 0)
+    return next((kib for kib in given if kib not in (0, known.kib)), known.kib)
 
 
 def _known(hardware: Hardware, index: int, key: int) -> Part:

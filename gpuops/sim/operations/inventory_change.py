@@ -317,6 +317,60 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
     return world.tasks.start(call, "MoveIntoFolder_Task", folder, CHANGE_S, begin=found, finish=finish)
 
 
+def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> Any:
+    """MoveInto_Task: hosts come into the cluster, with their VMs.
+
+    They are of the same datacenter, and in maintenance mode if they are in another cluster (vSphere API,
+    ClusterComputeResource.MoveInto_Task). Of a host that is in this one: DuplicateName, as vcsim answers.
+    """
+    world = cluster.world
+
+    def found() -> list[HostEntity]:
+        hosts: list[HostEntity] = [world.get(member) for member in members]
+        for host in hosts:
+            world.authority.require(call, host, "Host.Inventory.MoveHost")
+            old = host.compute_resource()
+            if old is cluster:
+                raise faults.duplicate_name(host.name, host.ref)
+            if _datacenter(old) is not _datacenter(cluster):
+                raise faults.wrong_argument("host", f"The host {host.name} is in another datacenter.")
+            if old.wsdl_name == "ClusterComputeResource" and not host.state.in_maintenance:
+                raise faults.wrong_state(f"The host {host.name} is in a cluster and not in maintenance mode.")
+        return hosts
+
+    def finish() -> None:
+        for host in found():
+            before = host.compute_resource()
+            rehome(host, cluster)
+            world.ledger.record(call, host, before={"parent": before.moid}, after={"parent": cluster.moid})
+
+    return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=found, finish=finish)
+
+
+def _datacenter(entity: ManagedEntity) -> Any:
+    return next(each for each in ancestors(entity) if each.wsdl_name == "Datacenter")
+
+
+def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
+    """Move a host into a cluster, and its VMs into the root pool there; a compute resource without a host goes."""
+    old = host.compute_resource()
+    old.host_moids.remove(host.moid)
+    cluster.host_moids.append(host.moid)
+    host.parent = host.state.parent = cluster.moid
+    for vm in host.vms():
+        if vm.state.pool is not None and host.world.get(vm.state.pool).owner() is old:
+            vm.leave_pool()
+            vm.state.pool = cluster.pool.moid
+            cluster.pool.add(vm)
+        vm.touch("environmentBrowser")
+    host.touch("parent")
+    for compute in (old, cluster):
+        compute.touch("host", "summary", "datastore", "network")
+        compute.load_changed()
+    if old.wsdl_name == "ComputeResource":
+        forget(old)
+
+
 def reparent(entity: ManagedEntity, folder: FolderEntity) -> None:
     """Move a folder, a datacenter or a cluster into another folder."""
     old = entity.world.get(entity.parent)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
 from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish
 from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.resource_pool import new_pool
-from gpuops.sim.operations.inventory_change import forget, reparent
+from gpuops.sim.operations.inventory_change import forget, rehome, reparent
 from gpuops.sim.scenario.hosts import enter_host
 from gpuops.sim.state.host_state import HostState
 
@@ -46,8 +47,9 @@ def _is_part(world: World, obj: Any) -> bool:
 
 
 def made(world: World, untouched: World) -> list[dict[str, Any]]:
-    """What was made since, in its order."""
-    return [_described(entity) for entity in _entities(world) if untouched.find(entity.moid) is None]
+    """What was made since, each after what it is in now: it may have moved into something that was made later."""
+    new = [entity for entity in _entities(world) if untouched.find(entity.moid) is None]
+    return [_described(entity) for entity in sorted(new, key=lambda entity: len(list(ancestors(entity))))]
 
 
 def _described(entity: Any) -> dict[str, Any]:
@@ -100,8 +102,12 @@ def restore_place(entity: ManagedEntity, place: list[str]) -> None:
     if entity.name != name:
         entity.rename(name)
     above = entity.world.get(parent) if parent is not None else None
-    if isinstance(above, FolderEntity) and entity.parent != parent:
+    if entity.parent == parent:
+        return
+    if isinstance(above, FolderEntity):
         reparent(entity, above)
+    elif isinstance(above, ComputeEntity) and isinstance(entity, HostEntity):
+        rehome(entity, above)
 
 
 def removed(world: World, untouched: World) -> dict[str, list[str]]:
