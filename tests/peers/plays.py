@@ -54,7 +54,7 @@ class Side:
         done = subprocess.run(
             [self.binaries / "ansible-playbook", book],
             cwd=ROOT,
-            env=_environment(endpoint, folder, self.binaries),
+            env=environment(endpoint, folder, self.binaries),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -86,7 +86,7 @@ def _book(tasks: Sequence[Task], told: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _environment(endpoint: Endpoint, folder: Path, binaries: Path) -> Mapping[str, str]:
+def environment(endpoint: Endpoint, folder: Path, binaries: Path) -> Mapping[str, str]:
     """Both read the same variables; the peer's pyVmomi trusts what OpenSSL is told to trust."""
     where = urlsplit(endpoint.url)
     return {

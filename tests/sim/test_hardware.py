@@ -243,3 +243,7 @@ def test_a_saved_state_has_the_devices(tmp_path: Path) -> None:
         assert str(Lab(server.world, si).vm("small").config.hardware.device) == before
         Disconnect(si)
     assert server.world.bugs == []
+
+
+def test_vmware_tools_were_installed_no_further_time(lab: Lab) -> None:
+    assert lab.vm("ml-07").config.tools.lastInstallInfo.counter == 0

@@ -119,3 +119,8 @@ def test_networks_and_settings_of_hosts_are_kept_in_a_saved_state(tmp_path: Path
         switch = host.state.network.switch("vSwitch1")
         assert (switch.mtu, switch.policy.standby, host.state.network.group("training").vlan) == (9000, (), 7)
         assert list(network.read("host")) == [host]
+
+
+def test_a_host_shows_its_running_stack(hosts: list[Any]) -> None:
+    (running,) = hosts[0].runtime.networkRuntimeInfo.netStackInstanceRuntimeInfo
+    assert (running.netStackInstanceKey, running.state) == (hosts[0].config.network.netStackInstance[0].key, "active")

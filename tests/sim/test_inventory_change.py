@@ -246,3 +246,40 @@ def test_a_saved_state_has_what_was_made_moved_and_removed(tmp_path: Path) -> No
         assert lab.vm("small").runtime.host.name == "esx-09.lab"
         Disconnect(si)
     assert server.world.bugs == []
+
+
+def test_a_folder_goes_when_its_vms_may_be_unregistered(lab: Lab) -> None:
+    folders = lab.datacenter().vmFolder
+    folder = folders.CreateFolder("outer")
+    vm = new_vm(lab, folder.CreateFolder("inner"), lab.cluster().resourcePool)
+    lab.run(vm.PowerOnVM_Task())
+    with pytest.raises(vim.fault.InvalidPowerState):
+        lab.run(folder.UnregisterAndDestroy_Task())
+    lab.run(vm.PowerOffVM_Task())
+    lab.run(folder.UnregisterAndDestroy_Task())
+    assert "outer" not in [child.name for child in folders.childEntity]
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+        assert vm.name
+    with pytest.raises(vmodl.fault.NotSupported, match="folders of VMs"):
+        lab.datacenter().hostFolder.CreateFolder("hosts").UnregisterAndDestroy_Task()
+
+
+def test_a_move_into_a_folder_is_read_while_it_runs(lab: Lab) -> None:
+    task = lab.datacenter().vmFolder.MoveIntoFolder_Task([lab.vm("ml-07")])
+    assert (task.info.state, task.info.result) == ("running", None)
+    lab.run(task)
+    assert lab.vm("ml-07").parent == lab.datacenter().vmFolder
+
+
+def test_a_view_of_a_folder_of_hosts_holds_their_vms(lab: Lab) -> None:
+    def seen(container: Any) -> set[str]:
+        return {vm._moId for vm in views.CreateContainerView(container, [vim.VirtualMachine], True).view}
+
+    views, datacenter = lab.si.content.viewManager, lab.datacenter()
+    racks = datacenter.hostFolder.CreateFolder("racks")
+    assert seen(racks) == set()
+    lab.run(racks.MoveIntoFolder_Task([lab.cluster()]))
+    assert seen(racks) == seen(datacenter.hostFolder) == seen(lab.cluster().resourcePool)
+    template = next(vm for vm in lab.world.by_type("VirtualMachine") if vm.name == "golden")  # it is in no pool
+    assert seen(racks) | {template.moid} == seen(datacenter.vmFolder) == seen(datacenter)
+    assert seen(datacenter.networkFolder) == set()

@@ -65,7 +65,8 @@ def unescaped(name: str) -> str:
 
 
 # What a ContainerView of each kind of container holds (vSphere API reference, ContainerView): the properties that lead
-# to its children. VMs are reached through folders, and through a pool or host only when that is the container itself.
+# to its children. VMs are reached through folders, and through pools and hosts only below a container that has no
+# folder of VMs: a pool, a host, a cluster, or a folder of hosts (where community.vmware looks for a datacenter's VMs).
 CHILDREN: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Folder", ("childEntity",)),
     ("Datacenter", ("vmFolder", "hostFolder", "datastoreFolder", "networkFolder")),
@@ -83,7 +84,7 @@ OF_CONTAINER: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool) -> dict[str, ManagedObject]:
     """The objects in a container by moid, in inventory order; of any of these types, or all when there are none."""
     found: dict[str, ManagedObject] = {}
-    within_pool = is_kind_of(container.wsdl_name, "ResourcePool") or is_kind_of(container.wsdl_name, "ComputeResource")
+    within_pool = _is_below_datacenter(container)
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
     seen: set[str] = set()
     while waiting:
@@ -96,6 +97,13 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
         if recursive and obj.wsdl_name != "VirtualMachine":
             waiting.extend(list(_children(obj, first=False, within_pool=within_pool))[::-1])
     return found
+
+
+def _is_below_datacenter(container: ManagedObject) -> bool:
+    """Whether its VMs are not reached through the VM folder of a datacenter."""
+    if any(is_kind_of(container.wsdl_name, kind) for kind in ("ResourcePool", "ComputeResource")):
+        return True
+    return any(above.wsdl_name == "Datacenter" for above in ancestors(container))
 
 
 def _children(obj: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:

@@ -209,6 +209,12 @@ class HostEntity(ManagedEntity):
     def running_vms(self) -> list[VmEntity]:
         return [vm for vm in self.vms() if vm.state.power is Power.ON]
 
+    def usage(self) -> tuple[int, int]:
+        """(MHz, MiB) its VMs use."""
+        running = [vm.state for vm in self.running_vms()]
+        memory = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running)
+        return sum(vm.cpu_usage_mhz for vm in running), memory
+
     def seats(self) -> tuple[RunningVgpu, ...]:
         """Every vGPU that runs on it."""
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))

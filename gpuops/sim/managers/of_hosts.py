@@ -68,8 +68,18 @@ PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
 METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
     "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda _: []},
     "HostDateTimeSystem": {"QueryDateTime": lambda manager: manager.world.clock.now() + manager.world.skew},
+    "HostVsanSystem": {"QueryHostStatus": lambda manager: _vsan_status(manager.host)},
     "HostVStorageObjectManager": {"HostListVStorageObject": lambda _: []},
 }
+
+
+def _vsan_status(host: HostSystem) -> Any:
+    """VsanHostClusterStatus of a host that is in no vSAN cluster."""
+    from pyVmomi import vim
+
+    return vim.vsan.host.ClusterStatus(
+        nodeUuid=host.state.uuid, health="unknown", nodeState=vim.vsan.host.ClusterStatus.State(state="disabled")
+    )
 
 
 def offer(world: World) -> None:

@@ -97,6 +97,19 @@ class ClusterComputeResource(ComputeResource):
         return cluster_change.reconfigure(self, call, spec, modify=modify)
 
     @method
+    def ReconfigureCluster_Task(self, call: Call, spec: Any, modify: bool) -> Any:
+        # the older form, which ReconfigureComputeResource_Task took the place of in API 2.5
+        return cluster_change.reconfigure(self, call, spec, modify=modify)
+
+    @method
+    def GetResourceUsage(self, call: Call) -> Any:
+        return cluster.resource_usage(
+            self.totals(),
+            [host.usage() for host in self.hosts()],
+            [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],
+        )
+
+    @method
     def AddHost_Task(
         self, call: Call, spec: Any, asConnected: bool, resourcePool: Any = None, license: str | None = None
     ) -> Any:

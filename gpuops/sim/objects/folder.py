@@ -93,6 +93,10 @@ class Folder(FolderEntity):
     def Destroy_Task(self, call: Call) -> Any:
         return inventory_change.destroy(self, call)
 
+    @method
+    def UnregisterAndDestroy_Task(self, call: Call) -> Any:
+        return inventory_change.unregister_and_destroy(self, call)
+
 
 class Datacenter(ManagedEntity):
     """A datacenter; `folders` by kind: vm, host, datastore, network."""

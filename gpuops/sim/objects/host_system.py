@@ -50,7 +50,7 @@ class HostSystem(HostEntity):
         return host_config.summary(
             self.ref,
             self.state,
-            usage=self._usage(),
+            usage=self.usage(),
             now=self.world.clock.now(),
             custom=custom_values(self.attributes),
             release=self.world.api_version,
@@ -58,13 +58,7 @@ class HostSystem(HostEntity):
 
     @prop("summary.quickStats")
     def _quick_stats(self) -> Any:
-        return host_config.quick_stats(self.state, self._usage(), self.world.clock.now())
-
-    def _usage(self) -> tuple[int, int]:
-        """(MHz, MiB) its VMs use."""
-        running = [vm.state for vm in self.running_vms()]
-        memory = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running)
-        return sum(vm.cpu_usage_mhz for vm in running), memory
+        return host_config.quick_stats(self.state, self.usage(), self.world.clock.now())
 
     @prop("runtime")
     @prop("summary.runtime")

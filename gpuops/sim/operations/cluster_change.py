@@ -90,6 +90,11 @@ def _drs(drs: DrsState, config: Any) -> None:
             drs.options[option.key] = str(option.value)
 
 
+def _predictive(drs: DrsState, config: Any) -> None:
+    if config.enabled is not None:
+        drs.predictive = config.enabled
+
+
 def _ha(drs: DrsState, config: Any) -> None:
     if config.enabled is not None:
         drs.ha_enabled = config.enabled
@@ -176,6 +181,7 @@ def _check(spec: Any, exists: bool, name: str) -> None:
 
 APPLIERS: Final[dict[str, Callable[[DrsState, Any], None]]] = {
     "drsConfig": _drs,
+    "proactiveDrsConfig": _predictive,
     "dasConfig": _ha,
     "drsVmConfigSpec": _overrides,
     "groupSpec": _groups,

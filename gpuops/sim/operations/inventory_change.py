@@ -15,7 +15,7 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.registration import new_moid
-from gpuops.sim.operations import cluster_change, movement
+from gpuops.sim.operations import cluster_change, movement, registering
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
@@ -170,6 +170,25 @@ DELETING: Final = {
 """What removing an object of each type takes (VMware vSphere Security, defined privileges)."""
 
 
+def unregister_and_destroy(folder: FolderEntity, call: Call) -> Any:
+    """UnregisterAndDestroy_Task: the folder and those below go, the files of its VMs stay.
+
+    Declared faults: NotSupported for a folder that holds no VMs (vSphere API, Folder.UnregisterAndDestroy_Task).
+    """
+    world = folder.world
+    if folder.kind != "vm":
+        raise faults.not_supported("Only folders of VMs are unregistered and destroyed.")
+
+    def begin() -> None:
+        _folder_may_go(folder)
+
+    def finish() -> None:
+        _folder_may_go(folder)
+        _gone(folder, call, of_vm=registering.unregister)
+
+    return world.tasks.start(call, "UnregisterAndDestroy_Task", folder, CHANGE_S, begin=begin, finish=finish)
+
+
 def _may_go(entity: Any) -> None:
     """Raises what keeps an object from being removed."""
     match entity:
@@ -207,16 +226,16 @@ def _host_may_go(host: HostEntity) -> None:
         raise faults.wrong_state("The host must be disconnected or in maintenance mode.")
 
 
-def _gone(entity: Any, call: Call) -> None:
-    """Remove it, with what belongs to it alone."""
+def _gone(entity: Any, call: Call, of_vm: Callable[[VmEntity, Call], None] = movement.gone) -> None:
+    """Remove it, with what belongs to it alone; `of_vm` removes the VMs of a folder."""
     world = entity.world
     match entity:
         case FolderEntity():
             for child in list(entity.children.values()):
                 if isinstance(child, VmEntity):
-                    movement.gone(child, call)
+                    of_vm(child, call)
                 else:
-                    _gone(child, call)
+                    _gone(child, call, of_vm)
         case HostEntity() if entity.compute_resource().wsdl_name == "ComputeResource":
             entity = entity.compute_resource()  # a host alone goes with its compute resource
     world.ledger.record(call, entity, before={"name": entity.name}, after={})

@@ -24,7 +24,7 @@ def configuration_ex(drs: DrsState) -> Any:
         vsanConfigInfo=vim.vsan.cluster.ConfigInfo(
             enabled=False, defaultConfig=vim.vsan.cluster.ConfigInfo.HostDefaultInfo(autoClaimStorage=False)
         ),
-        proactiveDrsConfig=vim.cluster.ProactiveDrsConfigInfo(enabled=False),
+        proactiveDrsConfig=vim.cluster.ProactiveDrsConfigInfo(enabled=drs.predictive),
     )
 
 
@@ -47,6 +47,19 @@ def summary(totals: dict[str, Any]) -> Any:
         targetBalance=200,
         currentBalance=0,
         drsScore=100,
+    )
+
+
+def resource_usage(totals: dict[str, Any], used: list[tuple[int, int]], datastores: list[Any]) -> Any:
+    """ClusterResourceUsageSummary; `used` are the MHz and MiB of each host."""
+    capacity = sum(store.capacity_mib for store in datastores)
+    return vim.cluster.ResourceUsageSummary(
+        cpuUsedMHz=sum(mhz for mhz, _ in used),
+        cpuCapacityMHz=totals["totalCpu"],
+        memUsedMB=sum(mib for _, mib in used),
+        memCapacityMB=totals["totalMemory"] >> 20,
+        storageUsedMB=capacity - sum(store.free_mib for store in datastores),
+        storageCapacityMB=capacity,
     )
 
 

@@ -89,6 +89,7 @@ def runtime(host: HostState) -> Any:
         inQuarantineMode=False,
         bootTime=host.boot_time,
         cryptoState="incapable",
+        networkRuntimeInfo=host_network.runtime(),
     )
 
 

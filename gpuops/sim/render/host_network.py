@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from pyVmomi import vim
@@ -43,6 +44,13 @@ def info(host: HostState) -> Any:
         ipV6Enabled=False,
         atBootIpV6Enabled=False,
     )
+
+
+@cache
+def runtime() -> Any:
+    """HostNetworkRuntimeInfo: the default TCP/IP stack runs, as `info` shows it."""
+    stack = vim.host.RuntimeInfo.NetStackInstanceRuntimeInfo(netStackInstanceKey="defaultTcpipStack", state="active")
+    return vim.host.RuntimeInfo.NetworkRuntimeInfo(netStackInstanceRuntimeInfo=[stack])
 
 
 def config(host: HostState) -> Any:

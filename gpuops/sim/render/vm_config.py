@@ -42,6 +42,7 @@ def config(vm: VmState, host: HostState | None) -> Any:
             toolsUpgradePolicy="manual",
             syncTimeWithHostAllowed=True,
             syncTimeWithHost=False,
+            lastInstallInfo=vim.vm.ToolsConfigInfo.ToolsLastInstallInfo(counter=0),
         ),
         flags=_flags(),
         defaultPowerOps=_power_ops(),

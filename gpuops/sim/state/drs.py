@@ -67,6 +67,7 @@ class DrsState:
     enabled: bool = True
     behavior: Behavior = Behavior.PARTIAL
     overrides_allowed: bool = True
+    predictive: bool = False
     vmotion_rate: int = 3
     options: dict[str, str] = field(default_factory=dict)
     overrides: dict[str, Override] = field(default_factory=dict)

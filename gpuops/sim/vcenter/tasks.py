@@ -132,6 +132,7 @@ class Tasks:
             task.start()
         self._entity_changed(task)
         if self._apply(task, self._if_still_there(task, work.begin)):
+            task.result = None  # what its checks return is no result of the task
             self._schedule(task, work.finish, trouble)
 
     def recent(self, entity: ManagedObject) -> list[Task]:
