@@ -312,3 +312,55 @@ def test_every_guest_has_the_name_of_the_api() -> None:
     made = {each: guest_os(each) for each in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values}
     assert {each for each, name in made.items() if name not in known} == {"flatcar_64Guest"}  # newer than the SDK
     assert len(set(made.values())) == len(made)
+
+
+def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
+    from com.vmware.vapi.std.errors_client import AlreadyInDesiredState, NotAllowedInCurrentState, NotFound
+
+    power, vm = client.vcenter.vm.Power, lab.vm("ml-07")._moId
+    shown = power.get(vm)
+    assert (shown.state, shown.clean_power_off) == ("POWERED_OFF", True)
+    for refused in (power.suspend, power.reset):
+        with pytest.raises(NotAllowedInCurrentState):
+            refused(vm)
+    with pytest.raises(AlreadyInDesiredState):
+        power.stop(vm)
+    power.start(vm)
+    assert (power.get(vm).state, power.get(vm).clean_power_off) == ("POWERED_ON", None)
+    with pytest.raises(AlreadyInDesiredState):
+        power.start(vm)
+    power.reset(vm)
+    power.suspend(vm)
+    assert lab.power("ml-07") == "suspended"
+    power.stop(vm)
+    assert power.get(vm).state == "POWERED_OFF"
+    with pytest.raises(NotFound):
+        power.start("vm-none")
+    told = [(entry.method, entry.user) for entry in lab.world.ledger if entry.name == "ml-07"]
+    assert told[0] == ("PowerOnVM_Task", next(iter(lab.world.sessions)).user)
+
+
+def test_power_over_rest(rest: Rest) -> None:
+    vm, world = rest.moid("ml-07"), rest.server.world
+    path = f"vcenter/vm/{vm}/power"
+    assert rest("GET", f"/api/{path}") == (200, {"state": "POWERED_OFF", "clean_power_off": True})
+    assert rest("POST", f"/api/{path}?action=start") == (204, None)
+    assert rest("GET", f"/rest/{path}")[1] == {"value": {"state": "POWERED_ON"}}
+    assert rest("POST", f"/rest/{path}/stop")[0] == 200
+    code, document = rest("POST", f"/api/{path}?action=stop")
+    assert (code, document["error_type"]) == (400, "ALREADY_IN_DESIRED_STATE")
+    assert rest("POST", f"/api/{path}?action=fly")[0] == 404
+    with world.lock:
+        world.authority.permit(rest.server.username, READ_ONLY)
+    code, document = rest("POST", f"/api/{path}?action=start")
+    assert (code, document["error_type"]) == (403, "UNAUTHORIZED")
+
+
+def test_a_vm_without_a_place_for_its_vgpu_is_not_started(rest: Rest) -> None:
+    """Both need a whole A40, and there is one on which no desktop runs."""
+    assert rest("POST", f"/api/vcenter/vm/{rest.moid('ml-06')}/power?action=start") == (204, None)
+    path = f"vcenter/vm/{rest.moid('ml-09')}/power"
+    code, document = rest("POST", f"/api/{path}?action=start")
+    assert (code, document["error_type"]) == (400, "UNABLE_TO_ALLOCATE_RESOURCE")
+    assert "graphics" in document["messages"][0]["default_message"].lower()
+    assert rest("GET", f"/api/{path}")[1]["state"] == "POWERED_OFF"

@@ -29,6 +29,7 @@ from gpuops.sim.vcenter.vapi_values import (
 )
 from gpuops.sim.wire import vapi_inventory
 from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
+from gpuops.sim.wire.vapi_power import POWER
 
 SESSION_HEADER: Final = "vmware-api-session-id"
 PREFIXES: Final = ("/rest/", "/api/")
@@ -94,6 +95,9 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
         operation = action or _by_verb(verb, identity)
         parameters = _inventory_call(service, operation, identity, query, old=old)
         return services.invoke(headers.get(SESSION_HEADER, ""), service.name, operation, parameters)
+    if steps[:2] == ["vcenter", "vm"] and steps[3:4] == ["power"] and len(steps) <= 5:
+        operation = next(iter(steps[4:]), action) or {"GET": "get"}.get(verb, verb.lower())
+        return services.invoke(headers.get(SESSION_HEADER, ""), POWER, operation, {"vm": steps[2]})
     services.require_session(headers.get(SESSION_HEADER, ""))
     raise VapiFault(
         "not_found",

@@ -6,10 +6,12 @@ Both authenticate against the same vCenter account as SOAP does, and get a `vmwa
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, operation_not_found
 from gpuops.sim.wire import vapi_inventory
+from gpuops.sim.wire.vapi_power import POWER, PowerService
 
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
@@ -20,11 +22,12 @@ ERRORS: Final = "com.vmware.vapi.std.errors"
 
 
 class VapiServices:
-    """Sessions, tags and reads of the inventory of one simulated vCenter."""
+    """Sessions, tags, reads of the inventory and the power of VMs of one simulated vCenter."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._inventory = vapi_inventory.InventoryReads(world)
+        self._power = PowerService(world, partial(self._inventory.one, vapi_inventory.BY_PATH["vm"]))
 
     def log_in(self, user: str, password: str) -> str:
         """The id of a new session. Raises VapiFault of kind unauthenticated."""
@@ -45,6 +48,8 @@ class VapiServices:
             if service in vapi_inventory.BY_NAME:
                 reads = vapi_inventory.BY_NAME[service]
                 return self._inventory.invoke(reads, operation, parameters, session.user)
+            if service == POWER:
+                return self._power.invoke(session, operation, parameters)
             return self._world.tags.invoke(service, operation, parameters)
         except VapiFault:
             raise

@@ -27,6 +27,7 @@ from gpuops.sim.vcenter.vapi_values import (
     operation_input,
     operation_not_found,
     operation_unsupported,
+    structure,
 )
 from gpuops.sim.wire import vapi_vm
 
@@ -100,10 +101,10 @@ class InventoryReads:
         """The result of one operation for a user. Raises VapiFault."""
         if operation == "list":
             check(parameters, operation_input("filter", filter=service.filter_type))
-            return self._list(service, _fields(parameters).get("filter") or {}, user)
+            return self._list(service, structure(parameters).get("filter") or {}, user)
         if operation == "get" and service.details is not None:
             check(parameters, operation_input(**{service.key: TEXT}))
-            return service.details(self._one(service, _fields(parameters)[service.key], user))
+            return service.details(self.one(service, structure(parameters)[service.key], user))
         if operation in service.other_operations:
             raise operation_unsupported(service.name, operation)
         raise operation_not_found(service.name, operation)
@@ -126,7 +127,8 @@ class InventoryReads:
             )
         return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in found]
 
-    def _one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
+    def one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
+        """The object of that identifier. Raises VapiFault of kind not_found or unauthorized."""
         obj = self._world.find(identity)
         if obj is None or not is_kind_of(obj.wsdl_name, service.type) or not _is_listed(obj):
             instance = self._world.find("ServiceInstance")
@@ -148,11 +150,6 @@ class InventoryReads:
 def _is_listed(obj: ManagedObject) -> bool:
     """Whether the services know of it: not of a VM that is a template (vmware.vmware_rest issue 165, govmomi 3693)."""
     return obj.wsdl_name != "VirtualMachine" or not obj.read("config.template")
-
-
-def _fields(parameters: object) -> Mapping[str, Any]:
-    assert isinstance(parameters, dict)  # checked before
-    return parameters
 
 
 def _matches(value: object, wanted: object) -> bool:
