@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,10 +22,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
 
 
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: garbage collection skips it, in forked processes too."""
+    """What was imported and collected stays to the end: garbage collection skips it, in forked processes too.
+
+    From here on it is as seldom as in the command.
+    """
+    from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
+
     gc.collect()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def durable() -> Iterator[Callable[[Any, Any], None]]:
+    """No commit of a test's journal waits for the disk: who is killed needs none, and no test cuts the power.
+
+    Yields what makes a connection durable outside tests.
+    """
+    from gpuops.execute.journal import database
+
+    real = database._make_durable
+
+    def begin(connection: Any, record: Any) -> None:
+        real(connection, record)
+        connection.execute("PRAGMA synchronous=OFF")
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(database, "_make_durable", begin)
+        yield real
 
 
 @pytest.fixture

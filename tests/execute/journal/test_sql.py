@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Row, text
 
 from gpuops.errors import StateDamaged
+from gpuops.execute.journal import database
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
@@ -121,8 +122,11 @@ def test_every_bit_counts(state: Path) -> None:
     assert [record.seq for record in read(state, None)] == [4, 5, 6, 7, 8, 9]
 
 
-def test_every_commit_is_on_disk(tmp_path: Path) -> None:
-    with closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as database, database.writing() as opened:
+def test_every_commit_is_on_disk(
+    tmp_path: Path, durable: Callable[[Any, Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_make_durable", durable)
+    with closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as found, found.writing() as opened:
         assert opened.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert opened.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
 
