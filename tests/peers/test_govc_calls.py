@@ -3,7 +3,7 @@
 `outcome` of a row says how the call ends, `text` what it prints then: `prints` = with success; `rule` = refused, as
 vCenter refuses it; `not simulated` = refused with a text that says so; `not served` = it needs what is beside the
 public SDK and not there: VSLM, PBM, vSAN health, key providers, internal methods, further commands of esxcli;
-`client` = govc itself ends it, since what it looks for is not in this inventory, such as a distributed switch. No call
+`client` = govc itself ends it, since what it looks for is not in this inventory, such as a datastore cluster. No call
 may panic.
 """
 

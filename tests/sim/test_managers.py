@@ -105,7 +105,7 @@ def test_managers_of_a_host_show_what_its_configuration_shows(host: Any) -> None
     assert [each.spec.name for each in network.portgroup] == ["VM Network", "Management Network"]
     assert [each.device for each in network.pnic] == ["vmnic0", "vmnic1"]
     assert [each.device for each in network.vnic] == ["vmk0"]
-    assert network.vswitch[0].pnic == [each.key for each in network.pnic]
+    assert network.vswitch[0].pnic == [network.pnic[0].key]
     assert managers.vsanSystem.config.networkInfo is not None  # govc host.vnic.service reads it unasked
     (volume,) = managers.storageSystem.fileSystemVolumeInfo.mountInfo
     assert volume.volume.name == "lab-ds-1"

@@ -71,7 +71,9 @@ class ManagedObject:
     methods: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls.readers, cls.methods = dict(cls.readers), dict(cls.methods)
+        bases = cls.__bases__[::-1]
+        cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
+        cls.methods = {wsdl: name for base in bases for wsdl, name in getattr(base, "methods", {}).items()}
         for name, member in vars(cls).items():
             for path in getattr(member, "__property_paths__", ()):
                 cls.readers[path] = name

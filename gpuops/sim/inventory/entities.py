@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.inventory.switches import PortgroupEntity
 from gpuops.sim.state.drs import Behavior, DrsState
 from gpuops.sim.state.host_state import Boot
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.task import Task
     from gpuops.sim.state.gpu_admission import RunningVgpu
+    from gpuops.sim.state.hardware import NetworkCard
     from gpuops.sim.state.host_state import HostGpu, HostState
     from gpuops.sim.state.vm_state import UnregisteredVm, VmState
     from gpuops.sim.world import World
@@ -334,6 +338,17 @@ class VmEntity(ManagedEntity):
             "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
         )
         self.host().load_changed()
+
+    def networks_changed(self, before: Iterable[NetworkCard] = ()) -> None:
+        """Touch every property that shows which networks it is on, or was with the network cards of before."""
+        self.touch("network")
+        for moid in {card.network for card in (*before, *self.state.hardware.cards)}:
+            network = self.world.find(moid)
+            if isinstance(network, PortgroupEntity):
+                network.changed()
+                network.switch().touch("config", "summary")
+            elif network is not None:
+                network.touch("vm")
 
     def register_on(self, host: str, pool: str | None = None) -> None:
         """Move the registration to another host, and to another resource pool if one is given."""

@@ -30,6 +30,7 @@ def enter(vm: VmEntity) -> VmEntity:
     if state.pool is not None:
         world.get(state.pool).add(vm)
     vm.datastore().add(vm)
+    vm.networks_changed()
     return vm
 
 
@@ -58,3 +59,4 @@ def leave(vm: VmEntity) -> None:
     for taken in state.snapshots:
         world.unregister(world.get(taken.moid))
     world.unregister(vm)
+    vm.networks_changed()

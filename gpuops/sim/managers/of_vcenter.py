@@ -12,6 +12,7 @@ from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import descriptions
 from gpuops.sim.managers.alarms import ALARMS, alarm_info, all_alarms
 from gpuops.sim.managers.diagnostics import DiagnosticManager
+from gpuops.sim.managers.distributed_switches import DistributedVirtualSwitchManager
 from gpuops.sim.managers.licences import LICENCES, LicenseAssignmentManager, LicenseManager
 from gpuops.sim.managers.plain import Answer, plain_kind
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
@@ -53,6 +54,7 @@ METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
 }
 KINDS: Final[Mapping[str, type[ManagedObject]]] = {
     "DiagnosticManager": DiagnosticManager,
+    "DistributedVirtualSwitchManager": DistributedVirtualSwitchManager,
     "LicenseManager": LicenseManager,
     "LicenseAssignmentManager": LicenseAssignmentManager,
 }

@@ -9,8 +9,9 @@ from gpuops.sim.inventory.entities import FolderEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
+from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
-from gpuops.sim.operations import creation, inventory_change, power, registering
+from gpuops.sim.operations import creation, distributed_change, inventory_change, power, registering
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -65,6 +66,12 @@ class Folder(FolderEntity):
             template=asTemplate,
             make=VirtualMachine,
             make_snapshot=VirtualMachineSnapshot,
+        )
+
+    @method
+    def CreateDVS_Task(self, call: Call, spec: Any) -> Any:
+        return distributed_change.create_switch(
+            self, call, spec, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup
         )
 
     @method

@@ -8,7 +8,7 @@ from gpuops.sim.core.managed_object import SharedXml, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import inventory_change, maintenance
-from gpuops.sim.render import host_config, host_graphics, host_hardware, host_network
+from gpuops.sim.render import distributed, host_config, host_graphics, host_hardware, host_network
 from gpuops.sim.render.pci import pci_devices
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ class HostSystem(HostEntity):
 
     @prop("config.network")
     def _network_info(self) -> Any:
-        return host_network.info(self.state)
+        shown = host_network.info(self.state)
+        shown.proxySwitch = distributed.proxy_switches(self)
+        return shown
 
     @prop("config.product")
     @prop("summary.config.product")

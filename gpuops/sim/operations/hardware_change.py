@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
+from gpuops.sim.operations.port_connection import connection, with_own_ports
 from gpuops.sim.render.devices import disk_file
 from gpuops.sim.state.hardware import (
     FIRST_CARD,
@@ -176,12 +177,11 @@ def _of_existing(vm: VmEntity, file: str) -> Exception:
 
 def _card(change: _Change, index: int, device: Any) -> NetworkCard:
     taken = {card.key for card in change.hardware.cards} | {each.key for each in change.state.devices}
-    moid, name = _network(change.vm, index, device.backing)
+    network = _network(change, index, device.backing, None)
     given = device.macAddress if device.addressType != "generated" else None
     mac = given or _assigned_mac(change.vm)
-    return NetworkCard(
-        free(FIRST_CARD, taken), VmomiSupport.GetWsdlName(type(device)), moid, name, mac, _starts(device, default=True)
-    )
+    key, kind = free(FIRST_CARD, taken), VmomiSupport.GetWsdlName(type(device))
+    return NetworkCard(key, kind, mac=mac, starts_connected=_starts(device, default=True), **network)
 
 
 def _assigned_mac(vm: VmEntity) -> str:
@@ -194,16 +194,21 @@ def of_a_clone(vm: VmEntity) -> Hardware:
     """The hardware of a copy of a VM: its disks have files and its network cards addresses of their own."""
     own = vm.state.hardware
     cards = tuple(replace(card, mac=_assigned_mac(vm)) if card.mac else card for card in own.cards)
-    return replace(own, disks=tuple(replace(disk, file="") for disk in own.disks), cards=cards)
+    copied = replace(own, disks=tuple(replace(disk, file="") for disk in own.disks), cards=cards)
+    return with_own_ports(vm.world, copied)
 
 
-def _network(vm: VmEntity, index: int, backing: Any) -> tuple[str, str]:
-    """(moid, name) of the network of a backing, which the host must have."""
+def _network(change: _Change, index: int, backing: Any, known: NetworkCard | None) -> dict[str, Any]:
+    """The fields of a card, `known` as it is, on the network of a backing, which the host must have."""
+    vm = change.vm
+    if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+        return connection(vm, change.hardware, index, backing.port, known)
     if isinstance(backing, D.VirtualEthernetCard.NetworkBackingInfo):
         for moid in vm.host().state.networks:
             network = vm.world.get(moid)
-            if network.name == backing.deviceName or (backing.network and backing.network._moId == moid):
-                return moid, network.name
+            named = network.name == backing.deviceName or (backing.network and backing.network._moId == moid)
+            if named and network.wsdl_name == "Network":
+                return {"network": moid, "network_name": network.name, "switch": "", "port": "", "cookie": 0}
     raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
 
 
@@ -231,18 +236,9 @@ def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
             return replace(known, kib=kib)
         case NetworkCard():
-            moid, name = (
-                _network(change.vm, index, device.backing)
-                if device.backing
-                else (
-                    known.network,
-                    known.network_name,
-                )
-            )
+            network = _network(change, index, device.backing, known) if device.backing else {}
             starts = _starts(device, default=known.starts_connected)
-            return replace(
-                known, network=moid, network_name=name, mac=device.macAddress or known.mac, starts_connected=starts
-            )
+            return replace(known, mac=device.macAddress or known.mac, starts_connected=starts, **network)
         case CdromDrive():
             iso = known.iso if device.backing is None else _iso(device.backing)
             return replace(known, iso=iso, starts_connected=_starts(device, default=known.starts_connected))

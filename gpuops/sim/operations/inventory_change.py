@@ -15,7 +15,8 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.registration import new_moid
-from gpuops.sim.operations import cluster_change, movement, registering
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.operations import cluster_change, distributed_change, movement, registering
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 
 CHANGE_S: Final = 0.5
 ADD_HOST_S: Final = 10.0
-KIND_OF_CHILD: Final = {"VirtualMachine": "vm", "ComputeResource": "host", "ClusterComputeResource": "host"}
+KIND_OF_CHILD: Final = {
+    "VirtualMachine": "vm",
+    "ComputeResource": "host",
+    "ClusterComputeResource": "host",
+    "Network": "network",
+    "DistributedVirtualPortgroup": "network",
+    "VmwareDistributedVirtualSwitch": "network",
+}
 """The kind of folder that holds an object of a type."""
 
 MakeDatacenter = Callable[["World", str, str], "ManagedEntity"]
@@ -166,6 +174,8 @@ DELETING: Final = {
     "HostSystem": "Host.Inventory.RemoveHostFromCluster",
     "ResourcePool": "Resource.DeletePool",
     "VirtualApp": "VApp.Delete",
+    "VmwareDistributedVirtualSwitch": "DVSwitch.Delete",
+    "DistributedVirtualPortgroup": "DVPortgroup.Delete",
 }
 """What removing an object of each type takes (VMware vSphere Security, defined privileges)."""
 
@@ -204,6 +214,8 @@ def _may_go(entity: Any) -> None:
         case PoolEntity():
             if isinstance(entity.above(), ComputeEntity):
                 raise faults.not_supported("The root resource pool goes with its cluster or host.")
+        case DistributedSwitchEntity() | PortgroupEntity():
+            distributed_change.may_go(entity)
         case _:
             if any(folder.children for folder in entity.folders.values()):
                 raise faults.in_use(entity)
@@ -222,6 +234,8 @@ def _folder_may_go(folder: FolderEntity) -> None:
 def _host_may_go(host: HostEntity) -> None:
     if host.state.vms:
         raise faults.in_use(host)
+    if host.state.network.proxies:
+        raise faults.in_use(host.world.get(host.state.network.proxies[0].switch))
     if host.state.connection == "connected" and not host.state.in_maintenance:
         raise faults.wrong_state("The host must be disconnected or in maintenance mode.")
 
@@ -234,7 +248,7 @@ def _gone(entity: Any, call: Call, of_vm: Callable[[VmEntity, Call], None] = mov
             for child in list(entity.children.values()):
                 if isinstance(child, VmEntity):
                     of_vm(child, call)
-                else:
+                elif world.find(child.moid) is child:  # a port group may have gone with its switch
                     _gone(child, call, of_vm)
         case HostEntity() if entity.compute_resource().wsdl_name == "ComputeResource":
             entity = entity.compute_resource()  # a host alone goes with its compute resource
@@ -246,15 +260,12 @@ def forget(entity: Any) -> None:
     """Take an object, and the objects that are parts of it, out of the inventory."""
     world = entity.world
     match entity:
+        case DistributedSwitchEntity() | PortgroupEntity():
+            distributed_change.forget(entity)
         case HostEntity():
             _forget_host(entity)
         case ComputeEntity():
-            for host in entity.hosts():
-                _forget_host(host)
-            for pool in list(entity.pool.pools):
-                forget(pool)
-            for part in (world.get(f"datastoreBrowser-{entity.moid}"), entity.browser, entity.pool, entity):
-                world.unregister(part)
+            _forget_compute(entity)
         case PoolEntity():
             _hand_over(entity)
             world.unregister(entity)
@@ -267,6 +278,16 @@ def forget(entity: Any) -> None:
     above = world.find(entity.parent)
     if isinstance(above, FolderEntity):
         above.remove(entity)
+
+
+def _forget_compute(compute: ComputeEntity) -> None:
+    world = compute.world
+    for host in compute.hosts():
+        _forget_host(host)
+    for pool in list(compute.pool.pools):
+        forget(pool)
+    for part in (world.get(f"datastoreBrowser-{compute.moid}"), compute.browser, compute.pool, compute):
+        world.unregister(part)
 
 
 def _forget_host(host: HostEntity) -> None:

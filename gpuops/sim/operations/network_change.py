@@ -171,10 +171,13 @@ def _refuse_used(host: HostEntity, group: str) -> None:
 
 def _switch(host: HostEntity, switch: VirtualSwitch, spec: Any) -> VirtualSwitch:
     nics = tuple(spec.bridge.nicDevice) if spec and spec.bridge else ()
-    for other in host.state.network.switches:
-        taken = next((nic for nic in nics if nic in other.nics), None)
-        if taken is not None and other.name != switch.name:
-            raise faults.resource_in_use(taken, f"{taken} is an uplink of {other.name}.")
+    network = host.state.network
+    others = [(each.name, each.nics) for each in network.switches if each.name != switch.name]
+    others += [(host.world.get(each.switch).name, each.nics) for each in network.proxies]
+    for name, used in others:
+        taken = next((nic for nic in nics if nic in used), None)
+        if taken is not None:
+            raise faults.resource_in_use(taken, f"{taken} is an uplink of {name}.")
     known = {f"vmnic{number}" for number in range(host.state.model.nics)}
     if unknown := [nic for nic in nics if nic not in known]:
         raise faults.host_config(f"Host {host.name} has no physical adapter {unknown[0]}.")
@@ -225,20 +228,22 @@ def _folder(host: HostEntity) -> FolderEntity:
 
 def _join_network(host: HostEntity, name: str, make: MakeNetwork) -> None:
     folder, world = _folder(host), host.world
-    network = next((each for each in folder.children.values() if each.name == name), None)
+    standard = [each for each in folder.children.values() if each.wsdl_name == "Network"]
+    network = next((each for each in standard if each.name == name), None)
     if network is None:
         network = make(world, new_moid(world, "network"), name, folder.moid)
         world.register(network)
         folder.add(network)
-    _show_networks(host, (*host.state.networks, network.moid))
+    show_networks(host, (*host.state.networks, network.moid))
 
 
 def _drop_networks(host: HostEntity) -> None:
     """Leave the networks for which the host has no port group; one that no host has any more is gone."""
     world = host.world
     named = {each.name for each in host.state.network.groups}
-    gone = [moid for moid in host.state.networks if world.get(moid).name not in named]
-    _show_networks(host, tuple(moid for moid in host.state.networks if moid not in gone))
+    standard = [moid for moid in host.state.networks if world.get(moid).wsdl_name == "Network"]
+    gone = [moid for moid in standard if world.get(moid).name not in named]
+    show_networks(host, tuple(moid for moid in host.state.networks if moid not in gone))
     for moid in gone:
         if not any(moid in each.state.networks for each in world.by_type("HostSystem")):
             network = world.get(moid)
@@ -246,7 +251,8 @@ def _drop_networks(host: HostEntity) -> None:
             world.unregister(network)
 
 
-def _show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
+def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
+    """Let the host have these networks."""
     changed = {*moids} ^ {*host.state.networks}
     host.state.networks = moids
     host.touch("network")

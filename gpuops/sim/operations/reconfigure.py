@@ -41,8 +41,10 @@ def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
         with recorded(vm, call):
             changed = changed_state(vm, spec)
             renamed = changed.name != vm.state.name
-            vm.state = changed
+            cards, vm.state = vm.state.hardware.cards, changed
             vm.configuration_changed(renamed=renamed)
+            if changed.hardware.cards != cards:
+                vm.networks_changed(cards)
         vm.post(call, "VmReconfiguredEvent", configSpec=spec)
 
     return vm.world.tasks.start(call, "ReconfigVM_Task", vm, RECONFIGURE_S, finish=finish)

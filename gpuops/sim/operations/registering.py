@@ -17,6 +17,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import enter, leave, new_moid
 from gpuops.sim.operations.creation import MakeVm, usable_host
 from gpuops.sim.operations.movement import holds_vms
+from gpuops.sim.operations.port_connection import with_own_ports
 from gpuops.sim.operations.recording import facts
 from gpuops.sim.state.vm_state import Power, UnregisteredVm, VmState
 
@@ -80,7 +81,7 @@ def register(
         state.host, state.folder, state.is_template = home.moid, folder.moid, template
         state.pool = None if template else world.get(pool).moid
         state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
-        state.attributes = {}
+        state.attributes, state.hardware = {}, with_own_ports(world, state.hardware)
         _renumber_snapshots(world, state)
         del store.unregistered[f"{known.state.home}.vmx"]
         vm = enter(make(world, new_moid(world, "vm"), state))

@@ -12,6 +12,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.port_connection import with_own_ports
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.state.vm_state import Power
 
@@ -60,9 +61,11 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
         then = vm.world.get(taken.moid).taken
         if vm.state.power is not Power.OFF:
             power.stop(vm, call, clean=False)
+        cards = vm.state.hardware.cards
         with recorded(vm, call):
             for name in CONFIGURED:
                 setattr(vm.state, name, getattr(then, name))
+            vm.state.hardware = with_own_ports(vm.world, vm.state.hardware, besides=vm.moid)
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
             vm.state.current_snapshot = taken.moid
             if taken.power is not Power.OFF:
@@ -70,7 +73,8 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
             if taken.power is Power.ON and not suppress_power_on:
                 _resumed(vm)
         vm.configuration_changed()
-        vm.touch("snapshot", "layout", "layoutEx", "storage", "network")
+        vm.touch("snapshot", "layout", "layoutEx", "storage")
+        vm.networks_changed(cards)
 
     return vm.world.tasks.start(call, method, vm, REVERT_S, begin=vm.refuse_while_asked, finish=finish)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.sim.render import host_graphics
+from gpuops.sim.inventory.switches import PortgroupEntity
+from gpuops.sim.render import distributed, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
 from gpuops.sim.render.pci import device_name, gpu_device
 from gpuops.sim.state.host_state import HostGpu, HostState
@@ -23,6 +24,8 @@ def config_target(hosts: list[HostEntity]) -> Any:
     types = dict.fromkeys(
         name for host in hosts for name in host_graphics.offered(host.state.for_admission(host.seats()))
     )
+    networks = list({network.moid: network for host in hosts for network in host.read("network")}.values())
+    portgroups = [each for each in networks if isinstance(each, PortgroupEntity)]
     groups = {group.name: group for host in hosts for group in offered_groups(host.state)}
     return vim.vm.ConfigTarget(
         numCpus=max((state.model.threads for state in states), default=0),
@@ -34,7 +37,15 @@ def config_target(hosts: list[HostEntity]) -> Any:
         supportedMaxMemMB=max((state.model.memory_mib for state in states), default=0),
         autoVmotion=True,
         datastore=_datastores(hosts),
-        network=_networks(hosts),
+        network=[
+            vim.vm.NetworkInfo(name=each.name, network=each.read("summary"))
+            for each in networks
+            if each.wsdl_name == "Network"
+        ],
+        distributedVirtualPortgroup=[distributed.portgroup_info(each) for each in portgroups],
+        distributedVirtualSwitch=[
+            distributed.switch_info(each) for each in dict.fromkeys(each.switch() for each in portgroups)
+        ],
         pciPassthrough=[device for state in states for device in _static_devices(state)],
         sharedGpuPassthroughTypes=[vim.vm.PciSharedGpuPassthroughInfo(name=name, vgpu=name) for name in types],
         dynamicPassthrough=dynamic_devices(states),
@@ -88,8 +99,3 @@ def _datastores(hosts: list[HostEntity]) -> list[Any]:
         )
         for store in shown.values()
     ]
-
-
-def _networks(hosts: list[HostEntity]) -> list[Any]:
-    shown = {network.moid: network for host in hosts for network in host.read("network")}
-    return [vim.vm.NetworkInfo(name=network.name, network=network.read("summary")) for network in shown.values()]

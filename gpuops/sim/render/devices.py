@@ -237,9 +237,22 @@ def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) ->
         addressType="assigned",
         macAddress=card.mac or f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
-        backing=D.VirtualEthernetCard.NetworkBackingInfo(
-            deviceName=card.network_name, useAutoDetect=False, network=vim.Network(card.network, None)
-        ),
+        backing=_network_backing(card),
         connectable=_connectable(vm, starts=card.starts_connected),
-        deviceInfo=vim.Description(label=f"Network adapter {number}", summary=card.network_name),
+        deviceInfo=vim.Description(
+            label=f"Network adapter {number}", summary=card.network_name or f"DVSwitch: {card.switch}"
+        ),
+    )
+
+
+def _network_backing(card: NetworkCard) -> Any:
+    if not card.switch:
+        network = vim.Network(card.network, None)
+        return D.VirtualEthernetCard.NetworkBackingInfo(
+            deviceName=card.network_name, useAutoDetect=False, network=network
+        )
+    return D.VirtualEthernetCard.DistributedVirtualPortBackingInfo(
+        port=vim.dvs.PortConnection(
+            switchUuid=card.switch, portgroupKey=card.network, portKey=card.port, connectionCookie=card.cookie
+        )
     )

@@ -41,7 +41,7 @@ def config(host: HostEntity) -> Any:
         hyperThread=vim.host.CpuSchedulerSystem.HyperThreadScheduleInfo(
             available=state.model.threads_per_core > 1, active=state.model.threads_per_core > 1, config=True
         ),
-        network=host_network.info(state),
+        network=host.read("config.network"),
         vmotion=host_network.vmotion(state),
         virtualNicManagerInfo=host_network.selections(state),
         flags=vim.host.FlagInfo(backgroundSnapshotsEnabled=False),

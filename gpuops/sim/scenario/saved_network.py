@@ -1,4 +1,7 @@
-"""The part of a saved state about networking: networks made and gone, and what each host is set to."""
+"""The part of a saved state about networking: networks made and gone, and what each host is set to.
+
+What clients set of distributed switches and port groups is saved as it was given: no scenario has any, so all are.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.objects.datastore import Network
+from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.scenario.saved_values import from_json, to_json
 from gpuops.sim.state.host_network import HostNetwork
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+    from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
     from gpuops.sim.world import World
 
 
@@ -28,6 +34,7 @@ def save(world: World, untouched: World) -> dict[str, Any]:
     return {
         "made": {moid: place for moid, place in now.items() if moid not in before},
         "removed": [moid for moid in before if moid not in now],
+        "switches": _switches(world),
         "hosts": {moid: values for moid, values in shown.items() if known.get(moid) != values},
     }
 
@@ -43,6 +50,8 @@ def restore(world: World, saved: dict[str, Any]) -> None:
         if isinstance(gone, Network):  # not gone with its datacenter
             world.get(gone.parent).remove(gone)
             world.unregister(gone)
+    for switch in saved["switches"]:
+        _restore_switch(world, switch)
     for moid, values in saved["hosts"].items():
         state = world.get(moid).state
         state.network = _adapter().validate_python(values["network"])
@@ -50,7 +59,54 @@ def restore(world: World, saved: dict[str, Any]) -> None:
 
 
 def _networks(world: World) -> dict[str, list[str | None]]:
-    return {network.moid: [network.name, network.parent] for network in world.by_type("Network")}
+    return {
+        network.moid: [network.name, network.parent]
+        for network in world.by_type("Network")
+        if network.wsdl_name == "Network"
+    }
+
+
+def _switches(world: World) -> list[dict[str, Any]]:
+    return [
+        {
+            **_described(switch),
+            "next_port": switch.next_port,
+            "portgroups": [{**_described(each), "ports": each.ports} for each in switch.portgroups()],
+        }
+        for switch in world.by_type("DistributedVirtualSwitch")
+    ]
+
+
+def _described(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[str, Any]:
+    return {
+        "moid": entity.moid,
+        "name": entity.name,
+        "parent": entity.parent,
+        "version": entity.version,
+        "kept": to_json(entity.kept),
+        "attributes": {str(key): value for key, value in entity.attributes.items()},
+    }
+
+
+def _restore_switch(world: World, saved: dict[str, Any]) -> None:
+    switch = VmwareDistributedVirtualSwitch(
+        world, saved["moid"], saved["name"], saved["parent"], from_json(saved["kept"])
+    )
+    switch.next_port = saved["next_port"]
+    switch.portgroup_moids = [each["moid"] for each in saved["portgroups"]]
+    _enter(switch, saved)
+    for each in saved["portgroups"]:
+        kept = from_json(each["kept"])
+        portgroup = DistributedVirtualPortgroup(world, each["moid"], each["name"], each["parent"], switch.moid, kept)
+        portgroup.ports = each["ports"]
+        _enter(portgroup, each)
+
+
+def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, Any]) -> None:
+    entity.version = saved["version"]
+    entity.attributes = {int(key): value for key, value in saved["attributes"].items()}
+    entity.world.register(entity)
+    entity.world.get(saved["parent"]).add(entity)
 
 
 def _hosts(world: World) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,10 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class NetworkCard:
-    """A network card on a network, named by moid and name; without `mac` it has one made of the VM's uuid."""
+    """A network card on a network, named by moid and name; without `mac` it has one made of the VM's uuid.
+
+    On a distributed port group it has the uuid of the switch, the key of its port and the cookie of the connection.
+    """
 
     key: int
     kind: str
@@ -44,6 +47,9 @@ class NetworkCard:
     network_name: str
     mac: str = ""
     starts_connected: bool = True
+    switch: str = ""
+    port: str = ""
+    cookie: int = 0
 
 
 @dataclass(frozen=True, slots=True)

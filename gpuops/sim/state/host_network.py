@@ -65,12 +65,22 @@ class KernelAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxySwitch:
+    """A host's part in a distributed switch, named by moid: its physical adapters, and the keys of its uplink ports."""
+
+    switch: str
+    nics: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """All standard networking of one host."""
+    """All networking of one host."""
 
     switches: tuple[VirtualSwitch, ...]
     groups: tuple[PortGroup, ...]
     adapters: tuple[KernelAdapter, ...]
+    proxies: tuple[ProxySwitch, ...] = ()
 
     def switch(self, name: str) -> VirtualSwitch | None:
         return next((each for each in self.switches if each.name == name), None)
@@ -81,9 +91,20 @@ class HostNetwork:
     def adapter(self, device: str) -> KernelAdapter | None:
         return next((each for each in self.adapters if each.device == device), None)
 
+    def proxy(self, switch: str) -> ProxySwitch | None:
+        return next((each for each in self.proxies if each.switch == switch), None)
+
+    def with_proxy(self, switch: str, proxy: ProxySwitch | None) -> HostNetwork:
+        """The same with this part in a distributed switch, or with none."""
+        others = tuple(each for each in self.proxies if each.switch != switch)
+        return replace(self, proxies=others if proxy is None else (*others, proxy))
+
 
 def installed(networks: tuple[str, ...]) -> HostNetwork:
-    """One switch with both network cards, the management network, and a port group for each of these networks."""
-    switch = VirtualSwitch("vSwitch0", ("vmnic0", "vmnic1"))
+    """One switch, the management network, and a port group for each of these networks.
+
+    Its uplink is the first physical adapter, as after an installation (VMware, ESXi Installation and Setup).
+    """
+    switch = VirtualSwitch("vSwitch0", ("vmnic0",))
     groups = tuple(PortGroup(name, switch.name) for name in (*networks, MANAGEMENT))
     return HostNetwork((switch,), groups, (KernelAdapter("vmk0", MANAGEMENT, services=("management", "vmotion")),))

@@ -1,0 +1,107 @@
+"""Distributed switches and their port groups as operations see them: what each holds, and who is connected where.
+
+What clients set is kept as the API's own objects, so that no field of the many is lost; `objects.distributed` derives
+from these and shows it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.inventory.managed_entity import ManagedEntity
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.state.hardware import NetworkCard
+    from gpuops.sim.state.host_network import ProxySwitch
+    from gpuops.sim.world import World
+
+EPHEMERAL: Final = "ephemeral"
+"""The type of a port group whose ports come and go with who is connected."""
+
+
+class PortgroupEntity(ManagedEntity):
+    """A distributed port group of the switch of that moid; `kept` is the DVPortgroupConfigInfo that clients set."""
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, switch: str, kept: Any) -> None:
+        super().__init__(world, moid, name, parent)
+        self.switch_moid = switch
+        self.kept = kept
+        self.ports: list[str] = []
+        """The keys of its ports; without those of an uplink or ephemeral port group, which come and go."""
+        self.version = 1
+
+    def switch(self) -> DistributedSwitchEntity:
+        found: DistributedSwitchEntity = self.world.get(self.switch_moid)
+        return found
+
+    @property
+    def is_uplink(self) -> bool:
+        return bool(self.kept.uplink)
+
+    def port_keys(self) -> list[str]:
+        """The keys of all its ports."""
+        if self.is_uplink:
+            return [key for _, proxy in self.switch().members() for key in proxy.ports]
+        if self.kept.type == EPHEMERAL:
+            return [key for key, (_, card) in self.switch().connections().items() if card.network == self.moid]
+        return self.ports
+
+    def connected(self) -> list[VmEntity]:
+        """The VMs with a network card on it."""
+        return [vm for vm, card in self.switch().connections().values() if card.network == self.moid]
+
+    def changed(self) -> None:
+        """Touch every property that shows its settings and ports."""
+        self.touch("config", "portKeys", "host", "vm", "summary")
+
+
+class DistributedSwitchEntity(ManagedEntity):
+    """A distributed switch; `kept` is the VMwareDVSConfigInfo that clients set. Its members are kept by the hosts."""
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, kept: Any) -> None:
+        super().__init__(world, moid, name, parent)
+        self.kept = kept
+        self.portgroup_moids: list[str] = []
+        self.next_port = 0
+        self.version = 1
+
+    @property
+    def uuid(self) -> str:
+        found: str = self.kept.uuid
+        return found
+
+    @property
+    def uplinks(self) -> list[str]:
+        """The names of its uplinks."""
+        return list(self.kept.uplinkPortPolicy.uplinkPortName)
+
+    def portgroups(self) -> list[PortgroupEntity]:
+        return [self.world.get(moid) for moid in self.portgroup_moids]
+
+    def members(self) -> list[tuple[HostEntity, ProxySwitch]]:
+        """Its hosts, each with what it keeps of the switch."""
+        hosts = self.world.by_type("HostSystem")
+        return [(host, proxy) for host in hosts if (proxy := host.state.network.proxy(self.moid)) is not None]
+
+    def connections(self, besides: str | None = None) -> dict[str, tuple[VmEntity, NetworkCard]]:
+        """Who is connected to each port: VM and network card; without the VM of that moid."""
+        return {
+            card.port: (vm, card)
+            for vm in self.world.by_type("VirtualMachine")
+            for card in vm.state.hardware.cards
+            if card.switch == self.uuid and vm.moid != besides
+        }
+
+    def new_ports(self, count: int) -> list[str]:
+        """The keys of so many ports more."""
+        first, self.next_port = self.next_port, self.next_port + count
+        return [str(key) for key in range(first, self.next_port)]
+
+    def changed(self) -> None:
+        """Touch every property that shows its settings, members and port groups."""
+        self.touch("config", "summary", "portgroup", "runtime")
+        for portgroup in self.portgroups():
+            portgroup.changed()
+        for host, _ in self.members():
+            host.network_changed()

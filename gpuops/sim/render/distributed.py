@@ -1,0 +1,329 @@
+"""A distributed switch on the wire: its settings, its members, its port groups and its ports."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.render.required_fields import filled
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
+    from gpuops.sim.state.host_network import ProxySwitch
+
+Dvs = vim.dvs.VmwareDistributedVirtualSwitch
+PORTS_OF_PROXY: Final = 512
+VERSIONS: Final = ("6.6.0", "7.0.0", "7.0.2", "7.0.3", "8.0.0", "8.0.3")
+"""Of distributed switches, as vCenter 8.0 offers them (VMware, vSphere Networking, "Create a vSphere Distributed
+Switch"; the updates from memory)."""
+
+
+def products(release: str) -> list[Any]:
+    """The DistributedVirtualSwitchProductSpecs that a vCenter of this release offers, oldest first."""
+    newest = tuple(int(number) for number in release.split(".")[:3])
+    return [product(each) for each in VERSIONS if tuple(int(number) for number in each.split(".")) <= newest]
+
+
+def product(version: str) -> Any:
+    return vim.dvs.ProductSpec(name="DVS", vendor="VMware, Inc.", version=version, forwardingClass="etherswitch")
+
+
+def _bool(value: bool) -> Any:
+    return vim.BoolPolicy(inherited=False, value=value)
+
+
+def _text(value: str) -> Any:
+    return vim.StringPolicy(inherited=False, value=value)
+
+
+def _int(value: int) -> Any:
+    return vim.IntPolicy(inherited=False, value=value)
+
+
+def default_setting(uplinks: list[str]) -> Any:
+    """The VMwareDVSPortSetting of a new switch (VMware, vSphere Networking: no VLAN, all of security rejected, route
+    based on originating virtual port, no shaping)."""
+    return Dvs.VmwarePortConfigPolicy(
+        blocked=_bool(False),
+        vmDirectPathGen2Allowed=_bool(False),
+        inShapingPolicy=_unshaped(),
+        outShapingPolicy=_unshaped(),
+        vendorSpecificConfig=vim.dvs.DistributedVirtualPort.VendorSpecificConfig(inherited=False),
+        networkResourcePoolKey=_text("-1"),
+        filterPolicy=vim.dvs.DistributedVirtualPort.FilterPolicy(inherited=False),
+        vlan=Dvs.VlanIdSpec(inherited=False, vlanId=0),
+        qosTag=_int(-1),
+        uplinkTeamingPolicy=_teaming(uplinks),
+        securityPolicy=Dvs.SecurityPolicy(
+            inherited=False, allowPromiscuous=_bool(False), macChanges=_bool(False), forgedTransmits=_bool(False)
+        ),
+        ipfixEnabled=_bool(False),
+        txUplink=_bool(False),
+        lacpPolicy=Dvs.UplinkLacpPolicy(inherited=False, enable=_bool(False), mode=_text("passive")),
+        macManagementPolicy=Dvs.MacManagementPolicy(
+            inherited=False, allowPromiscuous=False, macChanges=False, forgedTransmits=False
+        ),
+    )
+
+
+def _unshaped() -> Any:
+    kind = vim.dvs.DistributedVirtualPort.TrafficShapingPolicy
+    return kind(inherited=False, enabled=_bool(False))
+
+
+def _teaming(uplinks: list[str]) -> Any:
+    return Dvs.UplinkPortTeamingPolicy(
+        inherited=False,
+        policy=_text("loadbalance_srcid"),
+        reversePolicy=_bool(True),
+        notifySwitches=_bool(True),
+        rollingOrder=_bool(False),
+        failureCriteria=vim.dvs.VmwareDistributedVirtualSwitch.FailureCriteria(
+            inherited=False,
+            checkSpeed=_text("minimum"),
+            speed=_int(10),
+            checkDuplex=_bool(False),
+            fullDuplex=_bool(False),
+            checkErrorPercent=_bool(False),
+            percentage=_int(0),
+            checkBeacon=_bool(False),
+        ),
+        uplinkPortOrder=Dvs.UplinkPortOrderPolicy(inherited=False, activeUplinkPort=uplinks),
+    )
+
+
+def merged(known: Any, given: Any) -> Any:
+    """A copy of an object of the API in which the fields that `given` sets have its values."""
+    made = copy.copy(known)
+    for field in given._GetPropertyList():
+        value = getattr(given, field.name)
+        if value is None or (isinstance(value, list) and not value):
+            continue
+        old = getattr(known, field.name)
+        nested = isinstance(value, VmomiSupport.DataObject) and isinstance(old, type(value))
+        setattr(made, field.name, merged(old, value) if nested else value)
+    return made
+
+
+def in_force(below: Any, own: Any) -> Any:
+    """A policy with what it inherits taken from `below` and marked so (vSphere API, InheritablePolicy)."""
+    if own is None or own.inherited:
+        if below is None:
+            return own
+        own = type(below)(inherited=True)
+    if not isinstance(below, type(own)):
+        return own
+    made = type(own)()
+    for field in own._GetPropertyList():
+        upper, lower = getattr(below, field.name), getattr(own, field.name)
+        if isinstance(upper, vim.InheritablePolicy):
+            setattr(made, field.name, in_force(upper, lower))
+        else:
+            setattr(made, field.name, upper if lower is None or lower == [] else lower)
+    return made
+
+
+def setting(portgroup: PortgroupEntity) -> Any:
+    """The VMwareDVSPortSetting of a port group, with what its switch says of the rest."""
+    below, own = portgroup.switch().kept.defaultPortConfig, portgroup.kept.defaultPortConfig
+    made = type(below)()
+    for field in below._GetPropertyList():
+        value = getattr(below, field.name)
+        if isinstance(value, vim.InheritablePolicy):
+            setattr(made, field.name, in_force(value, getattr(own, field.name, None)))
+    return made
+
+
+def config(switch: DistributedSwitchEntity) -> Any:
+    """VMwareDVSConfigInfo."""
+    made = copy.copy(switch.kept)
+    made.name = switch.name
+    made.numPorts = sum(len(portgroup.port_keys()) for portgroup in switch.portgroups())
+    made.uplinkPortgroup = [each.ref for each in switch.portgroups() if each.is_uplink]
+    made.host = [_member(switch, host, proxy) for host, proxy in switch.members()]
+    made.configVersion = str(switch.version)
+    return made
+
+
+def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch) -> Any:
+    kind = vim.dvs.HostMember
+    return filled(
+        kind,
+        config=filled(
+            kind.ConfigInfo,
+            host=host.ref,
+            maxProxySwitchPorts=PORTS_OF_PROXY,
+            backing=_backing(switch, proxy),
+        ),
+        productInfo=switch.kept.productInfo,
+        uplinkPortKey=list(proxy.ports),
+        status=_status(host),
+    )
+
+
+def _backing(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> Any:
+    uplink = next(each for each in switch.portgroups() if each.is_uplink)
+    kind = vim.dvs.HostMember
+    return kind.PnicBacking(
+        pnicSpec=[
+            kind.PnicSpec(pnicDevice=nic, uplinkPortKey=key, uplinkPortgroupKey=uplink.moid)
+            for nic, key in zip(proxy.nics, proxy.ports, strict=False)
+        ]
+    )
+
+
+def _status(host: HostEntity) -> str:
+    return "up" if host.state.connection == "connected" else "disconnected"
+
+
+def summary(switch: DistributedSwitchEntity) -> Any:
+    """DVSSummary."""
+    hosts = [host.ref for host, _ in switch.members()]
+    shown = config(switch)
+    return vim.DistributedVirtualSwitch.Summary(
+        name=switch.name,
+        uuid=switch.uuid,
+        numPorts=shown.numPorts,
+        productInfo=shown.productInfo,
+        hostMember=hosts,
+        vm=[vm.ref for vm in dict.fromkeys(vm for vm, _ in switch.connections().values())],
+        host=hosts,
+        portgroupName=[each.name for each in switch.portgroups()],
+        description=shown.description,
+        contact=shown.contact,
+        numHosts=len(hosts),
+    )
+
+
+def runtime(switch: DistributedSwitchEntity) -> Any:
+    """DVSRuntimeInfo."""
+    kind = vim.DistributedVirtualSwitch
+    members = [vim.dvs.HostMember.RuntimeInfo(host=host.ref, status=_status(host)) for host, _ in switch.members()]
+    return kind.RuntimeInfo(hostMemberRuntime=members)
+
+
+def capability() -> Any:
+    """DVSCapability."""
+    features = filled(
+        Dvs.FeatureCapability,
+        networkResourceManagementSupported=True,
+        nicTeamingPolicy=[
+            "loadbalance_ip", "loadbalance_srcmac", "loadbalance_srcid", "failover_explicit", "loadbalance_loadbased"
+        ],
+        lldpSupported=True,
+        ipfixSupported=True,
+    )  # fmt: skip
+    return filled(
+        vim.DistributedVirtualSwitch.Capability,
+        dvsOperationSupported=True,
+        dvPortGroupOperationSupported=True,
+        dvPortOperationSupported=True,
+        featuresSupported=features,
+    )
+
+
+def portgroup_config(portgroup: PortgroupEntity) -> Any:
+    """DVPortgroupConfigInfo."""
+    made = copy.copy(portgroup.kept)
+    made.key, made.name = portgroup.moid, portgroup.name
+    made.numPorts = len(portgroup.port_keys())
+    made.distributedVirtualSwitch = portgroup.switch().ref
+    made.defaultPortConfig = setting(portgroup)
+    made.configVersion = str(portgroup.version)
+    return made
+
+
+def portgroup_info(portgroup: PortgroupEntity) -> Any:
+    """DistributedVirtualPortgroupInfo, as config targets list it."""
+    switch = portgroup.switch()
+    return vim.dvs.DistributedVirtualPortgroupInfo(
+        switchName=switch.name,
+        switchUuid=switch.uuid,
+        portgroupName=portgroup.name,
+        portgroupKey=portgroup.moid,
+        portgroupType=portgroup.kept.type,
+        uplinkPortgroup=portgroup.is_uplink,
+        portgroup=portgroup.ref,
+        networkReservationSupported=True,
+        backingType="standard",
+    )
+
+
+def switch_info(switch: DistributedSwitchEntity) -> Any:
+    """DistributedVirtualSwitchInfo, as config targets list it."""
+    return vim.dvs.DistributedVirtualSwitchInfo(
+        switchName=switch.name,
+        switchUuid=switch.uuid,
+        distributedVirtualSwitch=switch.ref,
+        networkReservationSupported=True,
+    )
+
+
+def ports(switch: DistributedSwitchEntity) -> list[Any]:
+    """The DistributedVirtualPort of each port, in the order of the port groups."""
+    connections = switch.connections()
+    uplinks = {key: (host, number) for host, proxy in switch.members() for number, key in enumerate(proxy.ports)}
+    return [
+        _port(switch, portgroup, key, shown, connections.get(key), uplinks.get(key))
+        for portgroup in switch.portgroups()
+        for shown in (setting(portgroup),)
+        for key in portgroup.port_keys()
+    ]
+
+
+def _port(
+    switch: DistributedSwitchEntity, portgroup: PortgroupEntity, key: str, shown: Any, connection: Any, uplink: Any
+) -> Any:
+    kind = vim.dvs.DistributedVirtualPort
+    made = filled(
+        kind,
+        key=key,
+        config=kind.ConfigInfo(name=switch.uplinks[uplink[1]] if uplink else "", setting=shown, configVersion="1"),
+        dvsUuid=switch.uuid,
+        portgroupKey=portgroup.moid,
+        conflict=False,
+        lastStatusChange=switch.kept.createTime,
+    )
+    if connection is not None:
+        vm, card = connection
+        made.connectee = vim.dvs.PortConnectee(connectedEntity=vm.ref, nicKey=str(card.key), type="vmVnic")
+        made.connectionCookie = card.cookie
+        made.proxyHost = vm.host().ref
+        made.state = _state(shown, up=vm.state.power == "poweredOn" and card.starts_connected)
+    elif uplink is not None:
+        host, number = uplink
+        proxy = host.state.network.proxy(switch.moid)
+        made.proxyHost = host.ref
+        if number < len(proxy.nics):
+            made.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=proxy.nics[number], type="pnic")
+            made.state = _state(shown, up=True)
+    return made
+
+
+def _state(shown: Any, *, up: bool) -> Any:
+    kind = vim.dvs.DistributedVirtualPort
+    return filled(kind.State, runtimeInfo=filled(kind.RuntimeInfo, linkUp=up, blocked=shown.blocked.value))
+
+
+def proxy_switches(host: HostEntity) -> list[Any]:
+    """HostProxySwitch of each distributed switch that a host is a member of."""
+    return [_proxy(host.world.get(proxy.switch), proxy) for proxy in host.state.network.proxies]
+
+
+def _proxy(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> Any:
+    names = zip(proxy.ports, switch.uplinks, strict=True)
+    return vim.host.HostProxySwitch(
+        dvsUuid=switch.uuid,
+        dvsName=switch.name,
+        key=f"DvsPortset-{switch.moid.rpartition('-')[2]}",
+        numPorts=PORTS_OF_PROXY,
+        configNumPorts=PORTS_OF_PROXY,
+        numPortsAvailable=PORTS_OF_PROXY,
+        uplinkPort=[vim.KeyValue(key=key, value=name) for key, name in names],
+        mtu=switch.kept.maxMtu,
+        pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in proxy.nics],
+        spec=vim.host.HostProxySwitch.Specification(backing=_backing(switch, proxy)),
+    )

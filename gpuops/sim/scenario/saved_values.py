@@ -1,0 +1,48 @@
+"""Objects of the API as JSON values, for what a saved state keeps as clients gave it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from pyVmomi import VmomiSupport
+
+TYPE: Final = "_typeName"
+REFERENCE: Final = "_reference"
+
+
+def to_json(value: Any) -> Any:
+    """JSON values of a data object: its type, and the fields that are set."""
+    match value:
+        case VmomiSupport.ManagedObject():
+            return {TYPE: VmomiSupport.GetWsdlName(type(value)), REFERENCE: value._moId}
+        case VmomiSupport.DataObject():
+            fields = {each.name: getattr(value, each.name) for each in value._GetPropertyList()}
+            given = {name: to_json(field) for name, field in fields.items() if field is not None and field != []}
+            return {TYPE: VmomiSupport.GetWsdlName(type(value)), **given}
+        case list():
+            return [to_json(each) for each in value]
+        case datetime():
+            return value.isoformat()
+        case bool():
+            return value
+        case int():
+            return int(value)
+        case _:
+            return str(value)
+
+
+def from_json(saved: Any, static: Any = None) -> Any:
+    """The data object of such JSON values; `static` is the type of the field that it is in."""
+    if isinstance(saved, dict):
+        kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
+        if REFERENCE in saved:
+            return kind(saved[REFERENCE])
+        made = kind()
+        for field in kind._GetPropertyList():
+            if field.name in saved:
+                setattr(made, field.name, from_json(saved[field.name], field.type))
+        return made
+    if isinstance(saved, list):
+        return static([from_json(each, static.Item) for each in saved])
+    return datetime.fromisoformat(saved) if static is datetime else saved

@@ -1,0 +1,330 @@
+"""Distributed switches, their port groups, hosts and ports, and network cards of VMs on them, through the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyVim.connect import Disconnect
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.server import start
+from tests.sim.conftest import connect
+from tests.sim.lab import Lab, served
+
+Dvs = vim.dvs.VmwareDistributedVirtualSwitch
+Portgroup = vim.dvs.DistributedVirtualPortgroup
+Card = vim.vm.device.VirtualVmxnet3
+Member = vim.dvs.HostMember
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab
+
+
+def new_switch(lab: Lab, name: str = "DSwitch", product: str | None = None, **settings: Any) -> Any:
+    spec = vim.DistributedVirtualSwitch.CreateSpec(configSpec=Dvs.ConfigSpec(name=name, **settings))
+    if product:
+        spec.productInfo = vim.dvs.ProductSpec(version=product)
+    return lab.run(lab.datacenter().networkFolder.CreateDVS_Task(spec))
+
+
+def new_portgroup(lab: Lab, switch: Any, name: str = "training", **settings: Any) -> Any:
+    given = {"type": "earlyBinding", "numPorts": 2, "autoExpand": False, **settings}
+    return lab.run(switch.CreateDVPortgroup_Task(Portgroup.ConfigSpec(name=name, **given)))
+
+
+def reconfigure(lab: Lab, switch: Any, **settings: Any) -> None:
+    lab.run(switch.ReconfigureDvs_Task(Dvs.ConfigSpec(configVersion=switch.config.configVersion, **settings)))
+
+
+def member(host: Any, operation: str = "add", *nics: str) -> Any:
+    backing = Member.PnicBacking(pnicSpec=[Member.PnicSpec(pnicDevice=nic) for nic in nics])
+    return Member.ConfigSpec(operation=operation, host=host, backing=backing)
+
+
+def connected_to(portgroup: Any, key: int = -1, port: str | None = None) -> Any:
+    switch = portgroup.config.distributedVirtualSwitch
+    connection = vim.dvs.PortConnection(switchUuid=switch.uuid, portgroupKey=portgroup.key, portKey=port)
+    backing = vim.vm.device.VirtualEthernetCard.DistributedVirtualPortBackingInfo(port=connection)
+    return Card(key=key, backing=backing)
+
+
+def change_card(lab: Lab, name: str, operation: str, card: Any) -> None:
+    change = vim.vm.device.VirtualDeviceSpec(operation=operation, device=card)
+    lab.run(lab.vm(name).ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[change])))
+
+
+def cards(vm: Any) -> list[Any]:
+    return [each for each in vm.config.hardware.device if isinstance(each, vim.vm.device.VirtualEthernetCard)]
+
+
+def whole(lab: Lab, **settings: Any) -> tuple[Any, Any]:
+    """A switch that both hosts are members of, and a port group on it."""
+    switch = new_switch(lab)
+    reconfigure(lab, switch, host=[member(lab.host(name), "add", "vmnic1") for name in ("esx-01.lab", "esx-02.lab")])
+    return switch, new_portgroup(lab, switch, **settings)
+
+
+def test_a_new_switch_has_an_uplink_port_group_and_the_settings_of_vsphere(lab: Lab) -> None:
+    switch = new_switch(lab, maxMtu=9000, description="for training")
+    shown = switch.config
+    assert type(shown) is Dvs.ConfigInfo
+    assert (shown.name, shown.maxMtu, shown.description, shown.uuid) == ("DSwitch", 9000, "for training", switch.uuid)
+    assert (shown.productInfo.vendor, shown.numPorts) == ("VMware, Inc.", 0)
+    assert [group.name for group in switch.portgroup] == [f"DSwitch-DVUplinks-{switch._moId.rpartition('-')[2]}"]
+    assert (switch.portgroup[0].config.uplink, shown.uplinkPortgroup) == (True, switch.portgroup)
+    assert shown.defaultPortConfig.vlan.vlanId == 0
+    assert shown.defaultPortConfig.securityPolicy.allowPromiscuous.value is False
+    assert (
+        shown.defaultPortConfig.uplinkTeamingPolicy.uplinkPortOrder.activeUplinkPort
+        == shown.uplinkPortPolicy.uplinkPortName
+    )
+    assert switch in lab.datacenter().networkFolder.childEntity
+    manager = lab.si.content.dvSwitchManager
+    assert manager.QueryDvsByUuid(switch.uuid) == switch
+    assert shown.productInfo.version in [each.version for each in manager.QueryAvailableDvsSpec(None)]
+
+
+def test_what_no_switch_can_be(lab: Lab) -> None:
+    new_switch(lab)
+    with pytest.raises(vim.fault.DuplicateName):
+        new_switch(lab)
+    with pytest.raises(vim.fault.InvalidName):
+        new_switch(lab, " ")
+    for wrong in ({"maxMtu": 100}, {"product": "1.2.3"}):
+        with pytest.raises(vmodl.fault.InvalidArgument):
+            new_switch(lab, "other", **wrong)
+    spec = vim.DistributedVirtualSwitch.CreateSpec(configSpec=Dvs.ConfigSpec(name="other"))
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.run(lab.datacenter().vmFolder.CreateDVS_Task(spec))
+    entry = Dvs.PvlanMapEntry(primaryVlanId=1, secondaryVlanId=1, pvlanType="promiscuous")
+    with pytest.raises(vmodl.fault.NotSupported, match="pvlanConfigSpec"):
+        new_switch(lab, "other", pvlanConfigSpec=[Dvs.PvlanConfigSpec(operation="add", pvlanEntry=entry)])
+    with pytest.raises(vim.fault.NotFound):
+        lab.si.content.dvSwitchManager.QueryDvsByUuid("00")
+
+
+def test_hosts_join_and_leave(lab: Lab) -> None:
+    switch, portgroup = whole(lab)
+    first, second = lab.host("esx-01.lab"), lab.host("esx-02.lab")
+    uplinks = switch.config.uplinkPortPolicy.uplinkPortName
+    assert {each.config.host for each in switch.config.host} == {first, second}
+    assert [each.config.backing.pnicSpec[0].pnicDevice for each in switch.config.host] == ["vmnic1", "vmnic1"]
+    assert switch.summary.numPorts == 2 + 2 * len(uplinks)
+    assert {*portgroup.host} == {*switch.summary.hostMember} == {first, second}
+    assert portgroup in first.network
+    (proxy,) = first.config.network.proxySwitch
+    assert (proxy.dvsUuid, proxy.dvsName, proxy.mtu) == (switch.uuid, "DSwitch", 1500)
+    assert proxy.pnic == ["key-vim.host.PhysicalNic-vmnic1"]
+    assert [pair.value for pair in proxy.uplinkPort] == uplinks
+    with pytest.raises(vim.fault.AlreadyExists):
+        reconfigure(lab, switch, host=[member(first)])
+    with pytest.raises(vim.fault.ResourceInUse):
+        first.configManager.networkSystem.AddVirtualSwitch(
+            "vSwitch1",
+            vim.host.VirtualSwitch.Specification(
+                numPorts=8, bridge=vim.host.VirtualSwitch.BondBridge(nicDevice=["vmnic1"])
+            ),
+        )
+    reconfigure(lab, switch, host=[member(first, "remove")])
+    assert (first.config.network.proxySwitch, [each.name for each in first.network]) == ([], ["VM Network"])
+    assert switch.summary.numHosts == 1
+    with pytest.raises(vim.fault.NotFound):
+        reconfigure(lab, switch, host=[member(first, "remove")])
+
+
+def test_an_adapter_of_another_switch_is_refused_for_its_host(lab: Lab) -> None:
+    switch = new_switch(lab)
+    for nic, cause in (("vmnic0", vim.fault.ResourceInUse), ("vmnic7", vim.fault.HostConfigFault)):
+        with pytest.raises(vim.fault.DvsOperationBulkFault) as refused:
+            reconfigure(lab, switch, host=[member(lab.host("esx-01.lab"), "add", nic)])
+        (only,) = refused.value.hostFault
+        assert (only.host, type(only.fault)) == (lab.host("esx-01.lab"), cause)
+    assert switch.config.host == []
+
+
+def test_a_reconfiguration_names_the_version_that_it_changes(lab: Lab) -> None:
+    switch = new_switch(lab)
+    old = switch.config.configVersion
+    reconfigure(lab, switch, maxMtu=9000, name="renamed")
+    assert (switch.name, switch.config.maxMtu) == ("renamed", 9000)
+    with pytest.raises(vim.fault.ConcurrentAccess):
+        lab.run(switch.ReconfigureDvs_Task(Dvs.ConfigSpec(configVersion=old, maxMtu=1500)))
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        lab.run(switch.ReconfigureDvs_Task(Dvs.ConfigSpec(maxMtu=1500)))
+    portgroup = new_portgroup(lab, switch)
+    with pytest.raises(vim.fault.ConcurrentAccess):
+        lab.run(portgroup.ReconfigureDVPortgroup_Task(Portgroup.ConfigSpec(configVersion="77", numPorts=9)))
+
+
+def test_a_port_group_has_its_own_settings_and_those_of_its_switch(lab: Lab) -> None:
+    switch = new_switch(lab)
+    setting = Dvs.VmwarePortConfigPolicy(vlan=Dvs.VlanIdSpec(inherited=False, vlanId=7))
+    portgroup = new_portgroup(lab, switch, defaultPortConfig=setting)
+    shown = portgroup.config
+    assert (shown.key, portgroup.key, shown.distributedVirtualSwitch) == (portgroup._moId, portgroup._moId, switch)
+    assert (shown.defaultPortConfig.vlan.vlanId, shown.defaultPortConfig.vlan.inherited) == (7, False)
+    below = shown.defaultPortConfig.securityPolicy
+    assert (below.inherited, below.macChanges.inherited, below.macChanges.value) == (True, True, False)
+    allowed = Dvs.SecurityPolicy(inherited=False, macChanges=vim.BoolPolicy(inherited=False, value=True))
+    reconfigure(lab, switch, defaultPortConfig=Dvs.VmwarePortConfigPolicy(securityPolicy=allowed))
+    assert portgroup.config.defaultPortConfig.securityPolicy.macChanges.value is True
+    assert portgroup.config.defaultPortConfig.securityPolicy.forgedTransmits.value is False
+    trunk = Dvs.TrunkVlanSpec(inherited=False, vlanId=[vim.NumericRange(start=1, end=99)])
+    spec = Portgroup.ConfigSpec(
+        configVersion=shown.configVersion, name="trunk", defaultPortConfig=Dvs.VmwarePortConfigPolicy(vlan=trunk)
+    )
+    lab.run(portgroup.ReconfigureDVPortgroup_Task(spec))
+    assert (portgroup.name, portgroup.config.defaultPortConfig.vlan.vlanId[0].end) == ("trunk", 99)
+    assert switch.QueryUsedVlanIdInDvs() == []
+
+
+def test_port_groups_are_made_together_or_not_at_all(lab: Lab) -> None:
+    switch = new_switch(lab)
+    specs = [Portgroup.ConfigSpec(name=name, type="earlyBinding") for name in ("a", "b")]
+    lab.run(switch.AddDVPortgroup_Task(specs))
+    assert {"a", "b"} < {group.name for group in switch.portgroup}
+    with pytest.raises(vim.fault.DuplicateName):
+        lab.run(switch.AddDVPortgroup_Task([Portgroup.ConfigSpec(name="c", type="ephemeral"), specs[0]]))
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        lab.run(switch.AddDVPortgroup_Task([Portgroup.ConfigSpec(name="d", type="sticky")]))
+    wrong = Dvs.VmwarePortConfigPolicy(vlan=Dvs.VlanIdSpec(inherited=False, vlanId=4095))
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        new_portgroup(lab, switch, "e", defaultPortConfig=wrong)
+    assert len(switch.portgroup) == 3
+
+
+def test_a_network_card_has_a_port_of_its_own(lab: Lab) -> None:
+    switch, portgroup = whole(lab)
+    change_card(lab, "ml-07", "add", connected_to(portgroup))
+    added = cards(lab.vm("ml-07"))[-1]
+    port = added.backing.port
+    assert (port.switchUuid, port.portgroupKey, port.portKey in portgroup.portKeys) == (
+        switch.uuid,
+        portgroup.key,
+        True,
+    )
+    assert portgroup in lab.vm("ml-07").network
+    assert portgroup.vm == [lab.vm("ml-07")] == switch.summary.vm
+    criteria = vim.dvs.PortCriteria(connected=True, uplinkPort=False)
+    (shown,) = switch.FetchDVPorts(criteria)
+    assert (shown.key, shown.connectee.connectedEntity, shown.connectee.nicKey) == (
+        port.portKey,
+        lab.vm("ml-07"),
+        str(added.key),
+    )
+    assert shown.connectionCookie == port.connectionCookie
+    assert shown.state.runtimeInfo.linkUp is False
+    lab.power_on("ml-07")
+    assert switch.FetchDVPortKeys(vim.dvs.PortCriteria(active=True, uplinkPort=False)) == [port.portKey]
+    with pytest.raises(vim.fault.InvalidDeviceBacking):
+        change_card(lab, "ml-08", "add", connected_to(portgroup, port=port.portKey))
+    change_card(lab, "ml-08", "add", connected_to(portgroup))
+    with pytest.raises(vim.fault.InvalidDeviceBacking, match="is free"):
+        change_card(lab, "ml-08", "add", connected_to(portgroup))
+    change_card(lab, "ml-07", "remove", added)
+    assert portgroup.vm == [lab.vm("ml-08")]
+
+
+def test_a_copy_has_other_ports_and_a_port_group_grows_or_not(lab: Lab) -> None:
+    switch, portgroup = whole(lab, autoExpand=True, numPorts=1)
+    change_card(lab, "ml-07", "edit", connected_to(portgroup, key=cards(lab.vm("ml-07"))[0].key))
+    spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False)
+    clone = lab.run(lab.vm("ml-07").CloneVM_Task(lab.vm("ml-07").parent, "clone", spec))
+    ports = [cards(vm)[0].backing.port.portKey for vm in (lab.vm("ml-07"), clone)]
+    assert sorted(ports) == sorted(portgroup.portKeys)
+    assert (len({*ports}), portgroup.config.numPorts) == (2, 2)
+    version = portgroup.config.configVersion
+    with pytest.raises(vim.fault.DvsFault):
+        lab.run(portgroup.ReconfigureDVPortgroup_Task(Portgroup.ConfigSpec(configVersion=version, numPorts=1)))
+    standard = vim.vm.device.VirtualEthernetCard.NetworkBackingInfo(deviceName="VM Network")
+    change_card(lab, "clone", "edit", Card(key=4000, backing=standard))
+    lab.run(portgroup.ReconfigureDVPortgroup_Task(Portgroup.ConfigSpec(configVersion=version, numPorts=1)))
+    assert portgroup.portKeys == [ports[0]]
+    other = new_portgroup(lab, switch, "fleeting", type="ephemeral")
+    assert other.portKeys == []
+    change_card(lab, "clone", "edit", connected_to(other, key=4000))
+    assert other.portKeys == [cards(clone)[0].backing.port.portKey]
+
+
+def test_nothing_goes_that_is_in_use(lab: Lab) -> None:
+    switch, portgroup = whole(lab)
+    host = lab.host("esx-01.lab")
+    change_card(lab, "ml-07", "add", connected_to(portgroup))
+    where = lab.vm("ml-07").runtime.host
+    for entity in (switch, portgroup):
+        with pytest.raises(vim.fault.ResourceInUse):
+            lab.run(entity.Destroy_Task())
+    with pytest.raises(vim.fault.ResourceInUse):
+        reconfigure(lab, switch, host=[member(where, "remove")])
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.run(next(group for group in switch.portgroup if group.config.uplink).Destroy_Task())
+    account = vim.host.ConnectSpec(hostName="esx-09.lab", userName="root", password="any", force=True)
+    spare = lab.run(lab.cluster().AddHost_Task(account, True))
+    reconfigure(lab, switch, host=[member(spare)])
+    lab.run(spare.EnterMaintenanceMode_Task(0))
+    with pytest.raises(vim.fault.ResourceInUse) as refused:
+        lab.run(spare.Destroy_Task())
+    assert refused.value.name == switch.name
+    change_card(lab, "ml-07", "remove", cards(lab.vm("ml-07"))[-1])
+    lab.run(portgroup.Destroy_Task())
+    assert [group.config.uplink for group in switch.portgroup] == [True]
+    lab.run(switch.Destroy_Task())
+    assert [network.name for network in lab.datacenter().network] == ["VM Network"]
+    assert (host.config.network.proxySwitch, [each.name for each in host.network]) == ([], ["VM Network"])
+
+
+def test_a_vm_connects_only_where_its_host_is_a_member(lab: Lab) -> None:
+    portgroup = new_portgroup(lab, new_switch(lab))
+    with pytest.raises(vim.fault.InvalidDeviceBacking):
+        change_card(lab, "ml-07", "add", connected_to(portgroup))
+
+
+def test_config_targets_list_port_groups_apart_from_networks(lab: Lab) -> None:
+    switch, portgroup = whole(lab)
+    target = lab.cluster().environmentBrowser.QueryConfigTarget()
+    assert [each.name for each in target.network] == ["VM Network"]
+    assert portgroup.key in [each.portgroupKey for each in target.distributedVirtualPortgroup]
+    assert [each.switchUuid for each in target.distributedVirtualSwitch] == [switch.uuid]
+    manager = lab.si.content.dvSwitchManager
+    assert manager.QueryCompatibleHostForExistingDvs(lab.datacenter(), True, switch) == []
+    assert len(manager.QueryCompatibleHostForNewDvs(lab.datacenter(), True)) == 2
+    listed = manager.QueryDvsConfigTarget(lab.host("esx-01.lab"), None)
+    assert {each.uplinkPortgroup for each in listed.distributedVirtualPortgroup} == {True, False}
+    assert manager.DVSManagerLookupDvPortGroup(switch.uuid, portgroup.key) == portgroup
+    with pytest.raises(vim.fault.NotFound):
+        switch.LookupDvPortGroup("dvportgroup-1")
+
+
+def test_who_may_not_change_a_switch_is_refused(lab: Lab) -> None:
+    switch = new_switch(lab)
+    authority = lab.world.authority
+    authority.permit(next(iter(lab.world.sessions)).user, authority.add_role("viewer", {"System.Read"}))
+    with pytest.raises(vim.fault.NoPermission) as refused:
+        reconfigure(lab, switch, maxMtu=9000)
+    assert refused.value.privilegeId == "DVSwitch.Modify"
+
+
+def test_a_saved_state_keeps_switches_port_groups_and_connections(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    with start("lab", tls=False, clock="stepped", state=file) as server:
+        lab = Lab(server.world, connect(server))
+        switch, portgroup = whole(lab)
+        change_card(lab, "ml-07", "add", connected_to(portgroup))
+        reconfigure(lab, switch, maxMtu=9000)
+        kept = (switch.config, portgroup.config, portgroup.portKeys)
+        Disconnect(lab.si)
+    with start("lab", tls=False, clock="stepped", state=file) as server:
+        lab = Lab(server.world, connect(server))
+        switch = vim.dvs.VmwareDistributedVirtualSwitch(switch._moId, lab.si._stub)
+        portgroup = vim.dvs.DistributedVirtualPortgroup(portgroup._moId, lab.si._stub)
+        assert repr((switch.config, portgroup.config, portgroup.portKeys)) == repr(kept)
+        assert portgroup.vm == [lab.vm("ml-07")]
+        lab.run(lab.vm("ml-07").Destroy_Task())
+        lab.run(switch.Destroy_Task())
+        Disconnect(lab.si)
