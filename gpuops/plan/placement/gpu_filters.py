@@ -46,29 +46,40 @@ def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: 
 def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catalog) -> Rejection:
     """Why the GPU has no slot: for what runs there, or for what takes the slots that this leaves.
 
-    Only what runs is said to run. What a plan counts beside it is asked in turn, until no slot is left.
+    Only what surely runs there is said to. What may run there, and what a plan counts beside it, is asked in turn until
+    no slot is left.
     """
-    there = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm.ref))
+    running = [tenant for tenant in state.tenants if tenant.awaited is None and tenant.vm != vm.ref]
+    there = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
     now = room_for(there, profile, catalog)
     if not now.possible:
         return Rejection(subject, f"{now.because}{_held_by(there.tenants)}", 1, 0, "slot")
+    unsure = [tenant for tenant in running if not tenant.certain]
+    there = there.with_tenants(*unsure)
+    if not room_for(there, profile, catalog).possible:
+        names = ", ".join(sorted({tenant.name for tenant in unsure}))
+        rule = f"no slot for {profile} is certain: which vGPUs of {names} run on it vCenter does not tell"
+        return Rejection(subject, rule)
     takers: list[str] = []
+    counted: list[Tenant] = []
     for taker, tenants in _in_the_plan(state, vm):
-        takers += [taker]
-        there = there.with_tenants(*tenants)
-        if not room_for(there, profile, catalog).possible:
+        takers.append(taker)
+        counted += tenants
+        if not room_for(there.with_tenants(*counted), profile, catalog).possible:
             break
-    held = _held_by(t for t in there.tenants if t.awaited is not None)
-    return Rejection(subject, f"{_slots_of(profile, now)} taken by {' and '.join(takers)}{held}")
+    room = f"its room for {profile} is" if unsure else _slots_of(profile, now)
+    verb = "taken" if all(tenant.certain for tenant in counted) else "perhaps taken"
+    held = _held_by(tenant for tenant in counted if tenant.vm != vm.ref)
+    return Rejection(subject, f"{room} {verb} by {' and '.join(takers)}{held}")
 
 
 def _in_the_plan(state: GpuState, vm: Vm) -> Iterator[tuple[str, list[Tenant]]]:
     """What a plan counts on the GPU although it does not run: in words whose it is, and the vGPUs."""
     for awaited in Awaited:
-        tenants = [t for t in state.tenants if t.awaited is awaited and t.vm != vm.ref]
+        tenants = [tenant for tenant in state.tenants if tenant.awaited is awaited and tenant.vm != vm.ref]
         if tenants:
             yield awaited.value, tenants
-    own = [t for t in state.tenants if t.vm == vm.ref]
+    own = [tenant for tenant in state.tenants if tenant.vm == vm.ref]
     if own:
         yield "this VM's first vGPUs", own
 
@@ -76,9 +87,8 @@ def _in_the_plan(state: GpuState, vm: Vm) -> Iterator[tuple[str, list[Tenant]]]:
 def _slots_of(profile: str, room: Slots) -> str:
     if room.at_most is None:
         return f"its room for {profile} is"
-    if room.at_most == 1:
-        return f"its 1 slot for {profile} is"
-    return f"its {room.at_most if room.exact else f'{room.at_least} to {room.at_most}'} slots for {profile} are"
+    count = str(room.at_most) if room.exact else f"{room.at_least} to {room.at_most}"
+    return f"its {count} slot for {profile} is" if count == "1" else f"its {count} slots for {profile} are"
 
 
 def _held_by(tenants: Iterable[Tenant]) -> str:

@@ -46,16 +46,23 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
     if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
         return best
     # 2. Spread over nodes, on the host that would be taken anyway first.
-    rejections: list[Rejection] = []
+    rejections: dict[str, tuple[Rejection, ...]] = {}
     for host in _hosts_in_order(wanted, best, inventory):
         spread = spread_over_nodes(wanted, host, inventory, catalog)
         if isinstance(spread, Placement):
             return spread
-        rejections += spread
+        rejections[host.name] = spread
     if isinstance(best, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
         # Without required locality it was refused for other reasons than nodes.
         return best
-    return tuple(dict.fromkeys((*best, *rejections)))
+    # 3. What one node lacks for all of the VM is no reason where it needs several.
+    others = (reason for reason in best if not rejections.get(_host_name(reason)))
+    return tuple(dict.fromkeys((*others, *(reason for spread in rejections.values() for reason in spread))))
+
+
+def _host_name(rejection: Rejection) -> str:
+    """The host that it is about: a NUMA node or a GPU follows the host's name."""
+    return rejection.subject.partition(" ")[0]
 
 
 def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
@@ -95,14 +102,16 @@ def _devices_possible(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int
 def spread_over_nodes(
     wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
-    """A place on this host with GPUs on each node that the VM needs, or why there is none; () = one node is enough."""
+    """A place on this host with GPUs on each node that the VM needs, or what each of them lacks.
+
+    () = one node is enough, or the host is refused whatever its nodes have.
+    """
     count = nodes_needed(wanted.vm, () if wanted.grouped else wanted.demands, host, catalog)
     if count < 2 or len(wanted.demands) < count:
         return ()
-    refused = refusals(wanted, host, inventory)
-    if refused:
-        return refused
-    rejections: list[Rejection] = []
+    if refusals(wanted, host, inventory):
+        return ()
+    rejections = [_wider(wanted, host, count)]
     for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
         vm_share = share_of_vm(wanted.vm, count)
         short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
@@ -111,6 +120,16 @@ def spread_over_nodes(
             return _placement(wanted, host, nodes, seating)
         rejections += (*short, *seating.rejections)
     return tuple(dict.fromkeys(rejections))
+
+
+def _wider(wanted: Wanted, host: Host, count: int) -> Rejection:
+    """What is needed of each of its nodes."""
+    part, devices = share_of_vm(wanted.vm, count), len(wanted.demands)
+    least, most = devices // count, -(-devices // count)
+    what = "vGPUs" if any(isinstance(demand, WantsVgpu) for demand in wanted.demands) else "GPUs"
+    gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {what}"
+    rule = f"is too small in one NUMA node: each of {count} needs {gpus}, {part.vcpus} cores and {part.memory_mib} MiB"
+    return Rejection(host.name, rule)
 
 
 def _may_be_spread(wanted: Wanted) -> bool:

@@ -1,0 +1,468 @@
+"""Checks each reason that `place` prints against the world it is about, by its words and numbers alone.
+
+The figures are counted again from the VMs of a small vCenter, and what fits on a GPU is asked of the simulator's
+admission. Nothing of the planner is called: what it says must be true, however it came to say it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.host import Host, NumaPolicy
+from gpuops.model.vm import DirectPathDevice, Vm
+from gpuops.model.workload import Workload
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.one_workload import Placed, Refusal
+from gpuops.plan.queue.place import Placements
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
+from tests.plan.small_vcenter import SmallVcenter
+
+RETURN, REQUEST, OWN = "suspended VMs that come back", "earlier requests", "this VM's first vGPUs"
+_PLACE: Final = r"esx-\d+(?: numa\d+| [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])?"
+_SUBJECTS: Final = re.compile(rf"(?P<places>{_PLACE}(?:, {_PLACE})*)(?: and \d+ more)?: (?P<reason>.*)")
+
+
+def told(text: str) -> Iterator[tuple[str, str]]:
+    """(name of the request, line) of each reason in what `place` prints."""
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("no place: "):
+            name = line.removeprefix("no place: ").partition(":")[0]
+        elif line.startswith(" " * 10) and not line.strip().startswith("next: "):
+            yield name, line.strip()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What is asked for, what became of it, and the world in which reasons are checked."""
+
+    world: SmallVcenter
+    found: Placements
+    refused: Refusal
+    pin: PinPolicy
+
+    def check(self, line: str) -> None:
+        """Raises AssertionError for a line that is not true, or that nobody here can read."""
+        match = _SUBJECTS.fullmatch(line)
+        for place in match["places"].split(", ") if match else [""]:
+            self._check_one(place, match["reason"] if match else line)
+
+    def _check_one(self, place: str, reason: str) -> None:
+        for pattern, true in _READERS:
+            match = re.fullmatch(pattern, reason)
+            if match:
+                assert true(_Place(self, place), match), f"{place}: {reason}"
+                return
+        raise AssertionError(f"no reader for {place}: {reason}")
+
+    @property
+    def asked(self) -> Workload:
+        return self.refused.workload
+
+    @property
+    def profiles(self) -> list[str]:
+        """The full name of the profile of each vGPU that is asked for."""
+        names = {offer.name for host in self.world.hosts.values() for offer in host.profiles or ()}
+        return [
+            next(
+                (name for name in names if name in (each.profile, f"nvidia_{each.profile}", f"grid_{each.profile}")), ""
+            )
+            for each in self.asked.vgpus
+            for _ in range(each.count)
+        ]
+
+    def parts(self, host: str) -> int:
+        """How many NUMA nodes of the host it is said to need."""
+        rules = (each.rule for each in self.refused.rejections if each.subject == host)
+        found = (re.fullmatch(_WIDER, rule) for rule in rules)
+        return next((int(match["nodes"]) for match in found if match), 1)
+
+    @property
+    def earlier(self) -> list[Placed]:
+        before = self.found.answers[: self.found.answers.index(self.refused)]
+        return [answer for answer in before if isinstance(answer, Placed)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A host, one of its NUMA nodes or GPUs; an empty name is the request itself."""
+
+    judge: Judge
+    name: str
+
+    @property
+    def host(self) -> Host:
+        return next(host for host in self.judge.world.hosts.values() if host.name == self.name.split()[0])
+
+    @property
+    def parts(self) -> int:
+        """The nodes of the host among which the VM is divided; what is asked of the whole host is not."""
+        return self.judge.parts(self.host.name)
+
+    def share(self, amount: int) -> int:
+        return -(-amount // self.parts)
+
+    @property
+    def node(self) -> int | None:
+        return int(self.name.split(" numa")[1]) if " numa" in self.name else None
+
+    @property
+    def gpus(self) -> list[PhysicalGpu]:
+        """Those of the node, the host, or the one that is named."""
+        word = self.name.partition(" ")[2]
+        if word and self.node is None:
+            return [gpu for gpu in self.host.gpus if str(gpu.address) == word]
+        return [gpu for gpu in self.host.gpus if self.node in (None, gpu.numa_node)]
+
+    def running(self) -> list[Vm]:
+        world = self.judge.world
+        return [world.vms[ref] for ref in world.running if world.vms[ref].host == self.host.ref]
+
+    def back(self) -> list[Vm]:
+        """Suspended VMs of the host that are kept their GPUs."""
+        return [claim.vm for claim in self.judge.found.claims if not claim.lost and claim.host.ref == self.host.ref]
+
+    def requests(self) -> list[Placed]:
+        return [each for each in self.judge.earlier if each.placement.host.ref == self.host.ref]
+
+    def names_on_gpus(self) -> list[tuple[str, str]]:
+        """(whose it is, name of the VM) of each that a plan counts on these GPUs."""
+        there = {gpu.address for gpu in self.gpus}
+        kept = [claim for claim in self.judge.found.claims if not claim.lost and claim.host.ref == self.host.ref]
+        return [
+            *((RETURN, f"{claim.vm.name} (suspended)") for claim in kept if there & set(claim.gpus)),
+            *((REQUEST, e.workload.name) for e in self.requests() if there & set(e.placement.seats.values())),
+        ]
+
+    def loads(self, *counted: str) -> list[GpuLoad]:
+        """The GPUs with what runs, and with what of the plan is counted."""
+        there = {str(gpu.address) for gpu in self.gpus}
+        loads = {load.pci_id: load for load in self.judge.world.gpus(self.host) if load.pci_id in there}
+        for whose, profile, gpus in self._plan():
+            for gpu in gpus if whose in counted else ():
+                more = _one_more(loads[gpu], profile) if gpu in loads else None
+                if more is not None:
+                    loads[gpu] = more
+                    break
+        return list(loads.values())
+
+    def _plan(self) -> Iterator[tuple[str, str, list[str]]]:
+        """(whose, profile, GPUs where it may be) of each vGPU that the plan counts on the host."""
+        for claim in self.judge.found.claims:
+            if not claim.lost and claim.host.ref == self.host.ref:
+                yield from ((RETURN, name, [str(gpu) for gpu in claim.gpus]) for name in claim.vm.profiles)
+        for each in self.requests():
+            seats = [str(each.placement.seats[n]) for n in sorted(each.placement.seats)]
+            yield from ((REQUEST, name, [gpu]) for name, gpu in zip(each.vm.profiles, seats, strict=False))
+
+    def room(self, profile: str, *counted: str) -> int:
+        """How many vGPUs of the profile are admitted on these GPUs, each in a VM of its own."""
+        return sum(_room(load, profile) for load in self.loads(*counted))
+
+
+def _one_more(load: GpuLoad, profile: str) -> GpuLoad | None:
+    found = admit(f"new-{len(load.seats)}", [WantedVgpu(profile)], [load], VgpuPolicy.PERFORMANCE)
+    return None if isinstance(found, NotAdmitted) else replace(load, seats=(*load.seats, *found))
+
+
+def _room(load: GpuLoad, profile: str) -> int:
+    count = 0
+    while (more := _one_more(load, profile)) is not None:
+        load, count = more, count + 1
+    return count
+
+
+def _seats(place: _Place) -> tuple[RunningVgpu, ...]:
+    (load,) = place.loads()
+    return load.seats
+
+
+def _runs(place: _Place, held: str | None) -> bool:
+    """Whether those who are said to hold the GPU are those who run on it; lines of several GPUs name nobody."""
+    names = {place.judge.world.vms[seat.vm].name for seat in _seats(place)}
+    return held is None or set(held.split(", ")) == names
+
+
+def _locked(place: _Place, said: re.Match[str]) -> bool:
+    seats = _seats(place)
+    size = {seat.type.framebuffer_mib for seat in seats}
+    return (
+        size == {int(said["locked"])}
+        and len(seats) == int(said["count"])
+        and said["profile"] in place.judge.profiles
+        and int(said["mib"]) not in size
+        and place.room(said["profile"]) == 0
+        and _runs(place, said["held"])
+    )
+
+
+def _full(place: _Place, said: re.Match[str]) -> bool:
+    alike = any(place.room(profile) == 0 for profile in place.judge.profiles)
+    return len(_seats(place)) == int(said["count"]) == int(said["limit"]) and alike and _runs(place, said["held"])
+
+
+def _no_start(place: _Place, said: re.Match[str]) -> bool:
+    used = sum(seat.type.framebuffer_mib for seat in _seats(place))
+    return used == int(said["used"]) and place.room(said["profile"]) == 0 and _runs(place, said["held"])
+
+
+def _no_instance(place: _Place, said: re.Match[str]) -> bool:
+    (load,) = place.loads()
+    meant = [p for p in place.judge.profiles if (t := load.board.by_name.get(p)) and t.instance]
+    named = [p for p in meant if (i := load.board.by_name[p].instance) and i.name == said["instance"]]
+    return (
+        len(load.seats) == int(said["count"])
+        and bool(named)
+        and all(_room(load, profile) == 0 for profile in named)
+        and _runs(place, said["held"])
+    )
+
+
+def _taken(place: _Place, said: re.Match[str]) -> bool:
+    takers = said["takers"].split(" and ")
+    least, most = int(said["least"] or 0), int(said["most"] or said["least"] or 999)
+    counted = [whose for whose, _ in place.names_on_gpus() if whose in takers]
+    held = {name for whose, name in place.names_on_gpus() if whose in takers}
+    left = place.room(said["profile"], *takers)
+    own = OWN in takers
+    return (
+        least <= place.room(said["profile"]) <= most
+        and set(takers) - {OWN} == set(counted)
+        and (held == set((said["held"] or "").split(", ")) - {""} or (said["held"] is None))
+        and (left == 0 or own or (bool(said["perhaps"]) and any(len(e.placement.seats) > 1 for e in place.requests())))
+        and (not own or (len(place.judge.profiles) > 1 and said["profile"] in place.judge.profiles))
+    )
+
+
+def _untold(place: _Place, said: re.Match[str]) -> bool:
+    """Each of them has a vGPU on the GPU, and some elsewhere too, or of several kinds."""
+    there = {seat.vm for seat in _seats(place)}
+    running = {vm.name: vm for vm in place.running()}
+    named = [running[name] for name in said["held"].split(", ")]
+    return said["profile"] in place.judge.profiles and all(vm.ref in there and len(vm.profiles) > 1 for vm in named)
+
+
+def _room_in_all(place: _Place, said: re.Match[str]) -> bool:
+    beside = (said["beside"] or "").split(" and ")
+    wanted, there = place.judge.profiles.count(said["profile"]), int(said["there"])
+    able = _able(place, said["profile"])
+    counted = {whose for each in able for whose, _ in each.names_on_gpus()}
+    room = sum(each.room(said["profile"], RETURN, REQUEST) for each in able)
+    exact = (
+        all(load.mode.value == "sameSize" for each in able for load in each.loads()) and "its other vGPUs" not in beside
+    )
+    return (
+        wanted // place.parts <= int(said["needed"]) <= place.share(wanted)
+        and there < int(said["needed"])
+        and counted == set(beside) & {RETURN, REQUEST}
+        and (there == room if exact else True)
+    )
+
+
+def _able(place: _Place, profile: str) -> list[_Place]:
+    """The GPUs of the profile's model."""
+    each = [_Place(place.judge, f"{place.host.name} {gpu.address}") for gpu in place.gpus]
+    return [one for one in each if any(profile in load.board.by_name for load in one.loads())]
+
+
+def _memory(place: _Place, said: re.Match[str]) -> bool:
+    kept, asked = place.back(), place.requests()
+    named = set((said["others"] or "").replace(" and ", ", ").split(", ")) - {""}
+    taken = [*(vm.memory_reservation_mib or 0 for vm in (*place.running(), *kept))]
+    taken += [each.workload.memory_mib for each in asked]
+    return (
+        int(said["needed"]) == place.judge.asked.memory_mib
+        and int(said["there"]) == (place.host.memory_mib or 0) - sum(taken)
+        and named == ({RETURN} if kept else set()) | ({REQUEST} if asked else set())
+    )
+
+
+def _memory_of_node(place: _Place, said: re.Match[str]) -> bool:
+    (node,) = (node for node in place.host.numa_nodes if node.id == place.node)
+    bound = [
+        -(-each.workload.memory_mib // len(each.placement.bound_to))
+        for each in place.requests()
+        if node.id in each.placement.bound_to and each.workload.numa is not NumaPolicy.NONE
+    ]
+    return (
+        int(said["needed"]) == place.share(place.judge.asked.memory_mib)
+        and int(said["there"]) == node.memory_mib - sum(bound)
+        and (said["others"] == REQUEST) == bool(bound)
+    )
+
+
+def _cores(place: _Place, said: re.Match[str]) -> bool:
+    (node,) = (node for node in place.host.numa_nodes if node.id == place.node)
+    needed = place.share(place.judge.asked.vcpus)
+    return int(said["needed"]) == needed > int(said["there"]) == node.logical_cpus // 2
+
+
+def _wider(place: _Place, said: re.Match[str]) -> bool:
+    """Each figure is its part, and one node does not do for one of them."""
+    nodes, asked = int(said["nodes"]), place.judge.asked
+    devices = len(place.judge.profiles) or asked.gpus
+    parts = {int(said["least"]), int(said["most"] or said["least"])}
+    figures = int(said["devices"]) == devices and parts == {devices // nodes, -(-devices // nodes)}
+    shares = (-(-asked.vcpus // nodes), -(-asked.memory_mib // nodes)) == (int(said["cores"]), int(said["mib"]))
+    node = min(place.host.numa_nodes, key=lambda node: node.memory_mib)
+    gpus = [len([gpu for gpu in place.host.gpus if gpu.numa_node == each.id]) for each in place.host.numa_nodes]
+    large = asked.vcpus > node.logical_cpus // 2 or asked.memory_mib > node.memory_mib or devices > min(gpus)
+    return nodes > 1 and figures and shares and large
+
+
+def _threads(place: _Place, said: re.Match[str]) -> bool:
+    return int(said["needed"]) == place.judge.asked.vcpus > int(said["there"]) == place.host.cpu_threads
+
+
+def _free_devices(place: _Place, said: re.Match[str]) -> bool:
+    kind = (int(said["vendor"], 16), int(said["device"], 16))
+    node = None if said["node"] is None else int(said["node"])
+    alike = {gpu.address for gpu in place.host.gpus if (gpu.vendor_id, gpu.device_id) == kind}
+    there = {gpu.address for gpu in place.host.gpus if gpu.address in alike and node in (None, gpu.numa_node)}
+    holders = {vm.name: there & _given(vm) for vm in place.running()}
+    holders |= {f"{vm.name} (suspended)": there & _given(vm) for vm in place.back()}
+    for each in place.requests():
+        holders[f"{each.workload.name} (an earlier request)"] = there & set(each.placement.seats.values())
+    held = {name: gpus for name, gpus in holders.items() if gpus}
+    return (
+        len(there) == int(said["all"])
+        and set(held) == set((said["held"] or "").split(", ")) - {""}
+        and int(said["there"]) == len(there) - sum(map(len, held.values()))
+        and place.judge.asked.gpus // place.parts <= int(said["needed"]) <= place.share(place.judge.asked.gpus)
+        and int(said["needed"]) > int(said["there"])
+    )
+
+
+def _no_device(place: _Place, said: re.Match[str]) -> bool:
+    kind = (int(said["vendor"], 16), int(said["device"], 16))
+    node = None if said["node"] is None else int(said["node"])
+    given = [gpu for gpu in place.host.gpus if gpu.passthrough is not None and gpu.passthrough.active]
+    return not any((g.vendor_id, g.device_id) == kind and node in (None, g.numa_node) for g in given)
+
+
+def _given(vm: Vm) -> set[object]:
+    return {device.address for device in vm.devices or () if isinstance(device, DirectPathDevice)}
+
+
+def _offers_not(place: _Place, said: re.Match[str]) -> bool:
+    offered = {offer.name for offer in place.host.profiles or ()}
+    return not offered & set(said["profiles"].split(", "))
+
+
+def _no_model(place: _Place, said: re.Match[str]) -> bool:
+    return said["profile"] in place.judge.profiles and not _able(place, said["profile"])
+
+
+def _whole(place: _Place, said: re.Match[str]) -> bool:
+    (gpu,) = place.gpus
+    return gpu.passthrough is not None and gpu.passthrough.active
+
+
+def _holder(place: _Place, said: re.Match[str]) -> bool:
+    (gpu,) = place.gpus
+    return any(vm.name == said["name"] and gpu.address in _given(vm) for vm in place.running())
+
+
+def _kept(place: _Place, said: re.Match[str]) -> bool:
+    (gpu,) = place.gpus
+    return any(f"{vm.name} (suspended)" == said["name"] and gpu.address in _given(vm) for vm in place.back())
+
+
+def _requested(place: _Place, said: re.Match[str]) -> bool:
+    (gpu,) = place.gpus
+    alike = (each for each in place.requests() if each.workload.name == said["name"])
+    return any(gpu.address in each.placement.seats.values() for each in alike)
+
+
+def _not_of_host(place: _Place, said: re.Match[str]) -> bool:
+    return not place.gpus
+
+
+def _other_node(place: _Place, said: re.Match[str]) -> bool:
+    (gpu,) = place.gpus
+    nodes = (int(said["asked"]), int(said["other"]))
+    return int(said["node"]) == nodes[0] and gpu.numa_node == nodes[1] != nodes[0]
+
+
+def _no_pin(place: _Place, said: re.Match[str]) -> bool:
+    there = _Place(place.judge, place.host.name)
+    elsewhere = (one for name in place.judge.profiles for one in _able(there, name))
+    return place.judge.pin is PinPolicy.NEVER and any(
+        gpu.numa_node != place.node for one in elsewhere for gpu in one.gpus
+    )
+
+
+def _alone(place: _Place, said: re.Match[str]) -> bool:
+    profiles = place.judge.profiles
+    return said["profile"] in profiles and len(profiles) == int(said["count"]) > 1
+
+
+def _models(place: _Place, said: re.Match[str]) -> bool:
+    """Each GPU model is the prefix of its profiles' names: `grid_a100-...`."""
+    boards = {name.split("_")[1].split("-")[0] for name in place.judge.profiles}
+    return len(boards) == len(said["models"].split(" and ")) > 1
+
+
+def _given_nowhere(place: _Place, said: re.Match[str]) -> bool:
+    gpus = [gpu for host in place.judge.world.hosts.values() for gpu in host.gpus]
+    return said["there"] == "none" and not any(gpu.passthrough and gpu.passthrough.active for gpu in gpus)
+
+
+def _address_nowhere(place: _Place, said: re.Match[str]) -> bool:
+    gpus = [gpu for host in place.judge.world.hosts.values() for gpu in host.gpus]
+    given = sorted({str(gpu.address) for gpu in gpus if gpu.passthrough and gpu.passthrough.active})
+    return said["there"] == (", ".join(given) or "none") and said["address"] not in given
+
+
+_WIDER: Final = (
+    r"is too small in one NUMA node: each of (?P<nodes>\d+) needs (?P<least>\d+)(?: or (?P<most>\d+))? of its "
+    r"(?P<devices>\d+) v?GPUs, (?P<cores>\d+) cores and (?P<mib>\d+) MiB"
+)
+_HELD: Final = r"(?:; held by (?P<held>.*?))?: needs 1 slot, 0 there"
+_LOCKED: Final = (
+    r"locked to vGPUs of (?P<locked>\d+) MiB while (?P<count>\d+) run, (?P<profile>\S+) has (?P<mib>\d+) MiB"
+)
+_TAKEN: Final = (
+    r"its (?:room|(?P<least>\d+)(?: to (?P<most>\d+))? slots?) for (?P<profile>\S+) (?:is|are) "
+    r"(?P<perhaps>perhaps )?taken by (?P<takers>.*?)(?:; held by (?P<held>.*))?"
+)
+_NUMBERS: Final = r"needs (?P<needed>\d+){0}, (?P<there>\d+) there"
+_TYPE: Final = r"device of type (?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})"
+_NODE: Final = r"(?: on NUMA node (?P<node>\d+))?"
+_READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
+    (_LOCKED + _HELD, _locked),
+    (rf"(?P<count>\d+) of (?P<limit>\d+) vGPUs run{_HELD}", _full),
+    (rf"(?P<used>\d+) of \d+ MiB used, no start left for (?P<profile>\S+?){_HELD}", _no_start),
+    (rf"no GPU instance (?P<instance>\S+) fits beside the (?P<count>\d+) there{_HELD}", _no_instance),
+    (_TAKEN, _taken),
+    (r"no slot for (?P<profile>\S+) is certain: which vGPUs of (?P<held>.*) run on it vCenter does not tell", _untold),
+    (rf"room for (?P<profile>\S+)(?: beside (?P<beside>.*))?: {_NUMBERS.format(' slots')}", _room_in_all),
+    (rf"memory to reserve in full, beside what running VMs(?P<others>.*) reserve: {_NUMBERS.format(' MiB')}", _memory),
+    (rf"memory beside the GPU(?:, without that of (?P<others>.*))?: {_NUMBERS.format(' MiB')}", _memory_of_node),
+    (_WIDER, _wider),
+    (rf"cores beside the GPU: {_NUMBERS.format(' cores')}", _cores),
+    (rf"logical CPUs for the VM's vCPUs: {_NUMBERS.format('')}", _threads),
+    (
+        rf"{_TYPE} that is free{_NODE} \((?P<all>\d+) there(?:, held by (?P<held>.*))?\): {_NUMBERS.format('')}",
+        _free_devices,
+    ),
+    (rf"has no {_TYPE} in passthrough{_NODE}", _no_device),
+    (r"does not offer (?P<profiles>.*)", _offers_not),
+    (r"has no GPU that runs (?P<profile>\S+) \(it has: .*\)", _no_model),
+    (r"is no GPU of this host", _not_of_host),
+    (r"is not on NUMA node (?P<node>\d+): needs (?P<asked>\d+), (?P<other>\d+) there", _other_node),
+    (r"the host may choose a GPU on another NUMA node, and pinning is switched off", _no_pin),
+    (r"(?P<profile>\S+) \(series \S\) is alone in its VM; (?P<count>\d+) vGPUs are wanted", _alone),
+    (r"its vGPUs must be of one GPU model, not of (?P<models>.*)", _models),
+    (r"no host has a whole GPU in passthrough \(there: (?P<there>.*)\)", _given_nowhere),
+    (r"no host here has a GPU at (?P<address>\S+) \(in passthrough: (?P<there>.*)\)", _address_nowhere),
+    (r"is given to DirectPath I/O", _whole),
+    (r"is held by (?P<name>\S+), which runs", _holder),
+    (r"is kept for (?P<name>.*)", _kept),
+    (r"is taken by (?P<name>\S+), an earlier request", _requested),
+]
+"""A pattern for each sentence, and what it must come to."""

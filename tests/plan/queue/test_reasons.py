@@ -1,0 +1,113 @@
+"""Why requests are refused is true of the world: each printed reason is checked by what runs, in small worlds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from gpuops.model.gpu import AssignmentPolicy, PciAddress
+from gpuops.model.host import NumaPolicy
+from gpuops.model.workload import Vgpus, Workload
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.one_workload import Refusal
+from gpuops.plan.queue.place import Place
+from gpuops.report.placement import placements_text
+from tests.plan.queue.reasons import Judge, told
+from tests.plan.queue.test_admitted import MODELS, names
+from tests.plan.small_vcenter import SmallVcenter
+from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+
+FIFTH = "0000:d8:00.0"
+
+
+def world_of(random: Random) -> SmallVcenter:
+    """Up to three hosts, their GPUs in one mode with some of another model and whole ones; VMs run or are suspended."""
+    hosts = []
+    for number in range(1, random.randint(1, 3) + 1):
+        model, mode = random.choice(MODELS)
+        gpus = [gpu(FIRST, model, 0, mode), gpu(SECOND, model, 1, mode)]
+        gpus += [gpu(THIRD, model, random.choice((0, 1)), mode)] if random.random() < 0.3 else []
+        gpus += [whole(FOURTH, "t4", 0), whole(FIFTH, "t4", 1)] if random.random() < 0.6 else []
+        there = host(f"esx-{number}", *gpus)
+        hosts.append(replace(there, assignment_policy=random.choice(list(AssignmentPolicy))))
+    world = SmallVcenter({each.ref: each for each in hosts})
+    for number in range(1, random.randint(0, 9) + 1):
+        on = random.choice(hosts)
+        offered = [offer.name for offer in on.profiles or () if any(offer.name in names(model) for model in MODELS)]
+        devices = [f"vgpu {random.choice(offered)}"] * random.choice((1, 1, 1, 2))
+        if random.random() < 0.2 and on.gpu(PciAddress.parse(FOURTH)):
+            devices = [f"directpath {random.choice((FOURTH, FIFTH))} 10de:1eb8"]
+        made = vm(number, f"vm-{number}", on.name.removeprefix("esx-"), *devices)
+        size = random.choice((8192, 8192, 60000))
+        if not world.start(replace(made, memory_mib=size, memory_reservation_mib=size)) and random.random() < 0.3:
+            world.suspend(world.vms[made.ref])
+    return world
+
+
+def requests_of(random: Random, world: SmallVcenter) -> tuple[Workload, ...]:
+    offered = sorted({offer.name for each in world.hosts.values() for offer in each.profiles or ()})
+    known = [name for name in offered if any(name in names(model) for model in MODELS)]
+    found = []
+    for number in range(1, random.randint(1, 5) + 1):
+        made = Workload(
+            f"w-{number}",
+            vcpus=random.choice((4, 4, 20, 40, 100)),
+            memory_mib=random.choice((8192, 8192, 8192, 100000, 300000)),
+            numa=random.choice(list(NumaPolicy)),
+            priority=random.randint(0, 1),
+        )
+        match random.choice(("vgpu", "vgpu", "vgpu", "vgpu", "several", "whole", "device")):
+            case "vgpu":
+                made = replace(made, profile=random.choice(known), count=random.choice((1, 1, 2, 3, 7, 12)))
+            case "several":
+                more = tuple(Vgpus(random.choice(known), random.randint(1, 2)) for _ in range(random.randint(1, 2)))
+                made = replace(made, profile=random.choice(known), count=random.randint(1, 2), more=more)
+            case "whole":
+                made = replace(made, gpus=random.randint(1, 4))
+            case _:
+                made = replace(made, device=(PciAddress.parse(random.choice((FOURTH, FIFTH))),))
+        found.append(made)
+    return tuple(found)
+
+
+def check(seed: int) -> int:
+    """The number of reasons that were read, all of them true."""
+    random = Random(seed)
+    world = world_of(random)
+    pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
+    asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
+    found = asked.placements(world.inventory(inventory([], [])), catalog())
+    printed = StringIO()
+    Console(file=printed, width=10_000).print(placements_text(found))
+    refused = {answer.workload.name: answer for answer in found.answers if isinstance(answer, Refusal)}
+    lines = list(told(printed.getvalue()))
+    assert {name for name, _ in lines} == set(refused), "each refusal has a reason"
+    for name, line in lines:
+        Judge(world, found, refused[name], pin).check(line)
+    return len(lines)
+
+
+def test_what_may_run_elsewhere_is_not_said_to_run_there() -> None:
+    """Seven vGPUs of one VM lie on two GPUs, four and three: how, vCenter does not tell."""
+    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    world = SmallVcenter({there.ref: there})
+    assert world.start(vm(1, "vm-1", "1", *["vgpu nvidia_a40-8q"] * 7)) == ""
+    asked = Place((Workload("new", 4, 8192, "a40-8q"),))
+    (refused,) = asked.placements(world.inventory(inventory([], [])), catalog()).refused
+    rule = "no slot for nvidia_a40-8q is certain: which vGPUs of vm-1 run on it vCenter does not tell"
+    assert [str(each) for each in refused.rejections] == [f"esx-1 {FIRST}: {rule}", f"esx-1 {SECOND}: {rule}"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_printed_reason_is_true(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.long
+def test_each_printed_reason_is_true_in_many_worlds() -> None:
+    assert sum(check(seed) for seed in range(1000, 2000)) > 1000
