@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from gpuops.execute.journal.record import Kind
 from gpuops.execute.steps.vm_executor import LOOK_S
 from gpuops.model.rotation import Pool
 from gpuops.plan.core.outcome import Verdict
@@ -26,12 +27,13 @@ from tests.nights.doings import (
     OFF,
     SHUT_DOWN,
     START,
-    SUSPEND,
     chosen_as,
     effects,
     is_desktop,
     let_go,
     not_back,
+    takes,
+    takings,
     told_late,
 )
 from tests.nights.hooks import asked_to_keep, work_is_kept
@@ -49,7 +51,7 @@ from tests.nights.limits import (
     second_night_is_empty,
     stays_where_it_is,
 )
-from tests.nights.machines import one_holder
+from tests.nights.machines import one_holder, under_a_lease
 from tests.nights.night import OVERRIDE, Played
 from tests.nights.others import blockers_are_named, others_are_left
 from tests.nights.overrides import only_the_queue, put_back
@@ -72,6 +74,8 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
+SHUTTING_DOWN: Final = timedelta(minutes=5)
+"""A guest has shut down by then."""
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""
 
@@ -87,7 +91,7 @@ def desktops_back(night: Played) -> Iterator[str]:
 
     What becomes of a desktop after it was back is no longer ours to tell.
     """
-    ours = {entry.moid for entry in effects(night, SUSPEND)} | night.left_over
+    ours = {entry.moid for entry in effects(night) if takes(entry)} | night.left_over
     report = night.last
     named = _named(night)
     for moid in sorted(not_back(list(night.world.ledger)) - named - let_go(night) - night.given_up):
@@ -160,10 +164,10 @@ def _unseen_for_long(
 
 
 def who_works_is_left(night: Played) -> Iterator[str]:
-    """I2: a desktop that was used in the evening, and is all night, is never suspended, whatever can be read of it."""
-    for entry in effects(night, SUSPEND):
-        if entry.moid in night.busy:
-            yield f"I2: {entry.name} was suspended, and somebody worked with it"
+    """I2: a desktop that was used in the evening, and is all night, is never taken, whatever can be read of it."""
+    for entry in effects(night):
+        if takes(entry) and entry.moid in night.busy:
+            yield f"I2: {entry.name} was taken, and somebody worked with it"
 
 
 def second_is_empty(night: Played) -> Iterator[str]:
@@ -209,8 +213,20 @@ def nothing_discarded(night: Played) -> Iterator[str]:
         if entry.method == OFF and was == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
         booted = entry.method == START and was == Power.OFF and is_desktop(night, entry.moid, entry.name)
-        if booted and not _just_powered_off(night, entry):
+        if booted and not _shut_down_by_us(night, entry) and not _just_powered_off(night, entry):
             yield f"I11: {entry.name} was booted"
+
+
+def _shut_down_by_us(night: Played, start: Entry) -> bool:
+    """Whether it was off since we asked its guest to shut down: who was faster cannot be told."""
+    before = [each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence]
+    off = next((each.at for each in reversed(before) if each.after.get("power") == Power.OFF), None)
+    asked = [
+        record.at
+        for record, _ in night.kept
+        if record.kind is Kind.INTENT and record.body["step"].get("ShutDownGuest", {}).get("vm") == start.moid
+    ]
+    return off is not None and any(at <= off <= at + SHUTTING_DOWN for at in asked)
 
 
 def _just_powered_off(night: Played, start: Entry) -> bool:
@@ -237,7 +253,7 @@ def _floor_of(pool: Pool, night: Played) -> Iterator[str]:
         power = entry.after.get("power")
         if power is None or night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
             continue
-        taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
+        taken = takes(entry)
         if power != Power.ON and entry.moid in running and not taken:
             left_at.append(entry.at)
         running = running | {entry.moid} if power == Power.ON else running - {entry.moid}
@@ -246,7 +262,7 @@ def _floor_of(pool: Pool, night: Played) -> Iterator[str]:
         asked = night.asked.get(entry.operation_id, entry.at)
         unseen = sum(1 for at in left_at if at > asked - FRESH)
         if len(running) + unseen < pool.floor:
-            yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {pool.floor}"
+            yield f"I13: {entry.name} was taken, {len(running)} run, the floor is {pool.floor}"
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
@@ -260,7 +276,7 @@ def who_came_back_stays(night: Played) -> Iterator[str]:
         ours = entry.operation_id.startswith("gpuops-")
         if entry.after.get("power") == Power.ON and not ours and entry.moid in taken:
             woken.add(entry.moid)
-        elif entry.method == SUSPEND and ours:
+        elif takes(entry):
             taken.add(entry.moid)
             if entry.moid not in woken:
                 continue
@@ -283,7 +299,7 @@ def _restless_in(pool: Pool, night: Played) -> Iterator[str]:
         if night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
             continue
         power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
-        if entry.method == SUSPEND and ours:
+        if takes(entry):
             asked, back = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())
             if len(back) >= BACK_BY_THEMSELVES and asked > back[BACK_BY_THEMSELVES - 1] + FRESH:
                 yield f"I17: {entry.name} was suspended, and {len(woken)} of its pool had come back by themselves"
@@ -304,10 +320,9 @@ def one_session(night: Played) -> Iterator[str]:
 
 def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
-    for entry in effects(night, SUSPEND, START):
-        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
+    for entry in takings(night):
         asked = night.asked.get(entry.operation_id, entry.at)
-        if taking and (asked - EVENING) % DAY > CLOSES - EVENING:
+        if (asked - EVENING) % DAY > CLOSES - EVENING:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
 
 
@@ -356,6 +371,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     asked_to_keep,
     nothing_on_a_wrong_clock,
     one_holder,
+    under_a_lease,
     *TRUTHS,
 )
 

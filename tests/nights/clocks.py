@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuops.plan.rotation.stop_conditions import MOST_CLOCK_DIFFERENCE
-from tests.nights.doings import START, SUSPEND, effects, is_desktop
+from tests.nights.doings import takings
 from tests.nights.night import Played
 
 
@@ -20,6 +20,5 @@ def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
     # the last one to strike counts
     always = all(abs(rule.delay_s) > MOST_CLOCK_DIFFERENCE.total_seconds() for rule in skews)
     apart = always and any(rule.skip == 0 for rule in skews)
-    for entry in effects(night, SUSPEND, START) if apart else ():
-        if entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name):
-            yield f"I21: {entry.method} on {entry.name}, and nobody knew what time it was"
+    for entry in takings(night) if apart else ():
+        yield f"I21: {entry.method} on {entry.name}, and nobody knew what time it was"

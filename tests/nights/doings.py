@@ -36,6 +36,20 @@ def effects(night: Played, *methods: str) -> list[Entry]:
     return [entry for entry in ours if not methods or entry.method in methods]
 
 
+def takes(entry: Entry) -> bool:
+    """Whether a night took a desktop by it: suspended it, or shut its guest down, which ML VMs are as well."""
+    return is_ours(entry) and (entry.method == SUSPEND or (entry.method == SHUT_DOWN and "desktop-" in entry.name))
+
+
+def takings(night: Played) -> list[Entry]:
+    """What nights took, in order: desktops, and GPUs for ML VMs that they started."""
+    return [
+        entry
+        for entry in effects(night)
+        if takes(entry) or (entry.method == START and not is_desktop(night, entry.moid, entry.name))
+    ]
+
+
 def machine_of(night: Played, entry: Entry) -> int:
     """The number of the machine whose run sent what this is the effect of; 2 is the one that acts while another is
     paused."""
@@ -44,10 +58,10 @@ def machine_of(night: Played, entry: Entry) -> int:
 
 
 def not_back(ledger: Sequence[Entry]) -> set[str]:
-    """Desktops (refs) that we suspended and that have not run since."""
+    """Desktops (refs) that we took and that have not run since."""
     away: set[str] = set()
     for entry in ledger:
-        if entry.method == SUSPEND and is_ours(entry):
+        if takes(entry):
             away.add(entry.moid)
         elif entry.after.get("power") == Power.ON:
             away.discard(entry.moid)

@@ -25,7 +25,7 @@ from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
-from tests.nights.doings import told_late
+from tests.nights.doings import takings, told_late
 from tests.nights.event import Event
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.worlds import LOCK, Site, is_leased
@@ -120,6 +120,17 @@ def one_holder(night: Played) -> Iterator[str]:
         late[run] += not is_ours
         if not is_ours and late[run] == 2:
             yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
+
+
+def under_a_lease(night: Played) -> Iterator[str]:
+    """I6: where there is a lock VM, a night takes under a lease that its own run has written."""
+    if any(policy.lock_vm is None for policy in night.site.policies):
+        return
+    passed_on = list(_passed_on(night))
+    for entry in takings(night):
+        run, half, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
+        if half == RunKind.NIGHT and not any(each == run for at, _, each in passed_on if at < entry.sequence):
+            yield f"I6: {entry.method} on {entry.name}, and its run has written no lease"
 
 
 def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:

@@ -312,6 +312,11 @@ class Nightly:
     def _evening(self) -> Iterable[tuple[RunKind, datetime]]:
         return evening_of(self.played.seed)
 
+    def _consents(self, report: Report) -> None:
+        """Who is asked agrees, to something."""
+        if not report.plan.steps:
+            self.played.foretold.append(f"{report.request} asks to agree, and would do nothing")
+
     def lose_journal(self) -> None:
         """Its file is gone; what it told stays known to the checkers."""
         self._lost_stores.append(self._store)
@@ -411,8 +416,8 @@ class Nightly:
 
         def act(place: NightPlace) -> Report:
             if half is None:
-                return resume(place, apply=True, consent=agreed)
-            return rotate(half, self._said(half, policy), place, apply=True, consent=agreed)
+                return resume(place, apply=True, consent=self._consents)
+            return rotate(half, self._said(half, policy), place, apply=True, consent=self._consents)
 
         told = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
         report = self._process(half.value if half else "rotate resume", act, told)

@@ -19,18 +19,7 @@ from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGues
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import (
-    MARK,
-    OFF,
-    SHUT_DOWN,
-    SUSPEND,
-    effects,
-    is_desktop,
-    is_ours,
-    let_go,
-    machine_of,
-    not_back,
-)
+from tests.nights.doings import MARK, OFF, SHUT_DOWN, effects, is_desktop, is_ours, let_go, machine_of, not_back, takes
 from tests.nights.night import Played
 
 REACHES = {
@@ -51,16 +40,16 @@ def journal_keeps(night: Played) -> Iterator[str]:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
         elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length) - let_go(night):
-            last = next(entry for entry in reversed(ledger[:length]) if _suspends(entry, record.body["vm"]))
+            last = next(entry for entry in reversed(ledger[:length]) if _takes(entry, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
-    for entry in effects(night, SUSPEND):
-        if saved.get(entry.moid, len(ledger)) >= entry.sequence:
-            yield f"I5: {entry.name} was suspended, and the journal does not know it"
+    for entry in effects(night):
+        if takes(entry) and saved.get(entry.moid, len(ledger)) >= entry.sequence:
+            yield f"I5: {entry.name} was taken, and the journal does not know it"
 
 
-def _suspends(entry: Entry, vm: str) -> bool:
-    return entry.moid == vm and entry.method == SUSPEND and is_ours(entry)
+def _takes(entry: Entry, vm: str) -> bool:
+    return entry.moid == vm and takes(entry)
 
 
 def _awaited(night: Played, length: int) -> set[str]:
@@ -135,7 +124,7 @@ def told_is_back(night: Played) -> Iterator[str]:
     another machine did, none that is still there: one that is gone is in the journal of that machine alone."""
     ledger = list(night.world.ledger)
     elsewhere = {id(report) for report in night.told_elsewhere}
-    taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night, SUSPEND)}
+    taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
     for report, length in night.told:
         if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
             gone = {entry.moid for entry in ledger[:length] if not entry.after}
@@ -191,9 +180,9 @@ def marked(night: Played) -> Iterator[str]:
             carries[moid] = bool(entry.after[marker])
             if is_ours(entry) and not carries[moid] and moid in away:
                 yield f"I10: the marker of {entry.name} was cleared while it was suspended"
-        elif entry.method == SUSPEND and is_ours(entry):
+        elif takes(entry):
             away.add(moid)
             if not carries.get(moid):
-                yield f"I10: {entry.name} was suspended without its marker"
+                yield f"I10: {entry.name} was taken without its marker"
         elif "power" in entry.after:
             away.discard(moid)

@@ -122,12 +122,14 @@ class LoggedOff(Situated):
 
 
 class Failing(Situated):
-    """No suspend succeeds, on whatever host."""
+    """No suspend succeeds, on whatever host; now and then runs are killed meanwhile."""
 
     policy: Mapping[str, Any] = {"per_host": 1, "full": True}
 
     def events(self, site: Site) -> Sequence[Event]:
-        return [Event("V1", rules_of("V1", {"times": None, "skip": self.rng.choice([0, 0, 1, 2])}))]
+        killed = [Event("K1", point=self.rng.randint(2, 30), target=RunKind.NIGHT) for _ in range(3)]
+        fails = Event("V1", rules_of("V1", {"times": None, "skip": self.rng.choice([0, 0, 1, 2])}))
+        return [fails, *self.rng.choice([[], killed])]
 
 
 class Refused(Situated):
@@ -231,6 +233,32 @@ class Redevised(Situated):
             vm.state.devices = (*vm.state.devices, device)
             vm.configuration_changed(renamed=False)
             self.played.unsuspendable[vm.moid] = self.world.clock.now()
+
+
+class ShutDown(Situated):
+    """Desktops have a GPU by DirectPath I/O each, and give it up by shutting down. Nothing else is wrong, or somebody
+    starts them again, or powers them off first, or a run is killed, or the journal is lost before the morning."""
+
+    policy: Mapping[str, Any] = {"passthrough": True, "directpath": "shut-down-guest"}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        killed = Event("K1", point=self.rng.randint(2, 60), target=RunKind.NIGHT)
+        self.also = self.rng.choice(["", "", "started", "stopped", "lost"])
+        because = {"started": [Event("H2")], "stopped": [Event("V7")], "lost": [Event("V6")]}.get(self.also, [])
+        return [*because, *([killed] if self.rng.random() < 0.4 else [])]
+
+    def arrange(self) -> None:
+        if self.also == "lost":
+            self.at((MORNING - EVENING).total_seconds() - 5, self.lose_journal)
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        vm = self.named(name)
+        if before or step != "ShutDownGuest" or vm is None or not name.startswith("desktop-"):
+            return
+        if self.also == "started":
+            self.at(self.rng.choice([30.0, 90.0]), partial(others.power_on, vm, SOMETHING))
+        elif self.also == "stopped" and self.rng.random() < 0.5:
+            self.at(self.rng.uniform(1, 24), partial(others.power_off, vm, SOMETHING))
 
 
 class Overtaken(Situated):
@@ -405,6 +433,32 @@ class Reverted(Situated):
         return [Event("K11", point=self.rng.randint(3, 40), target=RunKind.DAY)]
 
 
+class LockGone(Situated):
+    """Somebody deletes the lock VM, or takes its name: before the evening, or while desktops are brought back."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V4")]
+
+    def arrange(self) -> None:
+        self._act = self.rng.choice([others.delete, others.rename])
+        self._left = self.rng.choice([0, self.rng.randint(2, 20)])
+        if self._left == 0:
+            self._happens()
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if self._running == RunKind.DAY and name != LOCK and self._left:
+            self._left -= 1
+            if self._left == 0:
+                self._happens()
+
+    def _happens(self) -> None:
+        vm = self.named(LOCK)
+        if vm is not None:
+            self._act(vm, SOMETHING)
+
+
 class LockBusy(Situated):
     """From some moment of a return on, the lock VM takes no change any more."""
 
@@ -482,14 +536,25 @@ class Looked(Situated):
 
 
 class Stated(Situated):
-    """Somebody asks for `rotate status` before each run, and others shut down, delete or suspend VMs of the night."""
+    """Somebody asks for `rotate status` before each run, with a policy or without, and others shut down, delete or
+    suspend VMs of the night; now and then a run was killed, or the journal is lost."""
 
-    policy: Mapping[str, Any] = {"full": True}
+    def place(self, seed: int) -> Site:
+        given_up_by: dict[str, Any] = self.rng.choice(
+            [{"full": True}, {"full": True}, {"passthrough": True, "directpath": "shut-down-guest"}]
+        )
+        return arranged(seed, self.size, **given_up_by)
 
     def events(self, site: Site) -> Sequence[Event]:
-        return [Event("V4")]
+        killed = Event("K1", point=self.rng.randint(2, 60), target=RunKind.NIGHT)
+        self._lost = self.rng.random() < 0.3
+        because = Event("V6" if self._lost else "V4")
+        return self.rng.choice([[because], [because, killed]])
 
     def arrange(self) -> None:
+        if self._lost:
+            self.at((MORNING - EVENING).total_seconds() - 5, self.lose_journal)
+            return
         for vm in self.world.by_type("VirtualMachine"):
             act = self.rng.choice([others.power_off, others.delete, others.suspend, others.power_on, None, None])
             if act is not None and vm.name != LOCK:
@@ -502,7 +567,7 @@ class Stated(Situated):
     def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         vcenter: Any = self._connect(lambda what: None)
         try:
-            told = status(self._place(vcenter), self.site.policy)
+            told = status(self._place(vcenter), self.rng.choice([self.site.policy, None]))
         finally:
             vcenter.close()
         self.played.foretold += (f"status: {said}" for each in told.vms if (said := self._wrongly(each)))
@@ -512,7 +577,8 @@ class Stated(Situated):
         """What is not so of what `rotate status` says of a VM; empty where it is."""
         found = [vm for vm in self.world.by_type("VirtualMachine") if vm.state.instance_uuid == told.original.uuid]
         power = found[0].state.power if found else None
-        taken = Power.ON if told.original.role is Role.ML else Power.SUSPENDED
+        taken = {Role.ML: Power.ON, Role.SHUT_DOWN: Power.OFF}.get(told.original.role, Power.SUSPENDED)
+        said = next((state for words, state in SAID.items() if told.reason.startswith(words)), power)
         true = {
             Whereabouts.AWAY: power is taken,
             Whereabouts.BACK: power is not None and power is not taken and told.original.taken,
@@ -520,7 +586,21 @@ class Stated(Situated):
             Whereabouts.GONE: power is None,
             Whereabouts.UNTOUCHED: power is not None or not told.original.taken,
         }
-        return "" if true.get(told.whereabouts, True) else f"{told.original.name} is {told.whereabouts}, and is {power}"
+        if true.get(told.whereabouts, True) and said is power:
+            return ""
+        return f"{told.original.name} is {told.whereabouts} ({told.reason}), and is {power}"
+
+
+SAID: Final = {
+    "is running": Power.ON,
+    "runs": Power.ON,
+    "started in": Power.ON,
+    "suspended in": Power.SUSPENDED,
+    "was suspended": Power.SUSPENDED,
+    "shut down in": Power.OFF,
+    "is powered off": Power.OFF,
+}
+"""What state of a VM is told by reasons that begin so."""
 
 
 class MarkersStay(Situated):
@@ -630,8 +710,8 @@ def differences(seen: Report, done: Report, *, settled: bool = True) -> list[str
 SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     each.__name__: each
     for each in (
-        Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
-        ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, NextNight,
-        Looked, Stated, MarkersStay, Belated, Queued, Untold,
+        Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, ShutDown, Overtaken, Silent,
+        Unread, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, LockGone,
+        NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,
     )
 }  # fmt: skip

@@ -25,9 +25,8 @@ from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
-from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
+from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, effects, is_desktop, is_ours, not_back, takings
 from tests.nights.night import Played
 from tests.nights.reverting import replaced, tells
 from tests.nights.several import Machine, Several, second_machine
@@ -44,6 +43,7 @@ UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
+OFF_BY: Final = re.compile(r"vCenter's is (?:(\d+) h )?(\d+) min (?:(\d+) s )?(?:ahead|behind)")
 ROW: Final = 2
 """So many refusals in a row stop a night."""
 
@@ -141,18 +141,11 @@ def over_has_begun(night: Played) -> Iterator[str]:
     """I20: a night that is told to be over had taken something: a return before that is none of its own."""
     if not _alone(night):
         return
-    first = min((entry.sequence for entry in _takes(night)), default=None)
+    first = min((entry.sequence for entry in takings(night)), default=None)
     for report, length in night.told:
         because = " ".join(report.plan.because)
         if "its morning has begun" in because and not night.doubtful and (first is None or first >= length):
             yield f"I20: {because}; and it had not taken anything"
-
-
-def _takes(night: Played) -> Iterator[Entry]:
-    """What a night takes: desktops that it suspends, and ML VMs that it starts."""
-    for entry in effects(night, SUSPEND, START):
-        if (entry.method == SUSPEND) is is_desktop(night, entry.moid, entry.name):
-            yield entry
 
 
 def _vm_of(night: Played, op: str) -> str:
@@ -198,12 +191,25 @@ def asked_at_most(night: Played) -> Iterator[str]:
 
 
 def no_return_is_kept_away(night: Played) -> Iterator[str]:
-    """I1: a return goes on where its lock VM was reverted, and nobody else has taken the lease."""
-    if any(event.fault == "K6" for event in night.events):
+    """I1: a return goes on where its lock VM was reverted or is gone, and nobody else has taken the lease."""
+    if not _alone(night):
         return
     for name, ended, at in night.calls:
-        if name == RunKind.DAY and ended.startswith("Locked") and "reverted" in ended:
+        if name == RunKind.DAY and ended.startswith("Locked") and "pid " not in ended:
             yield f"I1: {name} at {at:%H:%M} ended with: {ended}"
+
+
+def clocks_are_told(night: Played) -> Iterator[str]:
+    """I21: how far vCenter's clock is said to be off is what it was set by, to two minutes, where it was set once."""
+    skews = [abs(rule.delay_s) for event in night.events if event.fault == "K7" for rule in event.rules]
+    for report, _ in night.told:
+        for each in report.plan.rejections:
+            told = OFF_BY.search(each.rule)
+            if told is None:
+                continue
+            told_s = sum(int(number or 0) * unit for number, unit in zip(told.groups(), (3600, 60, 1), strict=True))
+            if len(skews) == 1 and abs(told_s - skews[0]) > 120:
+                yield f"I21: {each.rule}, and it was set by {skews[0]:.0f} s"
 
 
 def never_sent_is_not_lost(night: Played) -> Iterator[str]:
@@ -312,7 +318,7 @@ def what_is_over_is_left(night: Played) -> Iterator[str]:
     for record, length in night.kept:
         if record.kind is Kind.RETURNED and record.body["vm"] not in night.given_up:
             closed.setdefault(record.body["vm"], length)
-    taken = {entry.moid: entry.sequence for entry in _takes(night)}
+    taken = {entry.moid: entry.sequence for entry in takings(night)}
     for entry in effects(night, START, OFF, SHUT_DOWN):
         since = closed.get(entry.moid)
         if since is not None and entry.sequence > since > taken.get(entry.moid, since + 1):
@@ -437,7 +443,7 @@ def only_another_state_is_named(night: Played) -> Iterator[str]:
 TRUTHS: Final = (
     every_report_is_shown, gone_is_gone, gone_is_let_go, refusals_are_so, refused_stops, over_has_begun, noted_once,
     numbers_grow, asked_at_most, no_return_is_kept_away, never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
-    left_over_come_back, no_directpath_is_suspended, foretold, closed_once, closed_at_the_end,
+    left_over_come_back, no_directpath_is_suspended, clocks_are_told, foretold, closed_once, closed_at_the_end,
     only_who_is_away_is_named, a_reason_is_told, whoever_is_away_is_named, what_is_over_is_left, each_return_advises,
     nothing_to_do_is_so, another_state_is_named, only_another_state_is_named,
 )  # fmt: skip

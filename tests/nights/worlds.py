@@ -43,6 +43,8 @@ STRICT: Final = 6
 BY_TURNS: Final = 12
 """In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
+_LARGE_BAR: Final = {"extra_config": {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}}
+"""What a VM with a whole A40 needs."""
 _WINDOWS: Final = {
     "UTC": ("20:00", "06:00"),
     "Asia/Kolkata": ("01:30", "11:30"),
@@ -132,6 +134,7 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
     scenario["busy"] = random.Random(f"{seed}:busy").choice(["queue", "refuse"])
+    _noted_by_others(scenario, seed)
     several = several_of(seed, leased=leased)
     terms = _terms(size, rng, hooked=kept, leased=leased)
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
@@ -155,38 +158,53 @@ def arranged(
     left_over: int = 0,
     full: bool = False,
     directpath: str = "leave",
+    passthrough: bool = False,
 ) -> Site:
     """A site of a seed whose policy is given; `left_over` of its desktops carry the marker of yesterday's night.
-    `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both."""
+    `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both. `passthrough`: each GPU
+    is given to one idle desktop whole, as any of its kind, and each ML VM needs one so."""
     rng, hooks = random.Random(f"{seed}:site"), random.Random(f"{seed}:hooks")
     scenario = _scenario(size, rng, hooks if hooked else None)
-    if full:
-        scenario = _full(scenario, size)
+    if full or passthrough:
+        scenario = _full(scenario, size, passthrough=passthrough)
     if left_over:
         scenario["vms"] = _left_over(scenario["vms"], left_over, random.Random(f"{seed}:left over"))
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
+    _noted_by_others(scenario, seed)
     asked = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
                     leased=leased, part="whole", directpath=directpath)  # fmt: skip
     return Site(size, ScenarioFile.model_validate(scenario), asked)
 
 
-def _full(scenario: dict[str, Any], size: Size) -> dict[str, Any]:
-    """The same with as many GPUs as idle desktops need, two on each, and ML VMs that each need a whole one."""
+def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[str, Any]:
+    """The same with as many GPUs as idle desktops need, two on each, or one on each by DirectPath I/O, and ML VMs that
+    each need a whole one."""
     [group, *_] = scenario["clusters"][0]["hosts"]
-    gpus = -(-size.desktops // (2 * size.hosts))
+    gpus = -(-size.desktops // ((1 if passthrough else 2) * size.hosts))
     group |= {"count": size.hosts, "policy": "consolidation",
-              "gpus": [{"board": "a40", "at": at, "node": int(each > 1), "mode": "sameSize"}
+              "gpus": [{"board": "a40", "at": at, "node": int(each > 1), "mode": "sameSize", "passthrough": passthrough}
                        for each, at in enumerate(_ADDRESSES[:gpus])]}  # fmt: skip
     scenario["clusters"][0]["hosts"] = [group]
-    whole = {"on": group["group"], "devices": [{"vgpu": "nvidia_a40-48c"}]}
+    any_gpu = [{"dynamic": {"boards": ["a40"]}}]
+    whole = {"on": group["group"], "devices": any_gpu if passthrough else [{"vgpu": "nvidia_a40-48c"}],
+             **(_LARGE_BAR if passthrough else {})}  # fmt: skip
     ml = [vm | whole for vm in scenario["vms"] if vm["folder"] == "ml"]
     desktops = {"name": "desktop-{:03}", "first": 1, "count": size.desktops, "folder": "vdi", "on": group["group"],
-                "guest": "windows", "cpus": 4, "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}],
-                "power": "fit", "attributes": {"gpuops.owner": "office"}, **_IDLE}  # fmt: skip
+                "guest": "windows", "cpus": 4, "memory_gib": 8, "disk_gib": 80,
+                "devices": any_gpu if passthrough else [{"vgpu": "nvidia_a40-24q"}],
+                **(_LARGE_BAR if passthrough else {}), "power": "fit",
+                "attributes": {"gpuops.owner": "office"}, **_IDLE}  # fmt: skip
     store = {"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}
     return {**scenario, "vms": [desktops, *ml], "datastores": [store]}
+
+
+def _noted_by_others(scenario: dict[str, Any], seed: int) -> None:
+    """Gives VMs of half of the worlds a custom attribute that is somebody else's."""
+    if random.Random(f"{seed}:noted").random() < 0.5:
+        for vm in scenario["vms"]:
+            vm["attributes"] = {**vm.get("attributes", {}), "site.cost-centre": "4711"}
 
 
 def _left_over(vms: list[dict[str, Any]], number: int, rng: random.Random) -> list[dict[str, Any]]:

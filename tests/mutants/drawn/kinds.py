@@ -28,11 +28,21 @@ OTHERS: Final = (
 )  # fmt: skip
 OF_AREA: Final[Mapping[str, tuple[str, ...]]] = {
     "guard": ("Woken", "LoggedOff", "Failing", "Refused", "Redevised", "Calm"),
-    "identity": ("Unmarked", "LeftOver", "Reidentified", "Unread", "TakenOver"),
-    "lease": ("Calm", "Paused", "Reverted", "LockBusy", "LeftOver", "pair"),
-    "adoption": ("Overtaken", "Silent", "SlowDisk", "SlowDiskAtWork", "Looked", "ReadAnew", "Hooked"),
+    "identity": ("Unmarked", "LeftOver", "Reidentified", "Unread", "TakenOver", "Stated", "ShutDown"),
+    "lease": ("Calm", "Paused", "Reverted", "LockBusy", "LockGone", "LeftOver", "pair"),
+    "adoption": (
+        "Overtaken",
+        "Silent",
+        "SlowDisk",
+        "SlowDiskAtWork",
+        "Looked",
+        "ReadAnew",
+        "Hooked",
+        "Silent over SOAP",
+        "Overtaken over SOAP",
+    ),
     "journal": ("filed", "damaged", "Looked", "LeftOver", "Calm", "return"),
-    "return": ("Calm", "Silent", "Unread", "TakenOver", "Hooked", "Reverted", "return"),
+    "return": ("Calm", "Silent", "Unread", "TakenOver", "Hooked", "Reverted", "ShutDown", "return"),
 }
 """Kinds about what the modules of an area do: by its docstring, and before any mutant was judged by them."""
 OWN: Final = 4
@@ -124,6 +134,12 @@ def _situation(name: str, seed: int, _events: Events) -> list[str]:
     return violations(SITUATIONS[name](seed).play())
 
 
+def _over_soap(name: str, seed: int, _events: Events) -> list[str]:
+    """By our own client, as the tasks of lost replies are found by it alone."""
+    kind = type(name, (SoapNightly, SITUATIONS[name]), {})
+    return violations(kind(seed).play())
+
+
 def _pair(seed: int, _events: Events) -> list[str]:
     return pair_violations(seed)
 
@@ -138,4 +154,5 @@ _KINDS: Final[Mapping[str, Callable[[int, Events], list[str]]]] = {
     "filed": filed_violations,
     "damaged": damaged_violations,
     **{name: partial(_situation, name) for name in SITUATIONS},
+    **{f"{name} over SOAP": partial(_over_soap, name) for name in ("Silent", "Overtaken")},
 }
