@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.journal.record import Kind
 from gpuops.execute.steps.vm_executor import LOOK_S
-from gpuops.model.rotation import Pool
+from gpuops.model.rotation import Pool, Role, parse_marker
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.rotation.stop_conditions import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
@@ -74,8 +73,6 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
-SHUTTING_DOWN: Final = timedelta(minutes=5)
-"""A guest has shut down by then."""
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""
 
@@ -213,20 +210,18 @@ def nothing_discarded(night: Played) -> Iterator[str]:
         if entry.method == OFF and was == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
         booted = entry.method == START and was == Power.OFF and is_desktop(night, entry.moid, entry.name)
-        if booted and not _shut_down_by_us(night, entry) and not _just_powered_off(night, entry):
+        if booted and not _is_to_be_shut_down(night, entry) and not _just_powered_off(night, entry):
             yield f"I11: {entry.name} was booted"
 
 
-def _shut_down_by_us(night: Played, start: Entry) -> bool:
-    """Whether it was off since we asked its guest to shut down: who was faster cannot be told."""
-    before = [each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence]
-    off = next((each.at for each in reversed(before) if each.after.get("power") == Power.OFF), None)
-    asked = [
-        record.at
-        for record, _ in night.kept
-        if record.kind is Kind.INTENT and record.body["step"].get("ShutDownGuest", {}).get("vm") == start.moid
-    ]
-    return off is not None and any(at <= off <= at + SHUTTING_DOWN for at in asked)
+def _is_to_be_shut_down(night: Played, start: Entry) -> bool:
+    """Whether it carries the marker of a desktop whose guest a night shuts down: nothing of it can be discarded, and
+    whether its guest was faster or a host that crashed, nobody can tell."""
+    marker = night.site.policy.marker
+    marks = [each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence]
+    value = next((str(each.after[marker]) for each in reversed(marks) if marker in each.after), "")
+    marked = parse_marker(value)
+    return marked is not None and marked.role is Role.SHUT_DOWN
 
 
 def _just_powered_off(night: Played, start: Entry) -> bool:

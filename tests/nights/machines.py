@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from gpuops.errors import GpuopsError
+from gpuops.errors import GpuopsError, Refused
 from gpuops.execute.lease import lease
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
-from gpuops.plan.rotation.lease import KEY, parse_lease
+from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
 from tests.nights.doings import takings, told_late
@@ -56,6 +56,10 @@ def leases_of_a_seed(seed: int) -> Iterator[None]:
     ids = SimpleNamespace(token_hex=lambda length: rng.randbytes(length).hex())
     with patch.object(lease, "secrets", ids), patch.object(lease, "owner", lambda: "a run of the night"):
         yield
+
+
+class CutOff(BaseException):
+    """What `kill -9` is to the other machine's process."""
 
 
 class Machines:
@@ -92,13 +96,41 @@ class Machines:
             self.other_acts = False
             vcenter.close()
 
+    def begin_a_return(self, states: Path, connect: Callable[[Callable[[str], None]], Any], points: int) -> None:
+        """The other machine begins to bring back, and is cut off at so many boundaries."""
+        left = [points]
+
+        def boundary(what: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise CutOff(what)
+
+        try:
+            vcenter = connect(boundary)
+        except GpuopsError:
+            return
+        place = NightPlace(vcenter, states, self._world.clock.now, store=self.store)
+        place.passed_s = lambda: self._world.clock.now().timestamp()
+        self.other_acts = True
+        with suppress(GpuopsError, CutOff):
+            rotate(RunKind.DAY, self._site.policy, place, apply=True, consent=agreed)
+        self.other_acts = False
+
     def revert(self) -> None:
         """The lock VM is as it was in the evening."""
         vm = self._lock_vm
         if vm is None:
             return
-        with recorded(vm, somebody(self._world, "RevertToSnapshot_Task")):
-            vm.state.extra_config = self._evening
+        self._set(vm, self._evening, "RevertToSnapshot_Task")
+
+    def overwrite(self) -> None:
+        """Somebody has written a note of his own where the lease is."""
+        if self._lock_vm is not None:
+            self._set(self._lock_vm, ((KEY, "reserved until Monday"),), "ReconfigVM_Task")
+
+    def _set(self, vm: VirtualMachine, extra_config: tuple[tuple[str, str], ...], method: str) -> None:
+        with recorded(vm, somebody(self._world, method)):
+            vm.state.extra_config = extra_config
             vm.state.change, vm.state.changed_at = vm.state.change + 1, self._world.clock.now()
             vm.configuration_changed(renamed=False)
 
@@ -133,6 +165,14 @@ def under_a_lease(night: Played) -> Iterator[str]:
             yield f"I6: {entry.method} on {entry.name}, and its run has written no lease"
 
 
+def lease_in(state: Mapping[str, Any]) -> Lease | None:
+    """The lease in what the ledger tells of a lock VM; None where there is none, or what no gpuops wrote."""
+    try:
+        return parse_lease(state.get("extra_config", {}).get(KEY, ""))
+    except Refused:
+        return None
+
+
 def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
     """(number of the entry in the ledger, when, the run that has the lease from then on), None = it was reverted.
 
@@ -142,6 +182,6 @@ def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
         if night.is_lock_vm(entry.moid) and "extra_config" in entry.after:
             run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
             before, there = (each.get("extra_config", {}).get(KEY, "") for each in (entry.before, entry.after))
-            lease = parse_lease(there)
+            lease = lease_in(entry.after)
             if (before != there) if run is None else (lease is not None and lease.nonce):
                 yield entry.sequence, entry.at, run

@@ -6,6 +6,7 @@ faults stop; then the engine has its last say, and everything that the checkers 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ OVERRIDE: Final = "ReconfigureComputeResource_Task"
 PLAN_STEPS: Final = 400
 """What planning a night costs, in steps of the executor: 2 s beside 5 ms."""
 ZERO: Final = timedelta()
-TAKES: Final = ("before SuspendVm ", "before PowerOnVm ")
+TAKES: Final = re.compile(r"before (SuspendVm |PowerOnVm (?!desktop-)|ShutDownGuest desktop-)")
 SEEN_BY: Final = timedelta(minutes=2)
 """Somebody set a clock: a look that is a minute old, and one that took its time, may not have seen it."""
 
@@ -164,6 +165,8 @@ class Played:
     """VMs (refs) that a person asked for by name."""
     beside: list[Beside] = field(default_factory=list)
     """Each run that was begun while another was under way."""
+    lost_journal: bool = False
+    """Whether the journal of the first machine was lost in the night."""
     on_a_wrong_clock: list[tuple[str, datetime]] = field(default_factory=list)
     """What was taken when the clocks had been apart for longer than a look may be old."""
     reached: frozenset[tuple[str, str]] = frozenset()
@@ -319,6 +322,7 @@ class Nightly:
 
     def lose_journal(self) -> None:
         """Its file is gone; what it told stays known to the checkers."""
+        self.played.lost_journal = True
         self._lost_stores.append(self._store)
         self._store = NightStore(self._boundary, lambda: len(self.world.ledger), self._disk_is_full, self._reach.stages)
 
@@ -565,7 +569,7 @@ class Nightly:
             self._apart_since = None
             return
         self._apart_since = self._apart_since or now
-        takes = what.startswith(TAKES) and self._running != RunKind.DAY
+        takes = TAKES.match(what) is not None and self._running != RunKind.DAY
         if takes and now - self._apart_since > SEEN_BY:
             self.played.on_a_wrong_clock.append((what, now))
 

@@ -136,7 +136,7 @@ class Reach:
     def _struck(self, rule: Rule, targets: tuple[Any, ...]) -> None:
         fault = self._faults.get(id(rule))
         if fault is None or (rule.effect in TASKS and not (self.stages.submits and self._is_ours())):
-            return  # the task of somebody else
+            return  # the task of somebody else, or one that was queued before
         if rule.effect is Effect.EXPIRE and self.stages.now == LOGIN:
             return  # there is no session yet that could end
         if self._looks > 2 * LOOKS:
@@ -150,9 +150,9 @@ class Reach:
             self.reached(fault, self._meant(rule, targets))
 
     def _is_ours(self) -> bool:
-        """Whether the task that was made just now is gpuops's own."""
+        """Whether the task that begins was made in this submit, by gpuops."""
         made: Any = self._world.tasks.history()[-1]
-        return bool(made.call.operation_id)
+        return bool(made.call.operation_id) and made.name == SENT.get(self.stages.now, made.name)
 
     def _meant(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
         """Whom a rule strikes, of the objects that its pattern fits."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 from pyVmomi import vim
 
@@ -23,7 +24,8 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy, Role
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
@@ -36,7 +38,7 @@ from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from tests.nights.epidemics import READ_FOR_IDLE
 from tests.nights.event import Event
-from tests.nights.night import MORNING, Nightly, Played, wakes
+from tests.nights.night import MORNING, Killed, Nightly, Played, wakes
 from tests.nights.worlds import DAY, EVENING, LOCK, Site, Size, arranged
 
 SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")
@@ -122,13 +124,14 @@ class LoggedOff(Situated):
 
 
 class Failing(Situated):
-    """No suspend succeeds, on whatever host; now and then runs are killed meanwhile."""
+    """No suspend succeeds, on whatever host, from the first or from a later one on; now and then runs are killed
+    before."""
 
     policy: Mapping[str, Any] = {"per_host": 1, "full": True}
 
     def events(self, site: Site) -> Sequence[Event]:
         killed = [Event("K1", point=self.rng.randint(2, 30), target=RunKind.NIGHT) for _ in range(3)]
-        fails = Event("V1", rules_of("V1", {"times": None, "skip": self.rng.choice([0, 0, 1, 2])}))
+        fails = Event("V1", rules_of("V1", {"times": None, "skip": self.rng.choice([0, 0, 1, 2, 4, 6])}))
         return [fails, *self.rng.choice([[], killed])]
 
 
@@ -237,19 +240,25 @@ class Redevised(Situated):
 
 class ShutDown(Situated):
     """Desktops have a GPU by DirectPath I/O each, and give it up by shutting down. Nothing else is wrong, or somebody
-    starts them again, or powers them off first, or a run is killed, or the journal is lost before the morning."""
+    starts them again, or powers them off first, or a guest shuts down when nobody waits for it any more, or a run is
+    killed, or the journal is lost before the morning."""
 
     policy: Mapping[str, Any] = {"passthrough": True, "directpath": "shut-down-guest"}
 
     def events(self, site: Site) -> Sequence[Event]:
         killed = Event("K1", point=self.rng.randint(2, 60), target=RunKind.NIGHT)
-        self.also = self.rng.choice(["", "", "started", "stopped", "lost"])
-        because = {"started": [Event("H2")], "stopped": [Event("V7")], "lost": [Event("V6")]}.get(self.also, [])
-        return [*because, *([killed] if self.rng.random() < 0.4 else [])]
+        self.also = self.rng.choice(["", "", "started", "stopped", "lost", "slow"])
+        because = {"started": ["H2"], "stopped": ["V7"], "lost": ["V6"], "slow": ["V3"]}.get(self.also, [])
+        return [*map(Event, because), *([killed] if self.rng.random() < 0.4 else [])]
 
     def arrange(self) -> None:
         if self.also == "lost":
             self.at((MORNING - EVENING).total_seconds() - 5, self.lose_journal)
+
+    def _played(self) -> Played:
+        takes_s = self.rng.uniform(300, 3000) if self.also == "slow" else power.GUEST_SHUTDOWN_S
+        with patch.object(power, "GUEST_SHUTDOWN_S", takes_s):
+            return super()._played()
 
     def met(self, before: bool, step: str, name: str) -> None:
         vm = self.named(name)
@@ -262,7 +271,7 @@ class ShutDown(Situated):
 
 
 class Overtaken(Situated):
-    """Just before a request is sent, somebody else does the very same."""
+    """Just before a request is sent, or while the one before it is under way, somebody else does the very same."""
 
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("G1")]
@@ -275,6 +284,27 @@ class Overtaken(Situated):
             acts[step](vm, SOMETHING)
             if self.rng.random() < 0.5:
                 self.world.clock.advance(60)
+        elif not before and step == "SuspendVm" and self.rng.random() < 0.2:
+            idle = [each for each in self.desktops() if each.state.power is Power.ON and each.name not in self._early]
+            for each in idle[:1]:
+                others.suspend(each, SOMETHING)
+                self._early[each.name] = self._run
+
+    def arrange(self) -> None:
+        self._early: dict[str, int] = {}
+        """Desktops that somebody else suspended before their turn, and the run that was under way."""
+
+    def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
+        super()._half(half, policy)
+        if not self.played.told:
+            return
+        report, _ = self.played.told[-1]
+        for outcome in report.outcomes:
+            name = self.played.names.get(outcome.step.vm, "")
+            skipped = isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.SKIPPED
+            under_way = outcome.reason.startswith("a task is running")
+            if skipped and not under_way and self._early.get(name) == self._run:
+                self.played.foretold.append(f"{name} was suspended before its turn, and is told: {outcome.reason}")
 
 
 class Silent(Situated):
@@ -381,6 +411,29 @@ class SlowDiskAtWork(SlowDisk):
             self.world.clock.advance(self.rng.uniform(31, 45))
 
 
+class Forgotten(Situated):
+    """The night is killed when it has just asked for a start, and nobody goes on with it: vCenter has long forgotten
+    the task when the return comes."""
+
+    policy: Mapping[str, Any] = {"full": True}
+    size = Size(2, 4, 3)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("K1")]
+
+    def arrange(self) -> None:
+        self._left = self.rng.randint(1, 2)
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if not before and step == "PowerOnVm" and self._running == RunKind.NIGHT:
+            self._left -= 1
+            if self._left == 0:
+                raise Killed(name)
+
+    def _to_its_end(self, half: RunKind, policy: Policy | None = None) -> None:
+        self._half(half, policy)
+
+
 class TakenOver(Situated):
     """When the night is over, somebody starts ML VMs that it had, and suspends desktops that it brought back."""
 
@@ -433,8 +486,44 @@ class Reverted(Situated):
         return [Event("K11", point=self.rng.randint(3, 40), target=RunKind.DAY)]
 
 
+class SetBack(Situated):
+    """Before a return, or in the middle of it, the lock VM is reverted, and vCenter's clock set back to before the
+    evening. The journal is lost as well, or another machine begins to return just then, and is killed."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("K11")]
+
+    def arrange(self) -> None:
+        self._left = self.rng.choice([0, self.rng.randint(2, 30)])
+        self._also = self.rng.choice(["", "lost", "taken", "taken"])
+
+    def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
+        if half is RunKind.DAY and self._left == 0:
+            self._left = -1
+            self._happens()
+        super()._half(half, policy)
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if self._running == RunKind.DAY and not self._machines.other_acts and self._left > 0:
+            self._left -= 1
+            if self._left == 0:
+                self._happens()
+
+    def _happens(self) -> None:
+        self._machines.revert()
+        self.world.skew = timedelta(hours=-self.rng.uniform(1, 12))
+        if self._also == "lost":
+            self.lose_journal()
+        elif self._also == "taken":
+            with self._another_process():
+                self._machines.begin_a_return(self._states / "other", self._connect, self.rng.randint(2, 12))
+
+
 class LockGone(Situated):
-    """Somebody deletes the lock VM, or takes its name: before the evening, or while desktops are brought back."""
+    """Somebody deletes the lock VM, takes its name, or writes something else where the lease is: before the evening, or
+    while desktops are brought back."""
 
     policy: Mapping[str, Any] = {"leased": True, "full": True}
 
@@ -442,7 +531,7 @@ class LockGone(Situated):
         return [Event("V4")]
 
     def arrange(self) -> None:
-        self._act = self.rng.choice([others.delete, others.rename])
+        self._act = self.rng.choice([others.delete, others.rename, None])
         self._left = self.rng.choice([0, self.rng.randint(2, 20)])
         if self._left == 0:
             self._happens()
@@ -455,7 +544,9 @@ class LockGone(Situated):
 
     def _happens(self) -> None:
         vm = self.named(LOCK)
-        if vm is not None:
+        if self._act is None:
+            self._machines.overwrite()
+        elif vm is not None:
             self._act(vm, SOMETHING)
 
 
@@ -711,7 +802,7 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     each.__name__: each
     for each in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, ShutDown, Overtaken, Silent,
-        Unread, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, LockGone,
-        NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,
+        Unread, Forgotten, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, SetBack,
+        LockBusy, LockGone, NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,
     )
 }  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused
+from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import DrsOverride
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -312,6 +313,26 @@ def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
     return with_ledger(night, [reverted, *night.world.ledger], sent_by=later, names={**night.names, "lock": LOCK})
 
 
+def without_a_lease(night: Played) -> Played:
+    """There is a lock VM, and nobody has written to it."""
+    policy = replace(night.site.policy, lock_vm=LOCK)
+    return replace(night, site=replace(night.site, policy=policy))
+
+
+def counted_and_never_asked(night: Played) -> Played:
+    """A night settles a step as failed that it never asked for."""
+    settled = next(each for each in night.kept if each[0].kind is Kind.SETTLED)
+    record, length = settled
+    failed = replace(record, body={**record.body, "state": IntentState.FAILED, "counts": True})
+    kept = [(failed, length) if each is settled else each for each in night.kept]
+    return replace(night, kept=kept, asks=[each for each in night.asks if each[0] != record.body["op"]])
+
+
+def shut_down_beside_its_journal(night: Played) -> Played:
+    """A desktop was shut down, by us, and no journal knows it."""
+    return after(SUSPEND, desktop=True, moid="vm-0", name="desktop-099", method=SHUT_DOWN)(night)
+
+
 def stopped_elsewhere_without_its_marker(night: Played) -> Played:
     """By another machine, which knows no more of the night than the markers say."""
     started = {entry.operation_id for entry in effects(night, START) if not is_desktop(night, entry.moid)}
@@ -374,8 +395,10 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I4", "second_night_is_empty", ended_by_itself),
     ("I4", "first_night_is_whole", not_wholly_done),
     ("I25", "failures_stop_it", failed_and_gone_on),
+    ("I25", "failures_stop_it", counted_and_never_asked),
     ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
     ("I5", "journal_keeps", closed_at_once),
+    ("I5", "journal_keeps", shut_down_beside_its_journal),
     ("I6", "one_at_a_time", beside(None, Admission.LET_IN)),
     ("I6", "one_at_a_time", beside(None, Admission.NOT_ASKED)),
     ("I6", "one_at_a_time", beside(Locked("pid 1 is changing this vCenter"), Admission.REFUSED, sent=1)),
@@ -384,6 +407,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I6", "one_at_a_time", beside(LoginRefused("not logged in any more"), Admission.REFUSED)),
     ("I6", "one_at_a_time", beside(LoginRefused("not logged in any more"), Admission.NOT_ASKED, sent=1)),
     ("I6", "one_holder", acts_under_a_lease_that_was_reverted),
+    ("I6", "under_a_lease", without_a_lease),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
     ("I7", "only_ours", renamed_at_first),

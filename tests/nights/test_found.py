@@ -51,6 +51,25 @@ UNKNOWN_LEASE: Final = (
 """The lock VM is reverted before a machine has set any marker, and another one has its night; in the morning somebody
 powers a desktop off that is about to be resumed."""
 
+REVERTED: Final = (
+    Event("V11", rules_of("V11", {"target": "desktop-002", "at_s": 32532.0, "happening": "vm.reverted_to_running"})),
+)
+"""A desktop with a DirectPath device, whose guest a night has shut down, is reverted to a suspended snapshot."""
+
+DELETED: Final = (
+    Event("N3", rules_of("N3")),
+    Event("T13", rules_of("T13", {"method": "SetField", "skip": 2})),
+    Event("V4", rules_of("V4", {"target": "desktop-001", "at_s": 32831.0, "happening": "vm.recreated"})),
+)
+"""vCenter shows another certificate when a guest was asked to shut down; that does, and its VM is deleted and made anew
+before anybody looks."""
+
+STARTED_LATER: Final = (
+    Event("C1", rules_of("C1", {"target": "esx-03", "for_s": 600.0})),
+    Event("G1", rules_of("G1", {"target": "ml-02", "at_s": 20077.0})),
+)
+"""What becomes of a start is not known, for its host is lost; hours later somebody else starts the VM."""
+
 
 @pytest.mark.parametrize(
     ("seed", "events"),
@@ -61,6 +80,9 @@ powers a desktop off that is about to be resumed."""
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
         pytest.param(2300065, (), id="a hook that needs longer than it is given is not done"),
         pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
+        pytest.param(12347, REVERTED, id="a desktop that was shut down and is suspended now comes back"),
+        pytest.param(10219, DELETED, id="a desktop that was shut down unseen and is gone is named"),
+        pytest.param(10692, STARTED_LATER, id="whose start was lost and who is started by somebody else is left"),
         pytest.param(202000, UNKNOWN_LEASE, id="no two machines have leases of one number"),
     ],
 )

@@ -22,11 +22,24 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, effects, is_desktop, is_ours, not_back, takings
+from tests.nights.doings import (
+    GONE,
+    MARK,
+    OFF,
+    SHUT_DOWN,
+    START,
+    effects,
+    is_desktop,
+    is_ours,
+    machine_of,
+    not_back,
+    takes,
+    takings,
+)
+from tests.nights.machines import lease_in
 from tests.nights.night import Played
 from tests.nights.reverting import replaced, tells
 from tests.nights.several import Machine, Several, second_machine
@@ -40,6 +53,8 @@ EXCUSED: Final = re.compile("Insufficient|InProgress|InUse|InvalidState|InvalidP
 """Faults of a VM that somebody is at, that is in another state than thought, or that there is no room for."""
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 """What may hide where a VM is."""
+MARKERS_STAY: Final = {"K1", "K2", "K6", "K7", "K11", "G1"}
+"""What takes no marker off, and no VM out of its pool, and keeps no journal from being written."""
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
@@ -165,17 +180,32 @@ def noted_once(night: Played) -> Iterator[str]:
 
 
 def numbers_grow(night: Played) -> Iterator[str]:
-    """I6: nobody writes a lease with a lower number than the one there, or takes one from a holder whose time is not
-    over."""
+    """I6: nobody writes a lease with a lower number than the one there; and no machine one with a lower number than one
+    under which it changed anything, whatever the lock VM and the clock say: its journal or the marker of a desktop that
+    is away knows."""
+    highest: dict[int, int] = {}
+    written: dict[int, int] = {}
+    known = {event.fault for event in night.events} <= MARKERS_STAY
+    away: set[str] = set()
     for entry in night.world.ledger:
-        if entry.name != LOCK or not is_ours(entry) or "extra_config" not in entry.after:
+        if takes(entry):
+            away.add(entry.moid)
+        elif entry.after.get("power") == Power.ON or not entry.after:
+            away.discard(entry.moid)
+        if not is_ours(entry):
             continue
-        before = parse_lease(entry.before.get("extra_config", {}).get(KEY, ""))
-        after = parse_lease(entry.after["extra_config"].get(KEY, ""))
-        if before is None or after is None:
+        machine = machine_of(night, entry)
+        if entry.name != LOCK or "extra_config" not in entry.after:
+            highest[machine] = max(written.get(machine, 0), highest.get(machine, 0))
             continue
-        if after.epoch < before.epoch:
+        before, after = lease_in(entry.before), lease_in(entry.after)
+        if after is None:
+            continue
+        if before is not None and after.epoch < before.epoch:
             yield f"I6: lease number {after.epoch} was written where {before.epoch} was"
+        elif after.epoch < highest.get(machine, 0) and known and (away or not night.lost_journal):
+            yield f"I6: lease number {after.epoch} was written, and {highest[machine]} had been before"
+        written[machine] = after.epoch
 
 
 def asked_at_most(night: Played) -> Iterator[str]:
@@ -192,7 +222,7 @@ def asked_at_most(night: Played) -> Iterator[str]:
 
 def no_return_is_kept_away(night: Played) -> Iterator[str]:
     """I1: a return goes on where its lock VM was reverted or is gone, and nobody else has taken the lease."""
-    if not _alone(night):
+    if not _alone(night) or any(run == -1 for run, _, _ in night.sent_by.values()):
         return
     for name, ended, at in night.calls:
         if name == RunKind.DAY and ended.startswith("Locked") and "pid " not in ended:
@@ -201,6 +231,8 @@ def no_return_is_kept_away(night: Played) -> Iterator[str]:
 
 def clocks_are_told(night: Played) -> Iterator[str]:
     """I21: how far vCenter's clock is said to be off is what it was set by, to two minutes, where it was set once."""
+    if not _alone(night):
+        return
     skews = [abs(rule.delay_s) for event in night.events if event.fault == "K7" for rule in event.rules]
     for report, _ in night.told:
         for each in report.plan.rejections:

@@ -40,6 +40,8 @@ LEASED: Final = 4
 """One world in so many has a lock VM."""
 STRICT: Final = 6
 """In one world in so many a desktop that is renamed is out of the pattern of its pool."""
+WHOLE_GPUS: Final = 12
+"""In one world in so many, each desktop has a GPU by DirectPath I/O, and gives it up by shutting down."""
 BY_TURNS: Final = 12
 """In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
@@ -128,7 +130,10 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     hooks = random.Random(f"{seed}:hooks")
     kept = hooks.random() < 0.3
     scenario = _scenario(size, rng, hooks if kept else None)
-    if random.Random(f"{seed}:sizes").randrange(BY_TURNS) == 0:
+    whole_gpus = size.desktops > 0 and random.Random(f"{seed}:whole GPUs").randrange(WHOLE_GPUS) == 0
+    if whole_gpus:
+        scenario = _full(scenario, size, passthrough=True)
+    elif random.Random(f"{seed}:sizes").randrange(BY_TURNS) == 0:
         scenario = _by_turns(scenario)
     leased = is_leased(seed)
     if leased:
@@ -137,6 +142,7 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     _noted_by_others(scenario, seed)
     several = several_of(seed, leased=leased)
     terms = _terms(size, rng, hooked=kept, leased=leased)
+    terms["directpath"] = "shut-down-guest" if whole_gpus else "leave"
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
     strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
     whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")

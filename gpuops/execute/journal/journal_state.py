@@ -34,7 +34,7 @@ LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 """What a morning undoes, and must not take for undone when it is only late."""
 _UNDONE_BY: Final = {
     Role.DESKTOP: ("ResumeVm",),
-    Role.SHUT_DOWN: ("PowerOnVm",),
+    Role.SHUT_DOWN: ("PowerOnVm", "ResumeVm"),
     Role.ML: ("ShutDownGuest", "PowerOffVm"),
 }
 """The step that brings a VM back. Once it is seen done, what the night sent for the VM had happened before it."""
@@ -130,7 +130,7 @@ class Saved:
     suspended_at: datetime | None = None
     """When the night suspended it, as vCenter showed that; None = no record tells."""
     started_at: datetime | None = None
-    """When the night started it, likewise."""
+    """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
     stopped: bool = False
     """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
 
@@ -296,18 +296,19 @@ class JournalState:
             for ref in [ref for ref, each in self.given_up.items() if _is_of(intended, each.ref, each.uuid)]:
                 del self.given_up[ref]
             self._took(of.run.night, intended, 1)
-            self._taken_anew(of.run, intended)
+            self._taken_anew(of.run, of.run.night, intended)
         if of.run.returns and intended.before.get("power") == PowerState.OFF:
             self._stopped(intended, record.at)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
             self.over.update(each.night for each in saved_of if each.returned is None and each.role is not Role.ML)
 
-    def _taken_anew(self, run: Run, intended: Intended) -> None:
+    def _taken_anew(self, run: Run, night: str, intended: Intended) -> None:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
-        saved = self.originals.get(self.key_of(run.night or "", intended.vm, intended.uuid))
+        saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None:
-            saved.returned = saved.suspended_at = saved.started_at = None
+            saved.returned = saved.suspended_at = None
+            saved.started_at = intended.seen if intended.kind == "PowerOnVm" else None
             saved.stopped = False
             saved.policy = run.policy or saved.policy
 

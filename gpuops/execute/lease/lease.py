@@ -157,9 +157,9 @@ class HeldLease:
         return older and rules.holder_of(there, self._vm.seen.taken_at, ()) is None
 
     def _who(self, there: rules.Lease | None) -> str:
-        if rules.number_of(there) < self.number:
+        if there is None or there.epoch < self.number:
             return f"the VM was reverted to a snapshot: lease number {rules.number_of(there)}, ours is {self.number}"
-        return rules.lease_holder_text(there) if there is not None and there.nonce else "somebody gave it back"
+        return rules.lease_holder_text(there) if there.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
         recent = self.vouched and self._passed_s() - self._told[1] < rules.HEARTBEAT_S

@@ -36,8 +36,9 @@ from gpuops.plan.placement.project import project
 _BEFORE: Final[dict[type[Step], PowerState]] = {
     SuspendVm: PowerState.ON,
     PowerOnVm: PowerState.OFF,
+    ShutDownGuest: PowerState.ON,
 }
-"""The power that a night finds where it takes; a guest that was shut down shows what was asked of it."""
+"""The power that a night finds where it takes."""
 
 
 def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...]:
@@ -85,9 +86,7 @@ def _ends(
 def as_now(intent: Intent, inventory: Inventory) -> Intent:
     """The effect, of its VM under the id that it has now: one that was registered anew since has another."""
     vm = vm_now(intent.step.vm, intent.uuid, inventory)
-    if vm is None or vm.ref == intent.step.vm:
-        return intent
-    return replace(intent, step=replace(intent.step, vm=vm.ref))
+    return intent if vm is None else replace(intent, step=replace(intent.step, vm=vm.ref))
 
 
 @dataclass(frozen=True, slots=True)

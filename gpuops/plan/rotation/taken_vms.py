@@ -360,6 +360,9 @@ def _shut_down(original: Original, vm: Vm) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.BACK, "is running")
         case PowerState.OFF if original.taken or marked:
             return TakenVm(original, vm, Whereabouts.AWAY, f"shut down in night {original.night}", RETURN_COMMAND)
+        case PowerState.SUSPENDED if original.taken or marked:
+            reason = f"shut down in night {original.night}; it is suspended now: somebody else did that"
+            return TakenVm(original, vm, Whereabouts.AWAY, reason, RETURN_COMMAND)
         case _:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "has not been shut down by gpuops")
 

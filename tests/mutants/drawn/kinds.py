@@ -29,7 +29,7 @@ OTHERS: Final = (
 OF_AREA: Final[Mapping[str, tuple[str, ...]]] = {
     "guard": ("Woken", "LoggedOff", "Failing", "Refused", "Redevised", "Calm"),
     "identity": ("Unmarked", "LeftOver", "Reidentified", "Unread", "TakenOver", "Stated", "ShutDown"),
-    "lease": ("Calm", "Paused", "Reverted", "LockBusy", "LockGone", "LeftOver", "pair"),
+    "lease": ("Calm", "Paused", "Reverted", "SetBack", "LockBusy", "LockGone", "LeftOver", "pair"),
     "adoption": (
         "Overtaken",
         "Silent",
@@ -40,6 +40,7 @@ OF_AREA: Final[Mapping[str, tuple[str, ...]]] = {
         "Hooked",
         "Silent over SOAP",
         "Overtaken over SOAP",
+        "Forgotten over SOAP",
     ),
     "journal": ("filed", "damaged", "Looked", "LeftOver", "Calm", "return"),
     "return": ("Calm", "Silent", "Unread", "TakenOver", "Hooked", "Reverted", "ShutDown", "return"),
@@ -154,5 +155,5 @@ _KINDS: Final[Mapping[str, Callable[[int, Events], list[str]]]] = {
     "filed": filed_violations,
     "damaged": damaged_violations,
     **{name: partial(_situation, name) for name in SITUATIONS},
-    **{f"{name} over SOAP": partial(_over_soap, name) for name in ("Silent", "Overtaken")},
+    **{f"{name} over SOAP": partial(_over_soap, name) for name in ("Silent", "Overtaken", "Forgotten")},
 }
