@@ -44,7 +44,7 @@ class TaskWatch:
         self._ends: dict[str, TaskEnd] = {}
         """Ends that nobody has taken yet."""
         self._withdrawn: set[str] = set()
-        """Those that were cancelled here while they were queued."""
+        """Those that were asked to be cancelled here while they were queued."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -82,16 +82,16 @@ class TaskWatch:
         """
         for each in tasks:
             info = self._running.get(each.ref, {})
-            if info.get("info.state") != "queued" or each.ref in self._withdrawn:
+            if info.get("info.state") != "queued":
                 continue
+            self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
             task = self._session.managed("Task", each.ref)
             try:
                 self._session.change(task.CancelTask, subject=_subject(info, each.ref), op_id=f"gpuops-{each.ref}")
             except NotConnected:
                 raise
             except GpuopsError:
-                continue  # it has begun meanwhile, or may not be cancelled: its end tells
-            self._withdrawn.add(each.ref)
+                continue  # it has begun meanwhile, or may not be cancelled now: it is asked again, or its end tells
 
     def _follow(self, refs: Sequence[str]) -> None:
         """One filter over all of these that have not ended; those of an earlier wait are no longer of interest."""
