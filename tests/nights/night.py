@@ -788,7 +788,7 @@ class Nightly:
         self.world.clock.advance(2 * 3600)
         hung = self.world.clock.now() - timedelta(hours=1)
         for task in self.world.tasks.unfinished():
-            if task.queued_at < hung:
+            if task.queued_at < hung and not task.ended:  # the one before it may have ended it
                 task.cancelable = True
                 self.world.tasks.cancel(task)
 

@@ -157,8 +157,8 @@ class _Run:
 
     def _withdraw(self) -> None:
         """Takes steps back that are still queued after a slice: they are tried again as those of a busy VM are."""
-        waited = [each for each in self._queue.sent if isinstance(each.step, NOT_LATER) and each.waited_s >= SLICE_S]
-        tasks = [each.in_flight.task for each in waited if each.in_flight.task is not None]
+        sent = (each.in_flight for each in self._queue.sent if each.waited_s >= SLICE_S)
+        tasks = [each.task for each in sent if isinstance(each.step, NOT_LATER) and each.task is not None]
         if tasks:
             self._executor.vcenter.withdraw(tasks)
 
