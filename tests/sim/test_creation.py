@@ -32,6 +32,13 @@ def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
     assert {each.key: each.value for each in vm.config.extraConfig}["a"] == "b"
 
 
+@pytest.mark.parametrize("path", ["[lab-ds-1] small", "[lab-ds-1] small/", "[lab-ds-1] small/small.vmx"])
+def test_its_folder_may_be_named(lab: Lab, path: str) -> None:
+    asked = spec(files=vim.vm.FileInfo(vmPathName=path), version="vmx-19")
+    vm = lab.run(lab.datacenter().vmFolder.CreateVM_Task(asked, lab.cluster().resourcePool))
+    assert (vm.config.files.vmPathName, vm.config.version) == ("[lab-ds-1] small/small.vmx", "vmx-19")
+
+
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
@@ -39,6 +46,8 @@ def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
         (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vim.fault.InvalidDatastorePath),
         (spec(files=vim.vm.FileInfo(vmPathName="lab-ds-1")), vim.fault.InvalidDatastorePath),
         (spec(files=None), vmodl.fault.InvalidArgument),
+        (spec(files=vim.vm.FileInfo(vmPathName="[lab-ds-1] other/small.vmx")), vmodl.fault.NotSupported),
+        (spec(version="vmx-99"), vmodl.fault.NotSupported),
         (spec(changeTrackingEnabled=True), vmodl.fault.NotSupported),
     ],
 )

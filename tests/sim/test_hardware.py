@@ -247,3 +247,13 @@ def test_a_saved_state_has_the_devices(tmp_path: Path) -> None:
 
 def test_vmware_tools_were_installed_no_further_time(lab: Lab) -> None:
     assert lab.vm("ml-07").config.tools.lastInstallInfo.counter == 0
+
+
+def test_a_guest_shows_the_network_cards_of_its_vm(lab: Lab) -> None:
+    vm = lab.vm("vdi-01")
+    (nic,), (card,) = vm.guest.net, of(vm, D.VirtualEthernetCard)
+    assert (nic.macAddress, nic.deviceConfigId, nic.network) == (card.macAddress, card.key, card.backing.deviceName)
+    assert list(nic.ipAddress) == [vm.guest.ipAddress]
+    change(lab, vm, D.VirtualDeviceSpec(operation="remove", device=card))
+    assert vm.guest.net == []
+    assert lab.vm("ml-07").guest.net == []

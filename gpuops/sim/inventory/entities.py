@@ -335,7 +335,12 @@ class VmEntity(ManagedEntity):
     def configuration_changed(self, *, renamed: bool = False) -> None:
         """Touch every property that shows the VM's configuration."""
         self.touch(
-            "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
+            "config",
+            "summary",
+            "resourceConfig",
+            "runtime",
+            "guest",
+            *(("name", "layout", "layoutEx") if renamed else ()),
         )
         self.host().load_changed()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
+from gpuops.sim.operations.hardware_upgrade import version_number
 from gpuops.sim.operations.reconfigure import changed_state
 from gpuops.sim.operations.recording import facts
 from gpuops.sim.state.vm_state import Template, VmState
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 MakeVm = Callable[["World", str, VmState], "VmEntity"]
 
 CREATE_S: Final = 1.0
-_PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*")
-"""A datastore alone: the folder and the names of the files are vCenter's (vSphere API, FileInfo.vmPathName)."""
+_PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*(?P<folder>[^/]*)(?:/|/(?P<file>[^/]+)\.vmx)?")
+"""A datastore, with the folder or configuration file if the client names them (vSphere API, FileInfo.vmPathName)."""
 
 
 def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: Any, *, make: MakeVm) -> Any:
@@ -50,7 +51,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
     def finish() -> VmEntity:
         name = folder.checked_name(config.name)
         home = usable_host(pool_object, world.get(host) if host else None)
-        store = _datastore(home, config.files)
+        store = _datastore(home, name, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
         vm = enter_new(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
         try:
@@ -76,7 +77,8 @@ def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
     return host or usable[0]
 
 
-def _datastore(host: HostEntity, files: Any) -> DatastoreEntity:
+def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
+    """The datastore of a new VM. Raises InvalidDatastorePath."""
     path = files.vmPathName if files else None
     if path is None:
         raise faults.wrong_argument("config.files.vmPathName")
@@ -85,12 +87,14 @@ def _datastore(host: HostEntity, files: Any) -> DatastoreEntity:
     store: DatastoreEntity | None = next((each for each in stores if found and each.name == found["store"]), None)
     if store is None:
         raise faults.invalid_datastore_path(path)
+    if found and any(given not in ("", None, name) for given in (found["folder"], found["file"])):
+        raise faults.not_supported("The simulated vCenter names the folder and the files of a new VM as the VM.")
     return store
 
 
 def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
     guest = config.guestId or "otherGuest"
-    return VmState(
+    made = VmState(
         name=name,
         uuid=new_uuid(folder.world),
         instance_uuid=new_uuid(folder.world),
@@ -104,12 +108,15 @@ def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEnt
         created_at=folder.world.clock.now(),
         firmware="bios",
     )
+    if config.version is not None:
+        made.hardware_version = version_number(config.version)
+    return made
 
 
 def _rest(config: Any) -> Any:
     """The spec without what the VM was made of."""
     rest = copy.copy(config)
-    rest.files = rest.name = None
+    rest.files = rest.name = rest.version = None
     return rest
 
 

@@ -44,10 +44,14 @@ def _target(vm: VmEntity, version: str | None) -> int:
         raise faults.wrong_state(f"The host {vm.host().name} is in maintenance mode.")
     if vm.state.is_template:
         raise faults.wrong_state("The virtual machine is a template.")
-    wanted = version or NEWEST
-    if wanted not in VERSIONS:
-        raise faults.not_supported(f"No host supports the virtual hardware version {wanted}.")
-    number = int(wanted.removeprefix("vmx-"))
+    number = version_number(version or NEWEST)
     if number <= vm.state.hardware_version:
         raise vim.fault.AlreadyUpgraded(msg="The virtual hardware of the virtual machine is already up-to-date.")
     return number
+
+
+def version_number(version: str) -> int:
+    """20 of `vmx-20`. Raises NotSupported for a version that hosts do not have."""
+    if version not in VERSIONS:
+        raise faults.not_supported(f"No host supports the virtual hardware version {version}.")
+    return int(version.removeprefix("vmx-"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.render.devices import disk_file
+from gpuops.sim.render.devices import disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import version
 from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
@@ -135,11 +135,27 @@ def guest(vm: VmState) -> Any:
         guestFullName=vm.template.guest_name if running else None,
         hostName=vm.name if running else None,
         ipAddress=address(vm) if running else None,
+        net=_net(vm) if running else [],
         guestState="running" if running else "notRunning",
         guestOperationsReady=running,
         interactiveGuestOperationsReady=running,
         guestStateChangeSupported=running,
     )
+
+
+def _net(vm: VmState) -> list[Any]:
+    """GuestNicInfo of its network cards; the first has its address."""
+    mac = identity(vm).mac
+    return [
+        vim.vm.GuestInfo.NicInfo(
+            network=card.network_name,
+            macAddress=card.mac or f"00:50:56:{mac}",
+            ipAddress=[] if number else [address(vm)],
+            connected=card.starts_connected,
+            deviceConfigId=card.key,
+        )
+        for number, card in enumerate(vm.hardware.cards)
+    ]
 
 
 def guest_summary(vm: VmState) -> Any:
