@@ -41,7 +41,7 @@ format: setup  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: setup  ## govc against our simulator, gpuops against vcsim (needs Go)
+peers: setup  ## govc, pyVmomi and Ansible modules against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m pytest -m peer
 
