@@ -33,7 +33,9 @@ def serve() -> Iterator[Callable[[str], SimServer]]:
         servers: list[SimServer] = []
 
         def start(scenario: str) -> SimServer:
-            servers.append(stack.enter_context(SimServer(build(scenario))))
+            world = build(scenario)
+            world.patience_s = 0  # there is one client: nobody else acts while it waits
+            servers.append(stack.enter_context(SimServer(world)))
             return servers[-1]
 
         yield start
