@@ -80,6 +80,7 @@ def test_a_new_switch_has_an_uplink_port_group_and_the_settings_of_vsphere(lab: 
     assert (switch.portgroup[0].config.uplink, shown.uplinkPortgroup) == (True, switch.portgroup)
     assert shown.defaultPortConfig.vlan.vlanId == 0
     assert shown.defaultPortConfig.securityPolicy.allowPromiscuous.value is False
+    assert shown.defaultPortConfig.macManagementPolicy.macLearningPolicy.enabled is False
     assert (
         shown.defaultPortConfig.uplinkTeamingPolicy.uplinkPortOrder.activeUplinkPort
         == shown.uplinkPortPolicy.uplinkPortName

@@ -64,7 +64,13 @@ def default_setting(uplinks: list[str]) -> Any:
         txUplink=_bool(False),
         lacpPolicy=Dvs.UplinkLacpPolicy(inherited=False, enable=_bool(False), mode=_text("passive")),
         macManagementPolicy=Dvs.MacManagementPolicy(
-            inherited=False, allowPromiscuous=False, macChanges=False, forgedTransmits=False
+            inherited=False,
+            allowPromiscuous=False,
+            macChanges=False,
+            forgedTransmits=False,
+            macLearningPolicy=Dvs.MacLearningPolicy(
+                inherited=False, enabled=False, allowUnicastFlooding=True, limit=4096, limitPolicy="DROP"
+            ),
         ),
     )
 
