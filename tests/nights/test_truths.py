@@ -28,6 +28,7 @@ from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, withou
 from tests.nights.truths import (
     ANOTHER,
     LEASE_OP,
+    NOT_SHOWN,
     NOTHING,
     REFUSES,
     TRUTHS,
@@ -140,6 +141,23 @@ def a_lower_number_after_a_revert(night: Played) -> Played:
     taken = first(night, SUSPEND, desktop=True)
     low = {key: re.sub(r'"epoch": \d+', '"epoch": 1', text) for key, text in lease.after["extra_config"].items()}
     return with_ledger(night, [*entries, taken, replace(lease, before={}, after={"extra_config": low})])
+
+
+def a_lease_that_another_machine_holds(night: Played) -> Played:
+    """The lease that was written last is of another machine, and is written over seconds later."""
+    [mine, *_] = [entry for entry in night.world.ledger if entry.name == LOCK]
+    theirs = replace(mine, operation_id=f"{mine.operation_id}x")
+    over = replace(mine, at=mine.at + timedelta(seconds=5), before=theirs.after)
+    return with_ledger(
+        night, [theirs, over], sent_by={**night.sent_by, theirs.operation_id: (-1, RunKind.DAY.value, 0)}
+    )
+
+
+def not_waited_for(night: Played) -> Played:
+    """A suspend whose task has just ended well is told as unknown."""
+    taken = first(night, SUSPEND, desktop=True)
+    body = {"op": taken.operation_id, "state": IntentState.UNKNOWN, "reason": NOT_SHOWN}
+    return replace(night, kept=[*night.kept, (Record(9999, "", Kind.SETTLED, taken.at, body), taken.sequence)])
 
 
 def off_by_an_hour(night: Played) -> Played:
@@ -263,8 +281,10 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("noted_once", quiet, noted_anew),
     ("numbers_grow", calm, a_lower_number),
     ("numbers_grow", calm, a_lower_number_after_a_revert),
+    ("numbers_grow", calm, a_lease_that_another_machine_holds),
     ("asked_at_most", calm, asked_ten_times),
     ("no_return_is_kept_away", calm, kept_away),
+    ("what_lags_is_waited_for", quiet, not_waited_for),
     ("never_sent_is_not_lost", quiet, with_record(
         Kind.SETTLED, op="gpuops-0-1", state=IntentState.UNKNOWN, reason="")),
     ("moved_meanwhile", quiet, moved_twice),
