@@ -53,16 +53,22 @@ def seat(
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
     doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
+    refused: set[tuple[str, PciAddress | None]] = set()
+    """Profile and pin of the vGPUs that found no GPU since the last one that did: an equal one has the same reasons."""
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
     for demand in in_order_of_seating(demands):
         seat_or_reasons: PciAddress | tuple[Rejection, ...]
         match demand:
             case WantsVgpu():
+                if (demand.profile, demand.pin) in refused:
+                    continue
                 seat_or_reasons, doubt = _seat_vgpu(demand, vm, states, host, subject, catalog)
                 if isinstance(seat_or_reasons, PciAddress):
-                    states[seat_or_reasons] = states[seat_or_reasons].with_tenants(
-                        Tenant(vm.ref, vm.name, demand.profile)
-                    )
+                    tenant = Tenant(vm.ref, vm.name, demand.profile)
+                    states[seat_or_reasons] = states[seat_or_reasons].with_tenants(tenant)
+                    refused.clear()
+                else:
+                    refused.add((demand.profile, demand.pin))
             case WantsDirectPath():
                 seat_or_reasons, doubt = _seat_device(demand, vm, host, inventory, node)
             case WantsDynamic():
