@@ -45,6 +45,7 @@ def test_its_folder_may_be_named(lab: Lab, path: str) -> None:
         (spec("ml"), vim.fault.DuplicateName),
         (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vim.fault.InvalidDatastorePath),
         (spec(files=vim.vm.FileInfo(vmPathName="lab-ds-1")), vim.fault.InvalidDatastorePath),
+        (spec(guestId="noSuchGuest"), vmodl.fault.InvalidArgument),
         (spec(files=None), vmodl.fault.InvalidArgument),
         (spec(files=vim.vm.FileInfo(vmPathName="[lab-ds-1] other/small.vmx")), vmodl.fault.NotSupported),
         (spec(version="vmx-99"), vmodl.fault.NotSupported),

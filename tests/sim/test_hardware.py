@@ -141,7 +141,10 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
             ),
             vim.fault.InvalidDeviceOperation,
         ),
-        (D.VirtualDeviceSpec(operation="edit", device=disk(1, 1000, key=2000).device), vim.fault.InvalidDeviceSpec),
+        (
+            D.VirtualDeviceSpec(operation="edit", device=disk(1, 1000, key=2000).device),
+            vim.fault.InvalidDeviceOperation,
+        ),
         (added(D.VirtualFloppy(key=-1)), vmodl.fault.NotSupported),
     ],
 )

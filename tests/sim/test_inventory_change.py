@@ -180,13 +180,21 @@ def test_folders_move_but_not_into_themselves_or_among_others(lab: Lab) -> None:
         lab.run(outer.MoveIntoFolder_Task([lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/twin-a")]))
 
 
-@pytest.mark.parametrize("what", ["vm folder", "root pool", "cluster in a folder of vms", "pool with a limit"])
+def test_the_root_pool_stays_and_alone_reserves_what_there_is(lab: Lab) -> None:
+    root = lab.cluster().resourcePool
+    with pytest.raises(vmodl.fault.InvalidType):
+        lab.run(root.Destroy_Task())
+    made = root.CreateResourcePool("p", unlimited())
+    assert (made.config.cpuAllocation.reservation, made.config.memoryAllocation.reservation) == (0, 0)
+    assert root.config.cpuAllocation.reservation == lab.cluster().summary.totalCpu
+
+
+@pytest.mark.parametrize("what", ["vm folder", "cluster in a folder of vms", "pool with a limit"])
 def test_what_vcenter_has_not(lab: Lab, what: str) -> None:
     limited = unlimited()
     limited.cpuAllocation.limit = 1000
     tries = {
         "vm folder": lambda: lab.run(lab.datacenter().vmFolder.Destroy_Task()),
-        "root pool": lambda: lab.run(lab.cluster().resourcePool.Destroy_Task()),
         "cluster in a folder of vms": lambda: lab.datacenter().vmFolder.CreateCluster("c", vim.cluster.ConfigSpec()),
         "pool with a limit": lambda: lab.cluster().resourcePool.CreateResourcePool("p", limited),
     }

@@ -54,6 +54,8 @@ def test_without_a_login_nothing_is_read(server: SimServer, si: Any) -> None:
     si.content.sessionManager.Logout()
     with pytest.raises(vim.fault.NotAuthenticated):
         _ = root.name
+    with pytest.raises(vim.fault.NotAuthenticated):
+        si.content.sessionManager.Logout()
     assert si.content.sessionManager.currentSession is None
 
 

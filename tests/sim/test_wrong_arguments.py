@@ -174,3 +174,62 @@ def test_a_value_of_another_type_is_an_invalid_request(lab: Lab, method: str, co
     answer = posted(lab, method, content.format(vm=lab.vm("ml-07")._moId))
     assert re.search(r'type="Invalid(Type|Request)"', answer)
     assert not re.search(r"[A-Z]\w+Error|Traceback|object has no", answer), "no text of an exception of ours"
+
+
+def collector(lab: Lab) -> Any:
+    return lab.si.content.eventManager.CreateCollectorForEvents(vim.event.EventFilterSpec())
+
+
+def pool_that_owes(lab: Lab) -> Any:
+    spec = lab.cluster().resourcePool.config
+    spec.cpuAllocation.reservation = -1
+    return lab.cluster().resourcePool.CreateResourcePool("owing", spec)
+
+
+def rule_twice(lab: Lab) -> Any:
+    info = vim.cluster.AntiAffinityRuleSpec(name="apart", enabled=True, vm=[lab.vm("ml-07"), lab.vm("ml-08")])
+    spec = vim.cluster.ConfigSpecEx(rulesSpec=[vim.cluster.RuleSpec(operation="add", info=info)] * 2)
+    return lab.run(lab.cluster().ReconfigureComputeResource_Task(spec, True))
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        (lambda lab: collector(lab).ReadNextEvents(0), vmodl.fault.InvalidArgument),
+        (lambda lab: collector(lab).ReadPreviousEvents(-1), vmodl.fault.InvalidArgument),
+        (lambda lab: lab.si.content.perfManager.QueryPerfCounterByLevel(9), vmodl.fault.InvalidArgument),
+        (lambda lab: lab.si.content.authorizationManager.AddAuthorizationRole("", []), vim.fault.InvalidName),
+        (
+            lambda lab: lab.si.content.viewManager.CreateContainerView(lab.si.content.rootFolder, [vim.Task], True),
+            vmodl.fault.InvalidArgument,
+        ),
+        (pool_that_owes, vmodl.fault.InvalidArgument),
+        (rule_twice, vmodl.fault.InvalidArgument),
+        (
+            lambda lab: lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(guestId="noSuchGuest"))),
+            vmodl.fault.InvalidArgument,
+        ),
+    ],
+)
+def test_what_the_api_declares_is_refused(lab: Lab, call: Callable[[Lab], Any], fault: type[Exception]) -> None:
+    with pytest.raises(fault):
+        call(lab)
+
+
+def test_a_role_does_not_take_the_name_of_another(lab: Lab) -> None:
+    manager = lab.si.content.authorizationManager
+    manager.AddAuthorizationRole("day", [])
+    night = manager.AddAuthorizationRole("night", [])
+    manager.UpdateAuthorizationRole(night, "night", [])
+    with pytest.raises(vim.fault.AlreadyExists):
+        manager.UpdateAuthorizationRole(night, "day", [])
+
+
+def test_users_are_found_by_their_name(lab: Lab) -> None:
+    def found(text: str, *, exact: bool, users: bool = True) -> list[str]:
+        directory = lab.si.content.userDirectory
+        return [each.principal for each in directory.RetrieveUserGroups(None, text, None, None, exact, users, True)]
+
+    (user,) = found("", exact=False)
+    assert found("ADMIN", exact=False) == found(user, exact=True) == found("administrator", exact=True) == [user]
+    assert found("admin", exact=True) == found("nobody", exact=False) == found("", exact=False, users=False) == []

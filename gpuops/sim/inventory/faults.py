@@ -131,6 +131,10 @@ def invalid_folder(folder: Any, text: str) -> Exception:
     return _fault(vim.fault.InvalidFolder, text, target=folder)
 
 
+def invalid_type(text: str, entity: Any) -> Exception:
+    return _fault(vmodl.fault.InvalidType, text, argument=entity.wsdl_name)
+
+
 def in_use(entity: Any) -> Exception:
     """ResourceInUse: something is still in it."""
     text = f"The resource '{entity.name}' is in use."

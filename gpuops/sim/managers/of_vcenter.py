@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vim
-
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import descriptions
 from gpuops.sim.managers.alarms import ALARMS, alarm_info, all_alarms
@@ -15,6 +13,7 @@ from gpuops.sim.managers.diagnostics import DiagnosticManager
 from gpuops.sim.managers.distributed_switches import DistributedVirtualSwitchManager
 from gpuops.sim.managers.licences import LICENCES, LicenseAssignmentManager, LicenseManager
 from gpuops.sim.managers.plain import Answer, plain_kind
+from gpuops.sim.managers.user_directory import UserDirectory
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
 from gpuops.sim.services.service_instance import MANAGERS
 
@@ -26,15 +25,10 @@ def _nothing(_: Any) -> Any:
     return []
 
 
-def _users(manager: Any) -> Any:
-    return [vim.UserSearchResult(principal=name, group=False) for name in manager.world.sessions.passwords]
-
-
 PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
     "Alarm": {"info": alarm_info},
     "AlarmManager": {"description": lambda _: descriptions.alarms()},
     "ScheduledTaskManager": {"description": lambda _: descriptions.scheduled_tasks()},
-    "UserDirectory": {"domainList": lambda _: ["VSPHERE.LOCAL"]},
 }
 METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
     "AlarmManager": {"GetAlarm": all_alarms, "GetAlarmState": _nothing, "AreAlarmActionsEnabled": lambda _: True},
@@ -49,7 +43,6 @@ METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
     "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing, "RetrieveObjectScheduledTask": _nothing},
     "ServiceManager": {"QueryServiceList": _nothing},
     "TenantTenantManager": {"RetrieveServiceProviderEntities": _nothing},
-    "UserDirectory": {"RetrieveUserGroups": _users},
     "VcenterVStorageObjectManager": {"ListVStorageObject": _nothing},
 }
 KINDS: Final[Mapping[str, type[ManagedObject]]] = {
@@ -57,6 +50,7 @@ KINDS: Final[Mapping[str, type[ManagedObject]]] = {
     "DistributedVirtualSwitchManager": DistributedVirtualSwitchManager,
     "LicenseManager": LicenseManager,
     "LicenseAssignmentManager": LicenseAssignmentManager,
+    "UserDirectory": UserDirectory,
 }
 """Managers whose answers depend on what they are asked."""
 

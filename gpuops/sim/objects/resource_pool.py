@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import method, prop
-from gpuops.sim.inventory.entities import PoolEntity
+from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.operations import inventory_change
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class ResourcePool(PoolEntity):
     def _config(self) -> Any:
         from pyVmomi import vim
 
-        totals = self.owner().totals()
+        # the system reserves all that there is for the root pool (vSphere API, ResourcePool)
+        totals = self.owner().totals() if isinstance(self.above(), ComputeEntity) else {"totalCpu": 0, "totalMemory": 0}
         return vim.ResourceConfigSpec(
             entity=self.ref,
             changeVersion="1",

@@ -1,7 +1,7 @@
 """ReconfigureComputeResource_Task: DRS settings, per-VM overrides, groups and rules of a cluster.
 
 `modify=False` resets to defaults what the spec leaves out (vSphere API, ReconfigureComputeResource_Task); `add` of an
-override that exists is refused (from memory).
+override or group that exists, or of a rule whose name another one has, is refused (from memory).
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ def _rules(drs: DrsState, specs: list[Any]) -> None:
     for spec in specs:
         if spec.operation == "add":
             key = max(drs.rules, default=0) + 1
+            _check(spec, spec.info.name in {rule.name for rule in drs.rules.values()}, "spec.rulesSpec.info.name")
         else:
             key = _key(spec, lambda info: info.key)
             _check(spec, key in drs.rules, "spec.rulesSpec")

@@ -233,7 +233,7 @@ def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
             kib = _wanted_size(known, device)
             if kib < known.kib:
                 text = "A disk is not made smaller."
-                raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
+                raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)
             return replace(known, kib=kib)
         case NetworkCard():
             network = _network(change, index, device.backing, known) if device.backing else {}

@@ -68,8 +68,13 @@ def create_pool(parent: PoolEntity, call: Call, name: str, spec: Any, make: Make
 
 
 def refuse_limits(spec: Any) -> None:
-    """Raises NotSupported for a ResourceConfigSpec that limits a pool or reserves for it."""
+    """Raises NotSupported for a ResourceConfigSpec that limits a pool or reserves for it.
+
+    InvalidArgument for what is out of range (vSphere API, ResourcePool.UpdateConfig).
+    """
     for each in (spec.cpuAllocation, spec.memoryAllocation):
+        if (each.reservation or 0) < 0:
+            raise faults.wrong_argument("spec.reservation")
         if each.reservation or each.limit not in (None, -1) or (each.shares and each.shares.level == "custom"):
             raise faults.not_supported("The simulated vCenter keeps no reservations, limits or shares of pools.")
 
@@ -200,7 +205,7 @@ def unregister_and_destroy(folder: FolderEntity, call: Call) -> Any:
 
 
 def _may_go(entity: Any) -> None:
-    """Raises what keeps an object from being removed."""
+    """Raises what keeps an object from being removed: of a root pool InvalidType (vSphere API, ResourcePool)."""
     match entity:
         case FolderEntity():
             _folder_may_go(entity)
@@ -213,7 +218,7 @@ def _may_go(entity: Any) -> None:
                 _host_may_go(host)
         case PoolEntity():
             if isinstance(entity.above(), ComputeEntity):
-                raise faults.not_supported("The root resource pool goes with its cluster or host.")
+                raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
         case DistributedSwitchEntity() | PortgroupEntity():
             distributed_change.may_go(entity)
         case _:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyVmomi import vim
+
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations import permissions
 from gpuops.sim.operations.device_change import apply_device_changes
@@ -169,6 +171,13 @@ def _reservation(allocation: Any, name: str) -> int | None:
     return int(allocation.reservation)
 
 
+def _set_guest_id(vm: VmEntity, state: VmState, guest_id: str) -> None:
+    """One of the API's (vSphere API, VirtualMachineGuestOsIdentifier)."""
+    if guest_id not in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values:
+        raise faults.wrong_argument("configSpec.guestId")
+    state.guest_id = guest_id
+
+
 def _set_firmware(vm: VmEntity, state: VmState, firmware: str) -> None:
     if firmware not in ("bios", "efi"):
         raise faults.wrong_argument("firmware")
@@ -232,7 +241,7 @@ SETTERS: Final[dict[str, Setter]] = {
     "deviceGroups": _nothing,
     "name": _set_name,
     "annotation": _plain("annotation"),
-    "guestId": _plain("guest_id"),
+    "guestId": _set_guest_id,
     "uuid": _plain("uuid"),
     "instanceUuid": _plain("instance_uuid"),
     "numCPUs": _set_cpus,

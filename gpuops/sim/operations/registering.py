@@ -109,7 +109,7 @@ def _host(world: World, pool: Any, host: Any, *, template: bool) -> HostEntity:
 
 
 def _file(host: HostEntity, path: str) -> tuple[DatastoreEntity, str]:
-    """(datastore, path) of a configuration file. Raises InvalidDatastorePath, AlreadyExists, FileNotFound."""
+    """(datastore, path) of a configuration file. Raises InvalidDatastorePath, AlreadyExists, NotFound."""
     parsed = _PATH.fullmatch(path)
     store = next((each for each in host.datastores() if parsed and each.name == parsed["store"]), None)
     if parsed is None or store is None:
@@ -119,7 +119,7 @@ def _file(host: HostEntity, path: str) -> tuple[DatastoreEntity, str]:
     if registered is not None:
         raise faults.already_exists(registered.name)
     if file not in store.unregistered:
-        raise vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
+        raise vim.fault.NotFound(msg=f"File {file} was not found")
     return store, file
 
 

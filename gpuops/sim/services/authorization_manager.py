@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.inventory import faults
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID
 from gpuops.sim.vcenter.authority import ADMIN, Permission, PrivilegeRole, all_privileges
 
@@ -91,8 +92,7 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def AddAuthorizationRole(self, call: Call, name: str, privIds: list[str]) -> int:
-        if any(role.name == name for role in self.world.authority.roles.values()):
-            raise vim.fault.AlreadyExists(msg=f"The role {name} already exists.", name=name)
+        self._refuse_name(name)
         role = self.world.authority.add_role(name, privIds)
         self.touch("roleList")
         return role.id
@@ -102,8 +102,16 @@ class AuthorizationManager(ManagedObject):
         role = self._get(roleId)
         if role.system:
             raise vmodl.fault.InvalidArgument(msg=f"The role {role.name} is vCenter's own.", invalidProperty="roleId")
+        self._refuse_name(newName, role)
         self.world.authority.change_role(role, newName, privIds or ())
         self.touch("roleList")
+
+    def _refuse_name(self, name: str, besides: PrivilegeRole | None = None) -> None:
+        """Raises InvalidName for an empty name, AlreadyExists for that of another role."""
+        if not name:
+            raise faults.invalid_name(name)
+        if any(role.name == name and role is not besides for role in self.world.authority.roles.values()):
+            raise vim.fault.AlreadyExists(msg=f"The role {name} already exists.", name=name)
 
     @method
     def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:

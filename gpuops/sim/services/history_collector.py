@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -39,14 +40,16 @@ class HistoryCollector(ManagedObject):
         return self.matching()[-self._page_size :][::-1]
 
     def read_next(self, count: int) -> list[Any]:
-        """The next newer items."""
+        """The next newer items. Raises InvalidArgument for a count out of range (vSphere API, ReadNextEvents)."""
+        _check(count)
         items = self.matching()
         page = items[self._position : self._position + count]
         self._position += len(page)
         return page
 
     def read_previous(self, count: int) -> list[Any]:
-        """The next older items, newest first."""
+        """The next older items, newest first. Raises InvalidArgument."""
+        _check(count)
         start = max(0, self._position - count)
         page = self.matching()[start : self._position]
         self._position = start
@@ -71,3 +74,8 @@ class HistoryCollector(ManagedObject):
     @method
     def DestroyCollector(self, call: Call) -> None:
         self.session.remove(self)
+
+
+def _check(count: int) -> None:
+    if count < 1:
+        raise faults.wrong_argument("maxCount")

@@ -86,6 +86,9 @@ class PerformanceManager(ManagedObject):
 
     @method
     def QueryPerfCounterByLevel(self, call: Call, level: int) -> list[Any]:
+        """Raises InvalidArgument unless it is one of the levels 1 to 4 (vSphere API, PerfCounterInfo.level)."""
+        if not 1 <= level <= 4:
+            raise vmodl.fault.InvalidArgument(msg=f"There is no level {level}", invalidProperty="level")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
 
     @method

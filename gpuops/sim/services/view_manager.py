@@ -151,6 +151,8 @@ class ViewManager(ManagedObject):
         found = self.world.get(container)
         if not any(is_kind_of(found.wsdl_name, kind) for kind in CONTAINERS):
             raise faults.wrong_argument("container")
+        if not all(is_kind_of(name, "ManagedEntity") for name in names):
+            raise faults.wrong_argument("type")  # a list of managed entity types (vSphere API, CreateContainerView)
         return ContainerView(self.world, _session(call), found, names, recursive=recursive)
 
     @method

@@ -182,7 +182,7 @@ class Dispatcher:
     def _is_anonymous(self, info: Any, request: soap.SoapRequest) -> bool:
         """What needs no login; of the bulk reads, only those that start from an object anyone may read."""
         if not request.method.startswith("RetrieveProperties"):
-            return bool(info.privId == "System.Anonymous") or request.method == "Logout"
+            return bool(info.privId == "System.Anonymous")
         starts = [
             element.get("type")
             for element in request.element.iter()

@@ -93,17 +93,20 @@ LIFE: Final = (
     Op("Folder.CreateVM_Task", "with a name that is taken", lambda s: create(s, name="DC0_C0_RP0_VM0")),
     Op("Folder.CreateVM_Task", "without files", lambda s: create(s, name="no-files", files=None)),
     Op(
-        "Folder.CreateVM_Task", "on a datastore that is not there",
+        "Folder.CreateVM_Task",
+        "on a datastore that is not there",
         lambda s: create(s, name="nowhere", files=vim.vm.FileInfo(vmPathName="[nowhere]")),
+        last=True,
     ),
     Op(
-        "Folder.CreateVM_Task", "in a folder of hosts",
+        "Folder.CreateVM_Task",
+        "in a folder of hosts",
         lambda s: s.datacenter.hostFolder.CreateVM_Task(new_vm(s, name="astray"), s.pool),
     ),
     Op("Folder.CreateVM_Task", "with an unknown guest", lambda s: create(s, name="guest", guestId="noSuchGuest")),
     Op("Folder.CreateVM_Task", "with no CPU", lambda s: create(s, name="no-cpu", numCPUs=0)),
     Op("VirtualMachine.Rename_Task", "a free name", lambda s: s.vm(ON).Rename_Task("renamed"), name),
-    Op("VirtualMachine.Rename_Task", "an empty name", lambda s: s.vm(ON).Rename_Task("")),
+    Op("VirtualMachine.Rename_Task", "an empty name", lambda s: s.vm(ON).Rename_Task(""), last=True),
     Op("VirtualMachine.Rename_Task", "a name that is taken", lambda s: s.vm(ON).Rename_Task("DC0_C0_RP0_VM0")),
     Op("VirtualMachine.Rename_Task", "its own name", lambda s: s.vm(ON).Rename_Task(s.kept.name)),
     Op("VirtualMachine.Rename_Task", "with a slash", lambda s: s.vm(ON).Rename_Task("a/b"), name),
@@ -116,21 +119,25 @@ LIFE: Final = (
     Op("VirtualMachine.CloneVM_Task", "is on", lambda s: s.vm(ON).CloneVM_Task(s.folder, "live", clone_spec(s))),
     Op("VirtualMachine.CloneVM_Task", "an empty name", lambda s: s.vm().CloneVM_Task(s.folder, "", clone_spec(s))),
     Op(
-        "VirtualMachine.CloneVM_Task", "a name that is taken",
+        "VirtualMachine.CloneVM_Task",
+        "a name that is taken",
         lambda s: s.vm().CloneVM_Task(s.folder, "DC0_C0_RP0_VM0", clone_spec(s)),
     ),
     Op(
-        "VirtualMachine.CloneVM_Task", "into a folder of hosts",
+        "VirtualMachine.CloneVM_Task",
+        "into a folder of hosts",
         lambda s: s.vm().CloneVM_Task(s.datacenter.hostFolder, "astray", clone_spec(s)),
     ),
     Op(
-        "VirtualMachine.CloneVM_Task", "a template, without a pool",
+        "VirtualMachine.CloneVM_Task",
+        "a template, without a pool",
         lambda s: s.template().CloneVM_Task(
             s.folder, "poolless", vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False, template=False)
         ),
     ),
     Op(
-        "VirtualMachine.CloneVM_Task", "as a template",
+        "VirtualMachine.CloneVM_Task",
+        "as a template",
         lambda s: s.vm().CloneVM_Task(
             s.folder, "mould", vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=s.pool), powerOn=False, template=True)
         ),
@@ -139,58 +146,108 @@ LIFE: Final = (
     Op("VirtualMachine.MarkAsTemplate", "is on", lambda s: s.vm(ON).MarkAsTemplate(), is_template),
     Op("VirtualMachine.MarkAsTemplate", "is one", lambda s: s.template().MarkAsTemplate()),
     Op(
-        "VirtualMachine.MarkAsVirtualMachine", "is a template",
-        lambda s: s.template().MarkAsVirtualMachine(s.pool), is_template,
+        "VirtualMachine.MarkAsVirtualMachine",
+        "is a template",
+        lambda s: s.template().MarkAsVirtualMachine(s.pool),
+        is_template,
     ),
     Op("VirtualMachine.MarkAsVirtualMachine", "is none", lambda s: s.vm().MarkAsVirtualMachine(s.pool)),
     Op(
-        "VirtualMachine.RelocateVM_Task", "on, to another host",
+        "VirtualMachine.RelocateVM_Task",
+        "on, to another host",
         lambda s: (s.vm(ON), s.kept.RelocateVM_Task(vim.vm.RelocateSpec(host=another_host(s), pool=s.pool)))[-1],
         has_moved,
     ),
     Op(
-        "VirtualMachine.RelocateVM_Task", "to another datastore",
+        "VirtualMachine.RelocateVM_Task",
+        "to another datastore",
         lambda s: s.vm().RelocateVM_Task(vim.vm.RelocateSpec(datastore=s.datacenter.datastore[1])),
         lambda s: [each.name for each in s.kept.datastore],
     ),
     Op("VirtualMachine.RelocateVM_Task", "nowhere", lambda s: s.vm().RelocateVM_Task(vim.vm.RelocateSpec())),
     Op(
-        "VirtualMachine.RelocateVM_Task", "into another folder",
+        "VirtualMachine.RelocateVM_Task",
+        "into another folder",
         lambda s: s.vm().RelocateVM_Task(vim.vm.RelocateSpec(folder=s.folder.CreateFolder("home"))),
         lambda s: s.kept.parent.name,
     ),
     Op(
-        "VirtualMachine.MigrateVM_Task", "on, to another host",
+        "VirtualMachine.MigrateVM_Task",
+        "on, to another host",
         lambda s: (s.vm(ON), s.kept.MigrateVM_Task(None, another_host(s), "defaultPriority"))[-1],
         has_moved,
     ),
-)  # fmt: skip
+)
 
 SNAPSHOTS: Final = (
-    Op("VirtualMachine.CreateSnapshot_Task", "is off", lambda s: s.vm().CreateSnapshot_Task("a", "", False, False),
-       snapshot_names),
-    Op("VirtualMachine.CreateSnapshot_Task", "is on, with memory",
-       lambda s: s.vm(ON).CreateSnapshot_Task("a", "", True, False), snapshot_names),
-    Op("VirtualMachine.CreateSnapshot_Task", "an empty name",
-       lambda s: s.vm().CreateSnapshot_Task("", "", False, False), snapshot_names),
-    Op("VirtualMachine.RemoveAllSnapshots_Task", "has one", lambda s: s.snapshotted().RemoveAllSnapshots_Task(),
-       snapshot_names),
+    Op(
+        "VirtualMachine.CreateSnapshot_Task",
+        "is off",
+        lambda s: s.vm().CreateSnapshot_Task("a", "", False, False),
+        snapshot_names,
+    ),
+    Op(
+        "VirtualMachine.CreateSnapshot_Task",
+        "is on, with memory",
+        lambda s: s.vm(ON).CreateSnapshot_Task("a", "", True, False),
+        snapshot_names,
+    ),
+    Op(
+        "VirtualMachine.CreateSnapshot_Task",
+        "an empty name",
+        lambda s: s.vm().CreateSnapshot_Task("", "", False, False),
+        snapshot_names,
+    ),
+    Op(
+        "VirtualMachine.RemoveAllSnapshots_Task",
+        "has one",
+        lambda s: s.snapshotted().RemoveAllSnapshots_Task(),
+        snapshot_names,
+    ),
     Op("VirtualMachine.RemoveAllSnapshots_Task", "has none", lambda s: s.vm().RemoveAllSnapshots_Task()),
-    Op("VirtualMachine.RevertToCurrentSnapshot_Task", "has one",
-       lambda s: s.snapshotted().RevertToCurrentSnapshot_Task(), power),
+    Op(
+        "VirtualMachine.RevertToCurrentSnapshot_Task",
+        "has one",
+        lambda s: s.snapshotted().RevertToCurrentSnapshot_Task(),
+        power,
+    ),
     Op("VirtualMachine.RevertToCurrentSnapshot_Task", "has none", lambda s: s.vm().RevertToCurrentSnapshot_Task()),
-    Op("VirtualMachineSnapshot.RevertToSnapshot_Task", "of a VM that was off, now on",
-       lambda s: (s.snapshotted(), s.ended(s.kept.PowerOnVM_Task(None)), first_snapshot(s).RevertToSnapshot_Task())[-1],
-       power),
-    Op("VirtualMachineSnapshot.RemoveSnapshot_Task", "there",
-       lambda s: (s.snapshotted(), first_snapshot(s).RemoveSnapshot_Task(True))[-1], snapshot_names),
-    Op("VirtualMachineSnapshot.RemoveSnapshot_Task", "gone",
-       lambda s: (s.snapshotted(), gone := first_snapshot(s), s.ended(gone.RemoveSnapshot_Task(True)),
-                  gone.RemoveSnapshot_Task(True))[-1]),
-    Op("VirtualMachineSnapshot.RenameSnapshot", "another name",
-       lambda s: (s.snapshotted(), first_snapshot(s).RenameSnapshot("second", "another"))[-1], snapshot_names),
-    Op("VirtualMachineSnapshot.RenameSnapshot", "an empty name",
-       lambda s: (s.snapshotted(), first_snapshot(s).RenameSnapshot("", ""))[-1], snapshot_names),
-)  # fmt: skip
+    Op(
+        "VirtualMachineSnapshot.RevertToSnapshot_Task",
+        "of a VM that was off, now on",
+        lambda s: (s.snapshotted(), s.ended(s.kept.PowerOnVM_Task(None)), first_snapshot(s).RevertToSnapshot_Task())[
+            -1
+        ],
+        power,
+    ),
+    Op(
+        "VirtualMachineSnapshot.RemoveSnapshot_Task",
+        "there",
+        lambda s: (s.snapshotted(), first_snapshot(s).RemoveSnapshot_Task(True))[-1],
+        snapshot_names,
+    ),
+    Op(
+        "VirtualMachineSnapshot.RemoveSnapshot_Task",
+        "gone",
+        lambda s: (
+            s.snapshotted(),
+            gone := first_snapshot(s),
+            s.ended(gone.RemoveSnapshot_Task(True)),
+            gone.RemoveSnapshot_Task(True),
+        )[-1],
+    ),
+    Op(
+        "VirtualMachineSnapshot.RenameSnapshot",
+        "another name",
+        lambda s: (s.snapshotted(), first_snapshot(s).RenameSnapshot("second", "another"))[-1],
+        snapshot_names,
+    ),
+    Op(
+        "VirtualMachineSnapshot.RenameSnapshot",
+        "an empty name",
+        lambda s: (s.snapshotted(), first_snapshot(s).RenameSnapshot("", ""))[-1],
+        snapshot_names,
+    ),
+)
 
 OPERATIONS: Final = (*POWER, *LIFE, *SNAPSHOTS)

@@ -29,6 +29,8 @@ class Operation:
     """With which arguments, in which state."""
     do: Step
     read: Step | None = None
+    last: bool = False
+    """Whether it leaves vcsim in a state in which it soon ends: then what follows is done on new servers."""
 
     @property
     def name(self) -> str:

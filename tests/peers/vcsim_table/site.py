@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from typing import Any, Final
@@ -18,10 +18,8 @@ from tests.peers.processes import Endpoint
 
 VERSION: Final = "vim.version.v8_0_3_0"
 """Of the API; vcsim announces 6.5, and answers in any."""
-VMS: Final = 64
-"""Enough for every operation that wants a VM of its own."""
+VMS: Final = 4
 FLAGS: Final = ("-cluster=1", "-host=3", "-standalone-host=0", f"-vm={VMS}", "-ds=2", "-pg=1")
-POLL_S: Final = 0.005
 
 
 class TaskFailed(Exception):
@@ -33,7 +31,7 @@ class TaskFailed(Exception):
 
 
 def like_vcsim() -> ScenarioFile:
-    """The inventory that vcsim makes with `FLAGS`, as a scenario: names, counts and sizes are the same."""
+    """The inventory that vcsim makes with `FLAGS`, as a scenario: names and counts are the same."""
     return ScenarioFile.model_validate(
         {
             "description": "the inventory of vcsim", "start": "2026-11-02T18:00:00Z", "datacenter": "DC0",
@@ -52,11 +50,12 @@ def like_vcsim() -> ScenarioFile:
 
 
 class Site:
-    """The objects of one vCenter. Operations that change a VM take one that no other has had."""
+    """The objects of one vCenter. `running` is a VM to look at; operations that change one make one of their own."""
 
-    def __init__(self, service: Any, endpoint: Endpoint) -> None:
+    def __init__(self, service: Any, endpoint: Endpoint, wait: Callable[[], None]) -> None:
         self.service = service
         self.endpoint = endpoint
+        self._wait = wait
         self.content = service.RetrieveContent()
         self.collector = self.content.propertyCollector
         self.datacenter = self._named(vim.Datacenter, "DC0")
@@ -67,7 +66,9 @@ class Site:
         self.hosts = sorted(self.cluster.host, key=lambda host: str(host.name))
         self.host = self.hosts[0]
         self.folder = self.datacenter.vmFolder
-        self._vms = sorted(self._all(vim.VirtualMachine), key=lambda vm: (len(vm._moId), vm._moId), reverse=True)
+        self.running = self._named(vim.VirtualMachine, "DC0_C0_RP0_VM1")
+        self._numbers = itertools.count(1)
+        self._counters: dict[str, int] = {}
         self.kept: Any = None
         """What the call of an operation leaves for its reading."""
         self.wanted: Any = None
@@ -88,18 +89,27 @@ class Site:
         self.kept = kept
         return kept
 
-    def vm(self, state: str = "poweredOff") -> Any:
-        """A VM that no operation has had, in this power state; it is kept."""
-        vm = self.keep(self._vms.pop())
-        self.bring(vm, state)
-        return vm
+    def counters(self) -> dict[str, int]:
+        """The keys of the performance counters by name, such as `cpu.usage.average`."""
+        if not self._counters:
+            for each in self.content.perfManager.perfCounter:
+                self._counters[f"{each.groupInfo.key}.{each.nameInfo.key}.{each.rollupType}"] = each.key
+        return self._counters
 
-    def bring(self, vm: Any, state: str) -> None:
-        """Bring a VM that is on into a power state."""
+    def vm(self, state: str = "poweredOff") -> Any:
+        """A new VM with a disk and a network card, in this power state; it is kept."""
+        spec = vim.vm.ConfigSpec(
+            name=f"row-{next(self._numbers)}", guestId="otherGuest", numCPUs=1, memoryMB=1024,
+            files=vim.vm.FileInfo(vmPathName=f"[{self.datastore.name}]"),
+            deviceChange=[vim.vm.device.VirtualDeviceSpec(operation="add", device=device) for device in _hardware()],
+        )  # fmt: skip
+        spec.deviceChange[1].fileOperation = "create"
+        vm = self.keep(self.ended(self.folder.CreateVM_Task(spec, self.pool)))
+        if state != "poweredOff":
+            self.ended(vm.PowerOnVM_Task(None))
         if state == "suspended":
             self.ended(vm.SuspendVM_Task())
-        elif state == "poweredOff":
-            self.ended(vm.PowerOffVM_Task())
+        return vm
 
     def template(self) -> Any:
         """A template; it is kept."""
@@ -131,7 +141,7 @@ class Site:
                 return told.get("info.result")
             if told["info.state"] == "error":
                 raise TaskFailed(told["info.error"])
-            time.sleep(POLL_S)
+            self._wait()
 
     @contextmanager
     def another_session(self, *, login: bool = True) -> Iterator[Any]:
@@ -139,11 +149,21 @@ class Site:
         yield from _service(self.endpoint, login=login)
 
 
+def _hardware() -> list[Any]:
+    """The devices of a new VM."""
+    kinds = vim.vm.device
+    controller = kinds.ParaVirtualSCSIController(key=-101, busNumber=0, sharedBus="noSharing")
+    backing = kinds.VirtualDisk.FlatVer2BackingInfo(diskMode="persistent", thinProvisioned=True, fileName="")
+    disk = kinds.VirtualDisk(key=-102, controllerKey=-101, unitNumber=0, capacityInKB=1 << 21, backing=backing)
+    network = kinds.VirtualEthernetCard.NetworkBackingInfo(deviceName="VM Network")
+    return [controller, disk, kinds.VirtualVmxnet3(key=-103, backing=network, addressType="generated")]
+
+
 @contextmanager
-def connected(endpoint: Endpoint) -> Iterator[Site]:
-    """The site behind an endpoint, with a session for as long as the block."""
+def connected(endpoint: Endpoint, wait: Callable[[], None]) -> Iterator[Site]:
+    """The site behind an endpoint, with a session for as long as the block; `wait` lets its time pass for a task."""
     for service in _service(endpoint, login=True):
-        yield Site(service, endpoint)
+        yield Site(service, endpoint, wait)
 
 
 def _service(endpoint: Endpoint, *, login: bool) -> Iterator[Any]:
@@ -151,8 +171,10 @@ def _service(endpoint: Endpoint, *, login: bool) -> Iterator[Any]:
     trust = ssl.create_default_context(cafile=str(endpoint.ca_file))
     if not login:
         stub = SoapStubAdapter(host=where.hostname, port=where.port, version=VERSION, sslContext=trust, path="/sdk")
-        yield vim.ServiceInstance("ServiceInstance", stub)
-        stub.DropConnections()
+        try:
+            yield vim.ServiceInstance("ServiceInstance", stub)
+        finally:
+            stub.DropConnections()
         return
     service = Connect(
         host=where.hostname, port=where.port, user=endpoint.username, pwd=endpoint.password, version=VERSION,

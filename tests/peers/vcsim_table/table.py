@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.peers.processes import Endpoint
-from tests.peers.vcsim_table import machines
+from tests.peers.vcsim_table import hosts, inventory, machines, reading, reconfiguring, services
 from tests.peers.vcsim_table.operation import ENDED, Operation, outcome
 from tests.peers.vcsim_table.site import connected
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*machines.OPERATIONS,)
+GROUPS: Final = (machines, reconfiguring, inventory, hosts, reading, services)
+OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for group in GROUPS for operation in group.OPERATIONS)
 FILE: Final = Path(__file__).with_name("outcomes.tsv")
 COLUMNS: Final = ("operation", "ours", "vcsim", "verdict", "why")
 
@@ -48,14 +49,18 @@ def write(ours: Mapping[str, str], vcsim: Mapping[str, str]) -> None:
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def played(serve: Callable[[], AbstractContextManager[Endpoint]]) -> dict[str, str]:
+Served = tuple[Endpoint, Callable[[], None]]
+"""A server, and how its time passes while a task is waited for."""
+
+
+def played(serve: Callable[[], AbstractContextManager[Served]]) -> dict[str, str]:
     """What each operation comes to; by one client, on one server for as long as none ends it."""
     left, came = list(OPERATIONS), dict[str, str]()
     while left:
-        with serve() as endpoint, connected(endpoint) as site:
+        with serve() as (endpoint, wait), connected(endpoint, wait) as site:
             while left:
                 operation = left.pop(0)
                 came[operation.name] = outcome(operation, site)
-                if came[operation.name] == ENDED:
+                if operation.last or came[operation.name] == ENDED:
                     break
     return came

@@ -1,0 +1,254 @@
+"""Operations on folders, datacenters and clusters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyVmomi import vim
+
+from tests.peers.vcsim_table.operation import Operation
+from tests.peers.vcsim_table.site import Site
+
+Op = Operation
+LONG: Final = "n" * 81
+
+
+def name(site: Site) -> Any:
+    return site.kept.name
+
+
+def cluster(site: Site, called: str) -> Any:
+    """A new cluster without hosts; it is kept."""
+    return site.keep(site.datacenter.hostFolder.CreateClusterEx(called, vim.cluster.ConfigSpecEx()))
+
+
+def reconfigure(site: Site, spec: Any, *, modify: bool = True) -> Any:
+    return site.cluster.ReconfigureComputeResource_Task(spec, modify)
+
+
+def rule(site: Site, operation: str, **fields: Any) -> Any:
+    """A change of the DRS rules of the cluster."""
+    vms = [*site.cluster.host[0].vm[:1], site.running]
+    info = vim.cluster.AntiAffinityRuleSpec(**{"enabled": True, "vm": vms, **fields})
+    return vim.cluster.ConfigSpecEx(rulesSpec=[vim.cluster.RuleSpec(operation=operation, info=info)])
+
+
+def rules(site: Site) -> Any:
+    return [each.name for each in site.cluster.configurationEx.rule]
+
+
+def group(operation: str, called: str, **more: Any) -> Any:
+    change = vim.cluster.GroupSpec(operation=operation, **more)
+    if operation != "remove":
+        change.info = vim.cluster.VmGroup(name=called)
+    return vim.cluster.ConfigSpecEx(groupSpec=[change])
+
+
+def groups(site: Site) -> Any:
+    return [each.name for each in site.cluster.configurationEx.group]
+
+
+def drs(site: Site) -> Any:
+    return site.cluster.configurationEx.drsConfig.defaultVmBehavior
+
+
+def connect_spec(**more: Any) -> Any:
+    given = {"hostName": "new-host", "userName": "root", "password": "secret", "force": True}
+    return vim.host.ConnectSpec(**{**given, **more})
+
+
+def drs_config(**fields: Any) -> Any:
+    return vim.cluster.ConfigSpecEx(drsConfig=vim.cluster.DrsConfigInfo(**fields))
+
+
+FOLDERS: Final = (
+    Op("Folder.CreateFolder", "a free name", lambda s: s.made("folder"), name),
+    Op("Folder.CreateFolder", "a name that is taken", lambda s: (s.made("twin"), s.made("twin"))[-1]),
+    Op("Folder.CreateFolder", "an empty name", lambda s: s.made(""), last=True),
+    Op("Folder.CreateFolder", "a name of 81 characters", lambda s: s.made(LONG)),
+    Op("Folder.CreateFolder", "with a slash", lambda s: s.made("c/d"), name),
+    Op(
+        "Folder.CreateFolder",
+        "in the root folder",
+        lambda s: s.content.rootFolder.CreateFolder("tier"),
+        lambda s: len(s.content.rootFolder.childEntity),
+    ),
+    Op("Folder.Rename_Task", "a free name", lambda s: s.made("old").Rename_Task("young"), name),
+    Op(
+        "Folder.Rename_Task",
+        "of the folder of VMs",
+        lambda s: s.folder.Rename_Task("machines"),
+        lambda s: s.folder.name,
+    ),
+    Op("Folder.Destroy_Task", "an empty one", lambda s: s.made("empty").Destroy_Task(), name),
+    Op("Folder.Destroy_Task", "the folder of VMs", lambda s: s.datacenter.datastoreFolder.Destroy_Task(), last=True),
+    Op(
+        "Folder.Destroy_Task",
+        "with a running VM",
+        lambda s: (s.ended(s.made("full").MoveIntoFolder_Task([s.running])), s.kept.Destroy_Task())[-1],
+        name,
+        last=True,
+    ),
+    Op(
+        "Folder.MoveIntoFolder_Task",
+        "a VM",
+        lambda s: s.made("home-of-one").MoveIntoFolder_Task([s.running]),
+        lambda s: len(s.kept.childEntity),
+    ),
+    Op("Folder.MoveIntoFolder_Task", "into itself", lambda s: s.made("ring").MoveIntoFolder_Task([s.kept])),
+    Op(
+        "Folder.MoveIntoFolder_Task",
+        "a cluster into a folder of VMs",
+        lambda s: s.made("wrong").MoveIntoFolder_Task([s.cluster]),
+    ),
+    Op("Folder.CreateDatacenter", "a free name", lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC1")), name),
+    Op("Folder.CreateDatacenter", "a name that is taken", lambda s: s.content.rootFolder.CreateDatacenter("DC0")),
+    Op("Folder.CreateDatacenter", "an empty name", lambda s: s.content.rootFolder.CreateDatacenter(""), last=True),
+    Op("Folder.CreateDatacenter", "in a folder of VMs", lambda s: s.folder.CreateDatacenter("DC2")),
+    Op(
+        "Datacenter.Destroy_Task",
+        "an empty one",
+        lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC3")).Destroy_Task(),
+        name,
+    ),
+    Op("Datacenter.Destroy_Task", "one with hosts", lambda s: s.datacenter.Destroy_Task(), lambda s: s.datacenter.name),
+    Op(
+        "Datacenter.Rename_Task",
+        "a free name",
+        lambda s: s.keep(s.content.rootFolder.CreateDatacenter("DC4")).Rename_Task("DC5"),
+        name,
+    ),
+    Op(
+        "Datacenter.QueryConnectionInfo",
+        "a host",
+        lambda s: s.datacenter.QueryConnectionInfo(hostname="new-host", port=-1, username="root", password="secret"),
+    ),
+    Op("Folder.CreateStoragePod", "a free name", lambda s: s.datacenter.datastoreFolder.CreateStoragePod("pod"), None),
+    Op(
+        "Folder.RegisterVM_Task",
+        "a file that is not there",
+        lambda s: s.folder.RegisterVM_Task("[LocalDS_0] none/none.vmx", "found", False, s.pool),
+    ),
+)
+
+CLUSTERS: Final = (
+    Op("Folder.CreateClusterEx", "a free name", lambda s: cluster(s, "C1"), name),
+    Op("Folder.CreateClusterEx", "a name that is taken", lambda s: cluster(s, "DC0_C0")),
+    Op("Folder.CreateClusterEx", "an empty name", lambda s: cluster(s, ""), last=True),
+    Op(
+        "Folder.CreateClusterEx",
+        "in a folder of VMs",
+        lambda s: s.folder.CreateClusterEx("C2", vim.cluster.ConfigSpecEx()),
+    ),
+    Op("ClusterComputeResource.Destroy_Task", "an empty one", lambda s: cluster(s, "C3").Destroy_Task(), name),
+    Op(
+        "ClusterComputeResource.Destroy_Task",
+        "one with hosts",
+        lambda s: s.cluster.Destroy_Task(),
+        lambda s: s.cluster.name,
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "DRS manual",
+        lambda s: reconfigure(s, drs_config(enabled=True, defaultVmBehavior="manual")),
+        drs,
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a DRS threshold of 9",
+        lambda s: reconfigure(s, drs_config(vmotionRate=9)),
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a rule added",
+        lambda s: reconfigure(s, rule(s, "add", name="apart")),
+        rules,
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a rule added that is there",
+        lambda s: (s.ended(reconfigure(s, rule(s, "add", name="twin"))), reconfigure(s, rule(s, "add", name="twin")))[
+            -1
+        ],
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a rule edited that is not there",
+        lambda s: reconfigure(s, rule(s, "edit", name="none", key=4711)),
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a rule removed that is not there",
+        lambda s: reconfigure(
+            s, vim.cluster.ConfigSpecEx(rulesSpec=[vim.cluster.RuleSpec(operation="remove", removeKey=4711)])
+        ),
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a group added",
+        lambda s: reconfigure(s, group("add", "those")),
+        groups,
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a group added that is there",
+        lambda s: (s.ended(reconfigure(s, group("add", "twin"))), reconfigure(s, group("add", "twin")))[-1],
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "a group removed that is not there",
+        lambda s: reconfigure(s, group("remove", "none", removeKey="none")),
+    ),
+    Op(
+        "ClusterComputeResource.ReconfigureComputeResource_Task",
+        "an override of a VM",
+        lambda s: reconfigure(
+            s,
+            vim.cluster.ConfigSpecEx(
+                drsVmConfigSpec=[
+                    vim.cluster.DrsVmConfigSpec(
+                        operation="add", info=vim.cluster.DrsVmConfigInfo(key=s.running, behavior="manual")
+                    )
+                ]
+            ),
+        ),
+        lambda s: [each.behavior for each in s.cluster.configurationEx.drsVmConfig],
+    ),
+    Op(
+        "ClusterComputeResource.RecommendHostsForVm",
+        "a VM that is on",
+        lambda s: s.cluster.RecommendHostsForVm(s.running, None),
+    ),
+    Op(
+        "ClusterComputeResource.PlaceVm",
+        "a new VM",
+        lambda s: s.cluster.PlaceVm(
+            vim.cluster.PlacementSpec(placementType="create", configSpec=vim.vm.ConfigSpec(name="placed"))
+        ),
+    ),
+    Op(
+        "ClusterComputeResource.AddHost_Task",
+        "a new host",
+        lambda s: s.cluster.AddHost_Task(connect_spec(), True),
+        lambda s: len(s.cluster.host),
+    ),
+    Op(
+        "ClusterComputeResource.AddHost_Task",
+        "without a name",
+        lambda s: s.cluster.AddHost_Task(connect_spec(hostName=""), True),
+    ),
+    Op(
+        "Folder.AddStandaloneHost_Task",
+        "a new host",
+        lambda s: s.datacenter.hostFolder.AddStandaloneHost_Task(connect_spec(hostName="alone"), addConnected=True),
+    ),
+    Op(
+        "Folder.AddStandaloneHost_Task",
+        "in a folder of VMs",
+        lambda s: s.folder.AddStandaloneHost_Task(connect_spec(hostName="astray"), addConnected=True),
+    ),
+    Op("ClusterComputeResource.MoveInto_Task", "a host that is in it", lambda s: s.cluster.MoveInto_Task([s.host])),
+    Op("ClusterComputeResource.RefreshRecommendation", "", lambda s: s.cluster.RefreshRecommendation()),
+)
+
+OPERATIONS: Final = (*FOLDERS, *CLUSTERS)
