@@ -73,8 +73,8 @@ HOSTS: Final = (
     Op(
         "HostSystem.Destroy_Task",
         "connected, with VMs",
-        lambda s: s.host.Destroy_Task(),
-        lambda s: s.host.name,
+        lambda s: s.running.runtime.host.Destroy_Task(),  # vcsim puts its VMs on any host
+        lambda s: len(s.cluster.host),
         last=True,
     ),
     Op("HostSystem.RebootHost_Task", "with VMs, not forced", lambda s: s.host.RebootHost_Task(False)),
