@@ -215,13 +215,12 @@ def nothing_discarded(night: Played) -> Iterator[str]:
 
 
 def _is_to_be_shut_down(night: Played, start: Entry) -> bool:
-    """Whether it carries the marker of a desktop whose guest a night shuts down: nothing of it can be discarded, and
-    whether its guest was faster or a host that crashed, nobody can tell."""
+    """Whether a night marked it as a desktop whose guest is shut down: nothing of it can be discarded, and whether its
+    guest was faster or a host that crashed, nobody can tell."""
     marker = night.site.policy.marker
-    marks = [each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence]
-    value = next((str(each.after[marker]) for each in reversed(marks) if marker in each.after), "")
-    marked = parse_marker(value)
-    return marked is not None and marked.role is Role.SHUT_DOWN
+    before = (each for each in night.world.ledger if each.moid == start.moid and each.sequence < start.sequence)
+    marks = [parse_marker(str(each.after[marker])) for each in before if marker in each.after]
+    return any(marked is not None and marked.role is Role.SHUT_DOWN for marked in marks)
 
 
 def _just_powered_off(night: Played, start: Entry) -> bool:

@@ -28,7 +28,6 @@ from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, withou
 from tests.nights.truths import (
     ANOTHER,
     LEASE_OP,
-    NOT_SHOWN,
     NOTHING,
     REFUSES,
     TRUTHS,
@@ -151,13 +150,6 @@ def a_lease_that_another_machine_holds(night: Played) -> Played:
     return with_ledger(
         night, [theirs, over], sent_by={**night.sent_by, theirs.operation_id: (-1, RunKind.DAY.value, 0)}
     )
-
-
-def not_waited_for(night: Played) -> Played:
-    """A suspend whose task has just ended well is told as unknown."""
-    taken = first(night, SUSPEND, desktop=True)
-    body = {"op": taken.operation_id, "state": IntentState.UNKNOWN, "reason": NOT_SHOWN}
-    return replace(night, kept=[*night.kept, (Record(9999, "", Kind.SETTLED, taken.at, body), taken.sequence)])
 
 
 def off_by_an_hour(night: Played) -> Played:
@@ -284,7 +276,6 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("numbers_grow", calm, a_lease_that_another_machine_holds),
     ("asked_at_most", calm, asked_ten_times),
     ("no_return_is_kept_away", calm, kept_away),
-    ("what_lags_is_waited_for", quiet, not_waited_for),
     ("never_sent_is_not_lost", quiet, with_record(
         Kind.SETTLED, op="gpuops-0-1", state=IntentState.UNKNOWN, reason="")),
     ("moved_meanwhile", quiet, moved_twice),

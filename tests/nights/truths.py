@@ -19,14 +19,12 @@ from rich.console import Console
 from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.execute.steps.vm_executor import STATE_LAG_S
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.rotation.lease import TTL_S
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
-from gpuops.sim.core.task import TaskState
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import (
     CALL,
@@ -35,7 +33,6 @@ from tests.nights.doings import (
     OFF,
     SHUT_DOWN,
     START,
-    SUSPEND,
     effects,
     is_desktop,
     is_ours,
@@ -64,7 +61,6 @@ TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
 OFF_BY: Final = re.compile(r"vCenter's is (?:(\d+) h )?(\d+) min (?:(\d+) s )?(?:ahead|behind)")
-NOT_SHOWN: Final = "vCenter called it done, and does not show it"
 ROW: Final = 2
 """So many refusals in a row stop a night."""
 
@@ -261,23 +257,6 @@ def clocks_are_told(night: Played) -> Iterator[str]:
             told_s = sum(int(number or 0) * unit for number, unit in zip(told.groups(), (3600, 60, 1), strict=True))
             if len(skews) == 1 and abs(told_s - skews[0]) > 120:
                 yield f"I21: {each.rule}, and it was set by {skews[0]:.0f} s"
-
-
-def what_lags_is_waited_for(night: Played) -> Iterator[str]:
-    """I16: a power change whose task has succeeded, and that vCenter does not show yet, is told as unknown only when it
-    was waited for."""
-    if not _alone(night) or night.stood:
-        return
-    ended = {task.call.operation_id: task for task in night.world.tasks.history() if task.state is TaskState.SUCCESS}
-    for record, length in night.kept:
-        task = ended.get(record.body["op"]) if record.kind is Kind.SETTLED else None
-        if task is None or record.body["reason"] != NOT_SHOWN or task.name not in (SUSPEND, START, OFF):
-            continue
-        since = [each for each in list(night.world.ledger)[:length] if each.moid == task.entity.moid]
-        by_others = any(each.at >= task.queued_at and each.operation_id != record.body["op"] for each in since)
-        ended_at, vm = task.ended_at or record.at, night.names.get(task.entity.moid, task.entity.moid)
-        if not by_others and record.at - ended_at < timedelta(seconds=STATE_LAG_S - 5):
-            yield f"I16: {task.name} on {vm} is told as unknown, and was not waited for"
 
 
 def never_sent_is_not_lost(night: Played) -> Iterator[str]:
@@ -510,8 +489,7 @@ def only_another_state_is_named(night: Played) -> Iterator[str]:
 
 TRUTHS: Final = (
     every_report_is_shown, gone_is_gone, gone_is_let_go, refusals_are_so, refused_stops, over_has_begun, noted_once,
-    numbers_grow, asked_at_most, no_return_is_kept_away, what_lags_is_waited_for,
-    never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
+    numbers_grow, asked_at_most, no_return_is_kept_away, never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
     left_over_come_back, no_directpath_is_suspended, clocks_are_told, foretold, closed_once, closed_at_the_end,
     only_who_is_away_is_named, a_reason_is_told, whoever_is_away_is_named, what_is_over_is_left, each_return_advises,
     nothing_to_do_is_so, another_state_is_named, only_another_state_is_named,
