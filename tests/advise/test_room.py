@@ -64,7 +64,7 @@ def test_what_cannot_fit_however_it_lies_is_refused() -> None:
     world = inventory([made], [big, new])
     refused = seat(new, [WantsVgpu(0, WHOLE)], made, world, catalog())
     assert [rejection.rule for rejection in refused.rejections] == [
-        "no GPU instance 7g.40gb fits beside the 1 there; held by ml-1"
+        f"no slot for {WHOLE} can be promised: which vGPUs of ml-1 run on it vCenter does not tell"
     ] * 2
     doubted = seat(new, [WantsVgpu(0, HALF)], made, world, catalog())
     assert (doubted.complete, doubted.doubts) == (True, (f"esx-1 {FIRST}: {TOLD_NOT}",))

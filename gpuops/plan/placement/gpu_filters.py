@@ -58,7 +58,7 @@ def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catal
     there = there.with_tenants(*unsure)
     if not room_for(there, profile, catalog).possible:
         names = ", ".join(sorted({tenant.name for tenant in unsure}))
-        rule = f"no slot for {profile} is certain: which vGPUs of {names} run on it vCenter does not tell"
+        rule = f"no slot for {profile} can be promised: which vGPUs of {names} run on it vCenter does not tell"
         return Rejection(subject, rule)
     takers: list[str] = []
     counted: list[Tenant] = []

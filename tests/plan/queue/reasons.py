@@ -439,7 +439,10 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (rf"(?P<used>\d+) of \d+ MiB used, no start left for (?P<profile>\S+?){_HELD}", _no_start),
     (rf"no GPU instance (?P<instance>\S+) fits beside the (?P<count>\d+) there{_HELD}", _no_instance),
     (_TAKEN, _taken),
-    (r"no slot for (?P<profile>\S+) is certain: which vGPUs of (?P<held>.*) run on it vCenter does not tell", _untold),
+    (
+        r"no slot for (?P<profile>\S+) can be promised: which vGPUs of (?P<held>.*) run on it vCenter does not tell",
+        _untold,
+    ),
     (rf"room for (?P<profile>\S+)(?: beside (?P<beside>.*))?: {_NUMBERS.format(' slots')}", _room_in_all),
     (rf"memory to reserve in full, beside what running VMs(?P<others>.*) reserve: {_NUMBERS.format(' MiB')}", _memory),
     (rf"memory beside the GPU(?:, without that of (?P<others>.*))?: {_NUMBERS.format(' MiB')}", _memory_of_node),
