@@ -121,14 +121,17 @@ def each_step_is_told(night: Played) -> Iterator[str]:
 
 def told_is_back(night: Played) -> Iterator[str]:
     """I24: a morning that ends with 0 leaves no desktop behind that we suspended and nobody gave up; of those that
-    another machine did, none that is still there: one that is gone is in the journal of that machine alone."""
+    another machine did, none that is still there: one that is gone is in the journal of that machine alone, and so is
+    every one of them where somebody has edited the name of the marker."""
     ledger = list(night.world.ledger)
     elsewhere = {id(report) for report in night.told_elsewhere}
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night) if takes(entry)}
     for report, length in night.told:
-        if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
+        if report.exit_code == 0 and isinstance(report.request, RotateDay):
             gone = {entry.moid for entry in ledger[:length] if not entry.after}
-            others = {moid for moid in gone if taken_by.get(moid, 0) != (id(report) in elsewhere)}
+            edited = report.request.policy.marker != night.site.policy.marker
+            unknown = gone | taken_by.keys() if edited else gone
+            others = {moid for moid in unknown if taken_by.get(moid, 0) != (id(report) in elsewhere)}
             for moid in sorted(not_back(ledger[:length]) - others - let_go(night) - night.given_up):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
 
