@@ -56,13 +56,14 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
         # Without required locality it was refused for other reasons than nodes.
         return best
     # 3. What one node lacks for all of the VM is no reason where it needs several.
-    others = (reason for reason in best if not rejections.get(_host_name(reason)))
+    spread_on = [name for name, reasons in rejections.items() if reasons]
+    others = (reason for reason in best if not any(_is_about(reason, name) for name in spread_on))
     return tuple(dict.fromkeys((*others, *(reason for spread in rejections.values() for reason in spread))))
 
 
-def _host_name(rejection: Rejection) -> str:
-    """The host that it is about: a NUMA node or a GPU follows the host's name."""
-    return rejection.subject.partition(" ")[0]
+def _is_about(rejection: Rejection, host: str) -> bool:
+    """Whether it is about the host, or a NUMA node or GPU of it, whose name follows that of the host."""
+    return rejection.subject == host or rejection.subject.startswith(f"{host} ")
 
 
 def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
