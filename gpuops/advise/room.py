@@ -29,6 +29,11 @@ def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
     return _between(state.gpu, state.holders, state.fewest, profile, catalog)
 
 
+def range_of_room(state: GpuState, profile: str, catalog: Catalog) -> Slots:
+    """Room for more vGPUs of the profile, from the worst to the best way in which what may be on the GPU lies."""
+    return _between(state.gpu, state.holders, state.fewest, profile, catalog)
+
+
 class Rooms:
     """Answers for many GPUs. Most GPUs of a fleet look like another one, so each kind is worked out once."""
 

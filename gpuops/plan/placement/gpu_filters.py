@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
-from gpuops.advise.room import room_for
+from gpuops.advise.room import range_of_room, room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
@@ -68,9 +68,33 @@ def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catal
         if not room_for(there.with_tenants(*counted), profile, catalog).possible:
             break
     room = f"its room for {profile} is" if unsure else _slots_of(profile, now)
-    verb = "taken" if all(tenant.certain for tenant in counted) else "perhaps taken"
+    all_there = len(_surely_there(counted, there, profile, catalog)) == len(counted)
+    verb = "taken" if all_there else "perhaps taken"
     held = _held_by(tenant for tenant in counted if tenant.vm != vm.ref)
     return Rejection(subject, f"{room} {verb} by {' and '.join(takers)}{held}")
+
+
+def range_beside(state: GpuState, profile: str, vm: str, catalog: Catalog) -> Slots:
+    """Room for the profile from the worst to the best: if what a plan counts there in doubt finds no place on it."""
+    running = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm))
+    counted = [tenant for tenant in state.tenants if tenant.awaited is not None or tenant.vm == vm]
+    there = running.with_tenants(*_surely_there(counted, running, profile, catalog))
+    return range_of_room(there, profile, catalog)
+
+
+def _surely_there(counted: Iterable[Tenant], there: GpuState, profile: str, catalog: Catalog) -> list[Tenant]:
+    """Those of what a plan counts on the GPU that take room for this profile, however the running vGPUs lie.
+
+    A vGPU of the profile itself takes a slot or finds none, and then there is none. Another may find no room where
+    there is some for the profile.
+    """
+    surely = []
+    for tenant in counted:
+        fits = tenant.profile == profile or room_for(there, tenant.profile, catalog).at_least
+        if tenant.certain and fits:
+            surely.append(tenant)
+            there = there.with_tenants(tenant)
+    return surely
 
 
 def _in_the_plan(state: GpuState, vm: Vm) -> Iterator[tuple[str, list[Tenant]]]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -16,7 +16,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot
+from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot, range_beside
 from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
 
@@ -53,6 +53,8 @@ def seat(
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
     doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
+    unsure: set[int] = set()
+    """Ordinals of the devices whose seats are in doubt."""
     refused: set[tuple[str, PciAddress | None]] = set()
     """Profile and pin of the vGPUs that found no GPU since the last one that did: an equal one has the same reasons."""
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
@@ -80,11 +82,14 @@ def seat(
                 assert_never(demand)
         if isinstance(seat_or_reasons, PciAddress):
             seats[demand.ordinal] = seat_or_reasons
-            doubts += [doubt] if doubt else []
+            if doubt:
+                doubts.append(doubt)
+                unsure.add(demand.ordinal)
         else:
             rejections += seat_or_reasons
     # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
-    rejections = [*_too_few(vm, demands, seats, states.values(), subject, catalog), *rejections]
+    sure = seats.keys() - unsure
+    rejections = [*_too_few(vm, demands, seats.keys(), sure, states.values(), subject, catalog), *rejections]
     return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
 
 
@@ -96,24 +101,39 @@ def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
 def _too_few(
     vm: Vm,
     demands: Iterable[Demand],
-    seats: Mapping[int, PciAddress],
+    seated: Set[int],
+    sure: Set[int],
     states: Iterable[GpuState],
     subject: str,
     catalog: Catalog,
 ) -> Iterator[Rejection]:
-    """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes room."""
+    """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes room.
+
+    `seated` are the ordinals of those that got one, `sure` of those without doubt.
+    """
     vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
     there = tuple(states)
     for profile in dict.fromkeys(demand.profile for demand in vgpus):
-        seated = [demand.ordinal in seats for demand in vgpus if demand.profile == profile]
-        if len(seated) > 1 and not all(seated):
-            able = (state for state in there if may_run(state.gpu, profile, catalog) is not False)
+        wanted = {demand.ordinal for demand in vgpus if demand.profile == profile}
+        if len(wanted) > 1 and not wanted <= seated:
+            able = [state for state in there if may_run(state.gpu, profile, catalog) is not False]
+            more = [range_beside(state, profile, vm.ref, catalog).at_most for state in able]
+            found = _from_to(len(wanted & sure), len(wanted & seated), more)
             tenants = [tenant for state in able for tenant in state.tenants]
             others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
             if any(t.vm == vm.ref and t.profile != profile for t in tenants):
                 others.append("its other vGPUs")
             beside = f" beside {' and '.join(others)}" if others else ""
-            yield Rejection(subject, f"room for {profile}{beside}", len(seated), sum(seated), "slots")
+            yield Rejection(subject, f"room for {profile}{beside}", len(wanted), found, "slots")
+
+
+def _from_to(least: int, seated: int, more: Sequence[int | None]) -> int | str:
+    """How many slots there are: what is sure, and what GPUs on which it is not told what lies where may have beside."""
+    known = [room for room in more if room is not None]
+    if len(known) < len(more):
+        return f"{least} or more"
+    most = seated + sum(known)
+    return least if most == least else f"{least} to {most}"
 
 
 def _kind(demand: WantsDynamic) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Final
 
 from gpuops.model.gpu import PhysicalGpu
@@ -18,6 +19,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Placements
+from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 from tests.plan.small_vcenter import SmallVcenter
 
@@ -141,23 +143,27 @@ class _Place:
     def loads(self, *counted: str) -> list[GpuLoad]:
         """The GPUs with what runs, and with what of the plan is counted."""
         there = {str(gpu.address) for gpu in self.gpus}
-        loads = {load.pci_id: load for load in self.judge.world.gpus(self.host) if load.pci_id in there}
-        for whose, profile, gpus in self._plan():
-            for gpu in gpus if whose in counted else ():
-                more = _one_more(loads[gpu], profile) if gpu in loads else None
-                if more is not None:
-                    loads[gpu] = more
-                    break
+        return self.with_plan([load for load in self.judge.world.gpus(self.host) if load.pci_id in there], *counted)
+
+    def with_plan(self, running: list[GpuLoad], *counted: str) -> list[GpuLoad]:
+        """These GPUs, with what of the plan is counted."""
+        loads = {load.pci_id: load for load in running}
+        for whose, profile, gpu in self.plan():
+            more = _one_more(loads[gpu], profile) if whose in counted and gpu in loads else None
+            if more is not None:
+                loads[gpu] = more
         return list(loads.values())
 
-    def _plan(self) -> Iterator[tuple[str, str, list[str]]]:
-        """(whose, profile, GPUs where it may be) of each vGPU that the plan counts on the host."""
+    def plan(self) -> Iterator[tuple[str, str, str]]:
+        """(whose, profile, GPU) of each vGPU that the plan counts on the host; those of a suspended VM, of which the
+        plan says only where all are, one on each of their GPUs."""
         for claim in self.judge.found.claims:
             if not claim.lost and claim.host.ref == self.host.ref:
-                yield from ((RETURN, name, [str(gpu) for gpu in claim.gpus]) for name in claim.vm.profiles)
+                dealt = zip(claim.vm.profiles, cycle(claim.gpus), strict=False)
+                yield from ((RETURN, name, str(gpu)) for name, gpu in dealt)
         for each in self.requests():
             seats = [str(each.placement.seats[n]) for n in sorted(each.placement.seats)]
-            yield from ((REQUEST, name, [gpu]) for name, gpu in zip(each.vm.profiles, seats, strict=False))
+            yield from ((REQUEST, name, gpu) for name, gpu in zip(each.vm.profiles, seats, strict=False))
 
     def room(self, profile: str, *counted: str) -> int:
         """How many vGPUs of the profile are admitted on these GPUs, each in a VM of its own."""
@@ -233,9 +239,39 @@ def _taken(place: _Place, said: re.Match[str]) -> bool:
         least <= place.room(said["profile"]) <= most
         and set(takers) - {OWN} == set(counted)
         and (held == set((said["held"] or "").split(", ")) - {""} or (said["held"] is None))
-        and (left == 0 or own or (bool(said["perhaps"]) and any(len(e.placement.seats) > 1 for e in place.requests())))
+        and (left == 0 or own or (bool(said["perhaps"]) and _might_be_taken(place, said["profile"], takers)))
         and (not own or (len(place.judge.profiles) > 1 and said["profile"] in place.judge.profiles))
     )
+
+
+def _might_be_taken(place: _Place, profile: str, takers: list[str]) -> bool:
+    """Whether an earlier request may be elsewhere, or all would be taken if the vGPUs there lay in another way."""
+    if any(len(each.placement.seats) > 1 for each in place.requests()):
+        return True
+    (load,) = place.loads()
+    planned = [RunningVgpu("planned", gpu, load.board.by_name[p]) for who, p, gpu in place.plan() if who in takers]
+    seats = (*load.seats, *(seat for seat in planned if seat.pci_id == load.pci_id))
+    return any(_room(replace(load, seats=tuple(layout)), profile) == 0 for layout in _layouts(seats, load))
+
+
+def _layouts(seats: tuple[RunningVgpu, ...], load: GpuLoad) -> Iterator[list[RunningVgpu]]:
+    """Every way in which these vGPUs may lie on the GPU where starts are not told."""
+    if not seats:
+        yield []
+        return
+    first = seats[0]
+    size, starts = first.type.size_gib, first.type.starts_gib
+    if first.type.instance is not None:
+        size, starts = first.type.instance.size, first.type.instance.starts
+    for others in _layouts(seats[1:], load):
+        for start in starts if load.mode is not GpuMode.SAME_SIZE else (0,):
+            taken = [(other.start or 0, (other.start or 0) + _width(other)) for other in others]
+            if load.mode is GpuMode.SAME_SIZE or all(start + size <= low or high <= start for low, high in taken):
+                yield [replace(first, start=start), *others]
+
+
+def _width(seat: RunningVgpu) -> int:
+    return seat.type.instance.size if seat.type.instance is not None else seat.type.size_gib
 
 
 def _untold(place: _Place, said: re.Match[str]) -> bool:
@@ -248,18 +284,16 @@ def _untold(place: _Place, said: re.Match[str]) -> bool:
 
 def _room_in_all(place: _Place, said: re.Match[str]) -> bool:
     beside = (said["beside"] or "").split(" and ")
-    wanted, there = place.judge.profiles.count(said["profile"]), int(said["there"])
+    wanted, least = place.judge.profiles.count(said["profile"]), int(said["there"])
+    most = int(said["most"] or least)
     able = _able(place, said["profile"])
     counted = {whose for each in able for whose, _ in each.names_on_gpus()}
     room = sum(each.room(said["profile"], RETURN, REQUEST) for each in able)
-    exact = (
-        all(load.mode.value == "sameSize" for each in able for load in each.loads()) and "its other vGPUs" not in beside
-    )
     return (
         wanted // place.parts <= int(said["needed"]) <= place.share(wanted)
-        and there < int(said["needed"])
+        and least < int(said["needed"])
         and counted == set(beside) & {RETURN, REQUEST}
-        and (there == room if exact else True)
+        and ("its other vGPUs" in beside or least <= room <= most)
     )
 
 
@@ -309,9 +343,19 @@ def _wider(place: _Place, said: re.Match[str]) -> bool:
     figures = int(said["devices"]) == devices and parts == {devices // nodes, -(-devices // nodes)}
     shares = (-(-asked.vcpus // nodes), -(-asked.memory_mib // nodes)) == (int(said["cores"]), int(said["mib"]))
     node = min(place.host.numa_nodes, key=lambda node: node.memory_mib)
-    gpus = [len([gpu for gpu in place.host.gpus if gpu.numa_node == each.id]) for each in place.host.numa_nodes]
-    large = asked.vcpus > node.logical_cpus // 2 or asked.memory_mib > node.memory_mib or devices > min(gpus)
+    most = max(
+        _room_if_empty(_Place(place.judge, f"{place.host.name} numa{each.id}")) for each in place.host.numa_nodes
+    )
+    large = asked.vcpus > node.logical_cpus // 2 or asked.memory_mib > node.memory_mib or devices > most
     return nodes > 1 and figures and shares and large
+
+
+def _room_if_empty(node: _Place) -> int:
+    """How many of the devices that are asked for the GPUs of a node would give if nothing ran, at the most."""
+    if not node.judge.profiles:
+        return len([gpu for gpu in node.gpus if gpu.passthrough is not None and gpu.passthrough.active])
+    loads = [replace(load, seats=()) for load in node.loads()]
+    return sum(max(_room(load, profile) for profile in set(node.judge.profiles)) for load in loads)
 
 
 def _threads(place: _Place, said: re.Match[str]) -> bool:
@@ -430,6 +474,10 @@ _TAKEN: Final = (
     r"its (?:room|(?P<least>\d+)(?: to (?P<most>\d+))? slots?) for (?P<profile>\S+) (?:is|are) "
     r"(?P<perhaps>perhaps )?taken by (?P<takers>.*?)(?:; held by (?P<held>.*))?"
 )
+_ROOM: Final = (
+    r"room for (?P<profile>\S+)(?: beside (?P<beside>.*))?: "
+    r"needs (?P<needed>\d+) slots, (?P<there>\d+)(?: to (?P<most>\d+))? there"
+)
 _NUMBERS: Final = r"needs (?P<needed>\d+){0}, (?P<there>\d+) there"
 _TYPE: Final = r"device of type (?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})"
 _NODE: Final = r"(?: on NUMA node (?P<node>\d+))?"
@@ -443,7 +491,7 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
         r"no slot for (?P<profile>\S+) can be promised: which vGPUs of (?P<held>.*) run on it vCenter does not tell",
         _untold,
     ),
-    (rf"room for (?P<profile>\S+)(?: beside (?P<beside>.*))?: {_NUMBERS.format(' slots')}", _room_in_all),
+    (_ROOM, _room_in_all),
     (rf"memory to reserve in full, beside what running VMs(?P<others>.*) reserve: {_NUMBERS.format(' MiB')}", _memory),
     (rf"memory beside the GPU(?:, without that of (?P<others>.*))?: {_NUMBERS.format(' MiB')}", _memory_of_node),
     (_WIDER, _wider),
