@@ -1,4 +1,5 @@
-"""A whole queue at once: how near to the bound, in which CPU time and memory; and twelve scenarios of the trace.
+"""A whole queue at once: how near to the bound, in which CPU time and memory; started on the simulator
+(`batch_fleets.py`); and twelve scenarios of the trace.
 
 The fleets are made up: 1,000 hosts of eight GPUs and 3,000 VMs, once all hosts empty and so alike, once no two alike.
 The scenarios need the trace (`make bench OPENB=DIR`); with `BASELINES=DIR` they are held against the bounds there,
@@ -25,6 +26,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.place import Place
+from tests.bench import batch_fleets
 from tests.bench.decisions import PROFILES, fleet
 from tests.bench.measure import python
 from tests.bench.profiles import HOSTS_EACH, SEEDS, Bounds, drawn, known, scenarios
@@ -53,6 +55,7 @@ def run() -> Iterator[Result]:
             Figure(f"{what}: peak memory of the process", said["peak_mib"], "MiB", MEMORY_MIB),
         ]
     yield Result("batch: a queue placed at once", tuple(figures))
+    yield batch_fleets.run()
     folder = os.environ.get("OPENB")
     if not folder:
         yield Result("batch: scenarios not run, they need the trace (make bench OPENB=DIR)", ())

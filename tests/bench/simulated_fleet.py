@@ -15,6 +15,7 @@ from typing import Any, Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Secret, Target
+from gpuops.model.task import TaskEnd
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.queue.one_workload import Placed, recipe
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
@@ -45,7 +46,7 @@ class Seated:
 
 @dataclass
 class SimulatedFleet:
-    """Hosts of eight A100, and the VMs on them."""
+    """Hosts of eight GPUs of one model, and the VMs on them."""
 
     world: World
     connection: Connection
@@ -56,13 +57,23 @@ class SimulatedFleet:
     def start(self, placed: Sequence[Placed]) -> list[Seated]:
         """Makes the VMs and powers them on in this order. A power-on that is refused fails."""
         before = len(self.world.ledger)
+        refused, refs = self._started(placed)
+        assert not refused, refused
+        return [self._seated(ref, before) for ref in refs]
+
+    def refusals(self, placed: Sequence[Placed]) -> list[str]:
+        """Makes the VMs and powers them on in this order: why each power-on that was refused was."""
+        return self._started(placed)[0]
+
+    def _started(self, placed: Sequence[Placed]) -> tuple[list[str], list[str]]:
+        """Why power-ons were refused, and the refs of all the VMs."""
         refs = {each.workload.name: self._made(each) for each in placed}
         self._look(refs.values())
         self._done([ReconfigureVm(refs[each.workload.name], recipe(each, self.catalog)) for each in placed])
         self._look(refs.values())
-        self._done([PowerOnVm(refs[each.workload.name], each.placement.host.ref) for each in placed])
+        ends = self._ends([PowerOnVm(refs[each.workload.name], each.placement.host.ref) for each in placed])
         self._look(refs.values())
-        return [self._seated(ref, before) for ref in refs.values()]
+        return [str(end.error) for end in ends if end.error is not None], list(refs.values())
 
     def remove(self, names: Sequence[str]) -> None:
         """Powers the VMs off and takes them away."""
@@ -94,9 +105,12 @@ class SimulatedFleet:
         self.seen = self.connection.observe(self.seen, list(refs))
 
     def _done(self, steps: Sequence[Step]) -> None:
-        tasks = [self.connection.submit(step, self.seen, f"bench-{number}") for number, step in enumerate(steps)]
-        for end in self.connection.wait([task for task in tasks if task is not None], 3600):
+        for end in self._ends(steps):
             assert end.error is None, end
+
+    def _ends(self, steps: Sequence[Step]) -> list[TaskEnd]:
+        tasks = [self.connection.submit(step, self.seen, f"bench-{number}") for number, step in enumerate(steps)]
+        return list(self.connection.wait([task for task in tasks if task is not None], 3600))
 
     def _seated(self, ref: str, since: int) -> Seated:
         told: dict[str, Any] = {}
@@ -114,18 +128,18 @@ class SimulatedFleet:
 
 
 @contextmanager
-def simulated_fleet(hosts: int, mode: str, policy: str) -> Iterator[SimulatedFleet]:
+def simulated_fleet(hosts: int, mode: str, policy: str, board: str = "a100") -> Iterator[SimulatedFleet]:
     """So many hosts with nothing on them: 128 cores and 768 GiB in two nodes each."""
-    world = build_declared(_declared(hosts, mode, policy))
+    world = build_declared(_declared(hosts, mode, policy, board))
     with SimServer(world, tls=False) as server:
         target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
         with Connection(target) as connection:
             yield SimulatedFleet(world, connection, catalog(), connection.inventory())
 
 
-def _declared(hosts: int, mode: str, policy: str) -> ScenarioFile:
+def _declared(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
     server = {"vendor": "Any", "model": "Any", "cpu": "Any", "cores_per_socket": 64, "threads_per_core": 1}
-    gpus = [{"board": "a100", "at": at, "node": node, "mode": mode} for at, node in NODE_OF.items()]
+    gpus = [{"board": board, "at": at, "node": node, "mode": mode} for at, node in NODE_OF.items()]
     there = {"name": "esx-{:03}", "count": hosts, "group": "gpu", "model": "server", "driver": "550.90.05"}
     return ScenarioFile.model_validate(
         {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.plan.queue.batch.highs import SolverProgram
+from gpuops.plan.queue.batch.highs import SolverAnswer, SolverProgram
 from gpuops.plan.queue.batch.patterns import SLACK, KnownPatterns, PatternProgram, PatternShares
 from gpuops.plan.queue.batch.problem import BatchProblem
 
@@ -21,6 +21,9 @@ _SMOOTH: Final = 0.5
 """Weight of the best prices known in the prices that are tried."""
 _AT_ONCE: Final = 32
 """Shapes whose programs are solved in one round; of a fleet with more, each round takes the next part."""
+
+_MOST_WHOLE_LAYOUTS: Final = 3000
+"""Layouts of all shapes: with more, the bound with whole VMs and GPUs takes longer than it is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,26 @@ def solve_fluid(problem: BatchProblem) -> tuple[float, tuple[float, ...]]:
 
     All hosts of a shape are one large host, and VMs go there in fractions: a linear program, solved once.
     """
+    answer = _solve_large_hosts(problem, integer=False)
+    if answer is None:
+        return 0.0, (0.0,) * len(problem.demand)
+    return answer.bound, tuple(answer.prices[: len(problem.demand)].tolist())
+
+
+def bound_whole(problem: BatchProblem) -> float:
+    """A bound on the worth of any solution: all hosts of a shape are one large host, but VMs and GPUs are whole.
+
+    Example: two GPUs of 48 GiB, each for vGPUs of one size, three VMs of 24 GiB and five of 8 GiB. In fractions one
+    and a half GPUs have the large ones and the rest small ones, 96 GiB in all; whole GPUs place 88 GiB at the most.
+    """
+    if sum(len(group.layouts) for shape in problem.shapes for group in shape.groups) > _MOST_WHOLE_LAYOUTS:
+        return float("inf")
+    answer = _solve_large_hosts(problem, integer=True)
+    return 0.0 if answer is None else answer.bound
+
+
+def _solve_large_hosts(problem: BatchProblem, *, integer: bool) -> SolverAnswer | None:
+    """None = nothing can be placed anywhere."""
     import numpy as np
 
     columns: list[list[tuple[int, float]]] = []
@@ -133,8 +156,7 @@ def solve_fluid(problem: BatchProblem) -> tuple[float, tuple[float, ...]]:
                 columns.append([*((first + row, -amount) for row, amount in layout), (row, 1)])
                 gains.append(0.0)
     if not columns:
-        return 0.0, (0.0,) * len(problem.demand)
-    answer = SolverProgram(columns, len(limits), integer=False).solve(
+        return None
+    return SolverProgram(columns, len(limits), integer=integer).solve(
         np.array(gains), np.full(len(columns), np.inf), np.array(limits)
     )
-    return answer.value, tuple(answer.prices[: len(problem.demand)].tolist())

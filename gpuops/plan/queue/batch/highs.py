@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -25,13 +25,20 @@ _AT_LEAST: Final = 50
 
 
 def installed() -> bool:
-    """Whether the solver is installed."""
-    return find_spec("highspy") is not None
+    """Whether the solver is installed and can be loaded."""
+    try:
+        import_module("highspy")
+    except ImportError:  # also where a library that it was built for is not there
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
-    """The best point that was found, its value, a bound on any value, and the dual price of each row."""
+    """The best point that was found, its value, a bound on any value, and the dual price of each row.
+
+    Where the solver gave up, the point is zero and the bound is infinite.
+    """
 
     point: Floats
     value: float
@@ -85,22 +92,38 @@ class SolverProgram:
         if integer:
             model.integrality_ = [highspy.HighsVarType.kInteger] * self.size
         self._integer = integer
-        self._solver.passModel(model)
+        self._passed = self._solver.passModel(model) != highspy.HighsStatus.kError
 
     def solve(self, gains: Floats, most: Floats, limits: Floats) -> SolverAnswer:
         """The best point for these gains, upper limits of the variables and limits of the rows."""
         np, solver = self._np, self._solver
+        if not self._passed:
+            return self._given_up(len(limits))
         rows = np.arange(len(limits), dtype=np.int32)
         numbers = np.arange(self.size, dtype=np.int32)
         solver.changeColsCost(self.size, numbers, np.asarray(gains, dtype=np.float64))
         solver.changeColsBounds(self.size, numbers, np.zeros(self.size), np.asarray(most, dtype=np.float64))
         solver.changeRowsBounds(len(rows), rows, np.full(len(rows), -np.inf), np.asarray(limits, dtype=np.float64))
-        solver.run()
+        if not self._ran():
+            return self._given_up(len(limits))
         solution, info = solver.getSolution(), solver.getInfo()
-        point = np.array(solution.col_value)
-        if not len(point):
-            point = np.zeros(self.size)
+        point = np.array(solution.col_value) if len(solution.col_value) else np.zeros(self.size)
         value = float(point @ gains)
         bound = float(info.mip_dual_bound) if self._integer else value
         prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(solution.row_dual))
         return SolverAnswer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))
+
+    def _ran(self) -> bool:
+        """Whether the solver ended with an answer: the best one, or for integers one at the limit of the search."""
+        import highspy
+
+        if self._solver.run() == highspy.HighsStatus.kError:
+            return False
+        ended = self._solver.getModelStatus()
+        at_limit = self._integer and ended == highspy.HighsModelStatus.kSolutionLimit
+        return bool(at_limit or ended == highspy.HighsModelStatus.kOptimal)
+
+    def _given_up(self, rows: int) -> SolverAnswer:
+        """No answer: nothing is placed by it, and it bounds nothing."""
+        np = self._np
+        return SolverAnswer(np.zeros(self.size), 0.0, float("inf"), np.zeros(0 if self._integer else rows), _AT_LEAST)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor
-from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -25,11 +24,6 @@ from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.one_by_one import Queue, units
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
-
-_NEAR_BOUND: Final = 0.01
-"""Share of the bound: a plan that is nearer to it needs no second opinion where that would take long."""
-_ALWAYS_ASK_RULE: Final = 50_000
-"""Requests times hosts: up to here one after another takes a second or two, so it is always tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +61,8 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     after, by_solver = place_by_solver(queue, workloads)
     done_mib = placed_mib(after, catalog)
     most_mib = asked_mib if done_mib == asked_mib else most_placeable_mib(workloads, inventory, catalog)
-    # 2. Below the bound: one after another may be better. It is tried where it is quick, or the gap is wide.
-    takes_long = len(workloads) * len(inventory.hosts) > _ALWAYS_ASK_RULE
-    if done_mib < most_mib * (1 - _NEAR_BOUND) or (done_mib < most_mib and not takes_long):
+    # 2. Below the bound: one after another may be better.
+    if done_mib < most_mib:
         one_after_another = queue.with_all(workloads)
         if _placed_by_priority(one_after_another, workloads, catalog) > _placed_by_priority(after, workloads, catalog):
             note = "the solver found nothing better than one after another"

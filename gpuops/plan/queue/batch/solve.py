@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuops.plan.queue.batch.column_generation import ColumnGeneration, solve_fluid
+from gpuops.plan.queue.batch.column_generation import ColumnGeneration, bound_whole, solve_fluid
 from gpuops.plan.queue.batch.patterns import PatternProgram, PatternShares, cut_to_demand
 from gpuops.plan.queue.batch.problem import (
     BatchProblem,
@@ -169,7 +169,10 @@ def bound(problem: BatchProblem, work: int = WORK) -> float:
     loosest_problem = with_loosest_options(problem)
     most, prices = solve_fluid(loosest_problem)
     most = min(most, problem.memory_of_all)
-    if most >= problem.memory_of_all or len(problem.shapes) > _MANY_SHAPES:
+    if len(problem.shapes) > _MANY_SHAPES:
+        return most
+    most = min(most, bound_whole(loosest_problem))
+    if most >= problem.memory_of_all:
         return most
     hosts = [shape.count for shape in problem.shapes]
     return min(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
+from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
@@ -188,6 +189,41 @@ def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
     assert found.optimum is not None
     assert "pip install 'gpuops[optimize]'" in found.optimum.note
     assert found.optimum.most_mib is None
+
+
+def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: MockerFixture) -> None:
+    """Out of memory, too large, or built for another machine: it bounds nothing then."""
+    mocker.patch.object(highs.SolverProgram, "_ran", return_value=False)
+    asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(20))
+    found = at_once(two_hosts(), *asked)
+    assert {answer.workload.name for answer in found.placed} == {
+        answer.workload.name for answer in Place(asked).placements(two_hosts(), catalog()).placed
+    }
+    assert found.optimum is not None
+    assert (found.optimum.placed_mib, found.optimum.most_mib) == (16 * 24 * 1024, 20 * 24 * 1024)
+
+
+def test_a_solver_that_cannot_be_loaded_is_not_installed(mocker: MockerFixture) -> None:
+    mocker.patch.object(highs, "import_module", side_effect=ImportError("libstdc++.so.6: cannot open"))
+    found = at_once(two_hosts(), workload("w", profile="a40-24q"))
+    assert found.optimum is not None
+    assert "the solver is not installed" in found.optimum.note
+    assert len(found.placed) == 1
+
+
+def test_a_large_fleet_has_no_less_than_one_after_another_either() -> None:
+    """On the H100 one after another places more; the many others make the difference less than 1 %."""
+    mig = VgpuMode.MULTI_INSTANCE
+    h100 = host("esx-1", gpu(FIRST, "h100", 0, mig), gpu(SECOND, "h100", 0, mig))
+    wide = [gpu(address, "a40", at // 2) for at, address in enumerate((FIRST, SECOND, THIRD, FOURTH))]
+    others = [host(f"esx-{n}", *wide) for n in range(2, 8)]
+    small = [host(f"esx-{n}") for n in range(8, 1700)]
+    mib = {"4-40c": 64, "7-80c": 128, "1-10c": 128, "2-20c": 128, "3-40c": 128}
+    asked = [workload(tail, profile=f"h100-{tail}", memory_mib=gib * 1024) for tail, gib in mib.items()]
+    asked.append(workload("two", profile="h100-1-10c", count=2, memory_mib=8 * 1024))
+    asked += [workload(f"w-{n:02}", profile="a40-48q", memory_mib=8 * 1024) for n in range(24)]
+    world = inventory([h100, *others, *small], [])
+    assert placed_mib(at_once(world, *asked)) >= placed_mib(Place(tuple(asked)).placements(world, catalog()))
 
 
 def test_what_nothing_here_has_is_refused_as_ever() -> None:

@@ -193,3 +193,13 @@ def _mixed(gpus: int) -> HostShape:
     layouts = tuple(((1 + at, 16 // size),) for at, size in enumerate(SIZES))
     options = {at: (PlacementOption(((0, 1), (1 + at, 1))),) for at in range(3)}
     return HostShape(1, (9, 0, 0, 0), (GpuGroup(gpus, layouts),), options)
+
+
+def test_no_gpu_is_counted_for_two_sizes() -> None:
+    """Two GPUs of 48, each for one size; three VMs of 24 and five of 8: in fractions 96 would fit, in truth 88."""
+    options = {kind: (PlacementOption(((1 + kind, 1),)),) for kind in (0, 1)}
+    layouts = (((1, 2),), ((2, 6),))
+    shape = HostShape(2, (0, 0, 0), (GpuGroup(1, layouts),), options)
+    problem = BatchProblem((3, 5), (24, 8), (shape,))
+    placed = sum(times * problem.memory(pattern) for pattern, times in solve(problem).patterns)
+    assert (placed, round(bound(problem))) == (88, 88)
