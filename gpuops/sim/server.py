@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import selectors
 import socket
 import socketserver
 import ssl
@@ -108,9 +109,7 @@ class SimServer:
         except OSError as error:
             self._clean()
             raise UsageError(f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}") from error
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, name="gpuops-sim", daemon=True
-        )
+        self._thread = threading.Thread(target=self._http.take_connections, name="gpuops-sim", daemon=True)
         self._thread.start()
 
     @property
@@ -148,10 +147,9 @@ class SimServer:
         with self.world.changed:
             self.world.closing = True
             self.world.changed.notify_all()
-        self._http.stopping.set()
-        self._http.shutdown()
-        self._http.server_close()
+        self._http.stop()
         self._thread.join()
+        self._http.server_close()
         self._clean()
         if self._kept is not None:
             self._kept.save()
@@ -196,10 +194,13 @@ class _Listener(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 128
+    timeout = 0
+    """A connection that is gone before it is taken is not waited for."""
 
     def __init__(self, address: tuple[str, int], endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
         self.endpoint = endpoint
         self.stopping = threading.Event()
+        self._stop, self._stopped = socket.socketpair()
         self._context = context
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
@@ -221,6 +222,21 @@ class _Listener(ThreadingHTTPServer):
         # not HTTPServer's, which asks the name service for our name
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", int(self.server_address[1])
+
+    def take_connections(self) -> None:
+        """Until `stop`. It sleeps until there is something to do; `serve_forever` would look now and then."""
+        with selectors.DefaultSelector() as selector:
+            for each in (self.socket, self._stopped):
+                selector.register(each, selectors.EVENT_READ)
+            while not self.stopping.is_set():
+                selector.select()
+                self.handle_request()
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self._stop.send(b".")
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -246,6 +262,8 @@ class _Listener(ThreadingHTTPServer):
     def server_close(self) -> None:
         self.drop()
         super().server_close()
+        self._stop.close()
+        self._stopped.close()
 
 
 def _sever(connection: socket.socket) -> None:
