@@ -56,6 +56,16 @@ def answering(send: Callable[[socket.socket], None]) -> Iterator[http.client.HTT
         thread.join()
 
 
+def test_a_request_is_one_packet() -> None:
+    connection = network.open_connection(Target("vc", "me", Secret("pw"), tls=False), None)
+    connection.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with connection.sock, theirs:
+        connection.request("POST", "/sdk", b"<Body/>")
+        head, _, body = theirs.recv(65536).partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /sdk HTTP/1.1\r\n")
+    assert body == b"<Body/>"
+
+
 def ask(connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024) -> exchange.HttpReply:
     return exchange.exchange(connection, "POST", "/sdk", until=time.monotonic() + within_s, body=b"x", largest=largest)
 

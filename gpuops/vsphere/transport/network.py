@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.parsers.expat import ExpatError
 
 from gpuops.config.file import read_bytes
@@ -134,13 +134,33 @@ def _pinned(pin: str) -> ssl.SSLContext:
     return context
 
 
+class _InOnePiece(http.client.HTTPConnection):
+    """Sends the head of a request with its body: by itself it is a packet more, and wakes the server for nothing."""
+
+    _body = b""
+
+    def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
+        if isinstance(message_body, bytes):
+            self._body, message_body = message_body, None
+        super().endheaders(message_body, encode_chunked=encode_chunked)
+
+    def send(self, data: Any) -> None:
+        body, self._body = self._body, b""  # before it is sent: whatever opens the connection sends first
+        super().send(data + body if body else data)
+
+
+class _SecuredInOnePiece(_InOnePiece, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
 def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
     """A connection to the target, through its proxy if it has one; nothing is sent yet."""
     host, port = proxy_of(target) or (target.host, target.port)
+    connection: http.client.HTTPConnection
     if context is None:
-        connection = http.client.HTTPConnection(host, port, timeout=SILENCE_S)
+        connection = _InOnePiece(host, port, timeout=SILENCE_S)
     else:
-        connection = http.client.HTTPSConnection(host, port, timeout=SILENCE_S, context=context)
+        connection = _SecuredInOnePiece(host, port, timeout=SILENCE_S, context=context)
     if target.proxy is not None:
         connection.set_tunnel(target.host, target.port)
     return connection
