@@ -114,7 +114,6 @@ def main() -> None:
     site = site_of(SEED, SIZE)
     policy = replace(site.policy, limits=LIMITS, ml_stop=MlStop(grace_s=120, then_off=True))
     world = site.world(SEED)
-    world.patience_s = 0.0
     with world.lock, tempfile.TemporaryDirectory() as folder:
         said = {
             name: half_of(half, world, policy, Path(folder))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import shutil
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -147,11 +147,9 @@ def _text(answer: object) -> str:
 
 
 def _wait(pid: int) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return
-        time.sleep(0.01)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    ended = os.pidfd_open(pid)
+    if not select.select([ended], [], [], PATIENCE_S)[0]:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os.close(ended)
     os.waitpid(pid, 0)

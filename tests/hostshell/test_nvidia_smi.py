@@ -123,7 +123,6 @@ class Bench:
 
     def __init__(self, server: SimServer, site: Site) -> None:
         self.server, self.site = server, site
-        server.world.patience_s = 0
 
     @property
     def host(self) -> Any:

@@ -278,7 +278,6 @@ class Nightly:
             return self._played()
 
     def _played(self) -> Played:
-        self.world.patience_s = 0.0
         with self.world.lock:
             self._let_happen()
         for half, moment in self._evening():

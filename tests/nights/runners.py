@@ -82,7 +82,6 @@ lock_vm: {LOCK}
 def evening() -> World:
     """A vCenter that `rotate init` has been at."""
     world = build_declared(DECLARED, seed=7)
-    world.patience_s = 0.0
     world.custom_fields.define(POLICY.marker)
     return world
 

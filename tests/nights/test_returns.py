@@ -41,7 +41,6 @@ class CutShort(Nightly):
         self.ends: list[Report] = []
 
     def _played(self) -> Played:
-        self.world.patience_s = 0.0
         self.world.custom_fields.define(self.site.policy.marker)  # as `rotate init` does
         self._half(RunKind.NIGHT)
         self.taken = sum(1 for vm in self._desktops() if vm.state.power is Power.SUSPENDED)

@@ -6,6 +6,7 @@ import threading
 from datetime import datetime, timedelta
 
 import pytest
+from pytest_mock import MockerFixture
 
 from gpuops.clock import wall_clock
 from gpuops.sim.core.clock import VIRTUAL_START, Clock, ClockMode
@@ -154,3 +155,14 @@ def test_the_same_seed_gives_the_same_ids() -> None:
 
     assert ids(1) == ids(1)
     assert ids(1) != ids(2)
+
+
+@pytest.mark.parametrize(("mode", "waits"), [(ClockMode.STEPPED, 0), (ClockMode.VIRTUAL, 1)])
+def test_stepped_time_waits_for_no_other_client(mode: ClockMode, waits: int, mocker: MockerFixture) -> None:
+    world = new_world(clock=mode)
+    for_others = mocker.patch.object(world.changed, "wait", return_value=False)
+    begun = world.clock.now()
+    with world.lock:
+        assert world.wait(lambda: None, 60.0) is None
+    assert world.clock.now() - begun >= timedelta(seconds=60)
+    assert for_others.call_count == waits

@@ -33,7 +33,7 @@ def cluster(
 
     `more` is declared of the cluster.
     """
-    world = build_declared(
+    return build_declared(
         ScenarioFile.model_validate(
             {
                 "description": "a cluster",
@@ -80,8 +80,6 @@ def cluster(
             }
         )
     )
-    world.patience_s = 0  # there is one client: nobody else acts while it waits
-    return world
 
 
 def desktops(host: int, count: int, *, first: int, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,6 @@ def serve() -> Iterator[Callable[[str], SimServer]]:
 
         def start(scenario: str) -> SimServer:
             world = build(scenario)
-            world.patience_s = 0  # there is one client: nobody else acts while it waits
             servers.append(stack.enter_context(SimServer(world)))
             return servers[-1]
 

@@ -27,7 +27,6 @@ class Bench:
 
     def __init__(self, server: SimServer, state_dir: Path) -> None:
         self.server, self.state_dir = server, state_dir
-        server.world.patience_s = 0
         self.aside = Aside(server, state_dir, "GPUOPS_STATE_DIR", server.world.clock.now)
 
     def execute(self, *, apply: bool = True, **asked: Any) -> Report:

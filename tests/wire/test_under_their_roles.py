@@ -253,7 +253,6 @@ LONG: Final = ("night", "host settings with reboots")
 def test_the_roles_are_enough(name: str, tmp_path: Path) -> None:
     duty = DUTIES[name]
     with SimServer(duty.world(tmp_path)) as server:
-        server.world.patience_s = 0
         employ(server, duty)
         if duty.file:
             assert told_by_doctor(server, duty) == []
@@ -280,7 +279,6 @@ def test_what_is_missing_is_named_before_it_is_missed(name: str, where: str, pri
     """By the first act that needs it, which changes nothing then."""
     duty = DUTIES[name]
     with SimServer(duty.world(tmp_path)) as server:
-        server.world.patience_s = 0
         employ(server, duty, (where, privilege))
         reports = worked(server, duty, tmp_path / "state")
         short = [report for report in reports if privilege in said(report) + refusals(report)]
@@ -299,7 +297,6 @@ def test_nothing_works_without_it_though_nobody_asked(
         monkeypatch.setattr(Connection, method, lambda *arguments: {})
     monkeypatch.setattr("gpuops.vsphere.writing.hosts.HostConnection.lacking", lambda *arguments: {})
     with SimServer(duty.world(tmp_path)) as server:
-        server.world.patience_s = 0
         employ(server, duty, (where, privilege))
         reports = worked(server, duty, tmp_path / "state")
         assert any(getattr(report, "exit_code", None) != 0 for report in reports), f"{privilege} is not needed"

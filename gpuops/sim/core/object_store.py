@@ -52,8 +52,8 @@ class ObjectStore:
         self.bugs: list[str] = []
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
-        self.patience_s = PATIENCE_S
-        """See there; 0 where there is one client, in this thread."""
+        self.patience_s = 0.0 if clock is ClockMode.STEPPED else PATIENCE_S
+        """See there; stepped time passes by requests and waits alone, and so waits for nobody."""
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None
