@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
@@ -30,9 +31,9 @@ class Tenant:
     """Why a plan counts it although it does not run; None = it runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuState:
-    """One GPU and what runs on it."""
+    """One GPU and what runs on it. Not slotted: what tells it from others is worked out once, on first use."""
 
     gpu: PhysicalGpu
     tenants: tuple[Tenant, ...] = ()
@@ -63,12 +64,34 @@ class GpuState:
         """Names of the VMs on it, each once, sorted."""
         return tuple(sorted({tenant.name for tenant in self.tenants}))
 
+    def alike(self, own: str) -> object:
+        """Equal for GPUs that differ in address and in who is on them alone; `own` is the VM that asks."""
+        return (self._alike, tuple([number for number, tenant in enumerate(self.tenants) if tenant.vm == own]))
+
+    @cached_property
+    def _alike(self) -> object:
+        gpu = self.gpu
+        given = gpu.passthrough is not None and gpu.passthrough.active
+        types = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, given)
+        tenants: tuple[object, ...] = tuple((tenant.profile, tenant.awaited) for tenant in self.tenants)
+        if not all(tenant.certain for tenant in self.tenants):
+            numbers: dict[str, int] = {}
+            vms = ((numbers.setdefault(t.vm, len(numbers)), t.certain, t.vm in (gpu.vms or ())) for t in self.tenants)
+            tenants = tuple(zip(tenants, vms, strict=True))
+        return _token((gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.name, types, self.unclear, tenants))
+
     def with_tenants(self, *tenants: Tenant) -> GpuState:
-        return replace(self, tenants=(*self.tenants, *tenants))
+        return GpuState(self.gpu, (*self.tenants, *tenants), self.unclear)
 
     def without(self, vm: str) -> GpuState:
         others = tuple(tenant for tenant in self.tenants if tenant.vm != vm)
         return self if len(others) == len(self.tenants) else replace(self, tenants=others)
+
+
+@cache
+def _token(alike: tuple[object, ...]) -> object:
+    """One object for all that is equal: it is looked up far more often than it is made."""
+    return object()
 
 
 def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:

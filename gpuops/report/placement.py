@@ -6,7 +6,6 @@ The document is the contract for programs. YAML is the same document.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -160,8 +159,8 @@ def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, 
     groups: dict[str, list[Rejection]] = {}
     for rejection in rejections:
         # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
-        short = replace(rejection, rule=rejection.rule.partition("; held by ")[0])
-        groups.setdefault(short.reason, []).append(rejection)
+        rule, reason = rejection.rule, rejection.reason
+        groups.setdefault(rule.partition("; held by ")[0] + reason[len(rule) :], []).append(rejection)
     for short_reason, alike in groups.items():
         reason = alike[0].reason if len(alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in alike if rejection.subject != name]

@@ -1,7 +1,9 @@
-"""Placement in a fleet: CPU time of one decision, of its index and of the next snapshot, and memory, at two sizes.
+"""Placement in a fleet: CPU time of one decision, of its index and of the next snapshot, and memory, at two sizes; and
+of a request that finds no place, with every reason in words, at three.
 
-Hosts of eight GPUs, four beside each NUMA node, six VMs on each; workloads of 72 kinds in turn, none explained.
-Each size is measured in a process of its own.
+Hosts of eight GPUs, four beside each NUMA node, six VMs on each; workloads of 72 kinds in turn, none explained. Where
+nothing finds a place, a VM runs on each GPU. Each size is measured in a process of its own, a refusal once its index is
+there, as it is for all but the first of a list.
 """
 
 from __future__ import annotations
@@ -11,31 +13,41 @@ import random
 import resource
 import sys
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import VgpuDevice
+from gpuops.model.vm import PowerState, VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.place import Place
 from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.report.placement import placements_text
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory
 
 SIZES: Final = {256: 1.0, 1000: 10.0}
 """Hosts, and the budget of a decision in milliseconds."""
+REFUSED_SIZES: Final = {256: 0.1, 1000: 0.3, 5000: 1.0}
+"""Hosts, and the budget of a refused request in CPU seconds."""
 MEMORY_MIB: Final = 300
 PROFILES: Final = ("4c", "5c", "8c", "10c", "20c", "40c")
 ASKED: Final = 400
 
 
-def run() -> Result:
+def run() -> tuple[Result, Result]:
+    """Decisions, and refusals."""
+    return _decisions(), _refusals()
+
+
+def _decisions() -> Result:
     """Both sizes, judged by the median decision and the peak of memory."""
     figures = []
     for hosts, budget_ms in SIZES.items():
@@ -49,6 +61,63 @@ def run() -> Result:
             Figure(f"{hosts} hosts: peak memory of the process", said["peak_mib"], "MiB", MEMORY_MIB),
         ]
     return Result("placement: one decision in a fleet", tuple(figures))
+
+
+def _refusals() -> Result:
+    """Each kind of refused request at each size, judged by its budget."""
+    figures = []
+    for hosts, budget_s in REFUSED_SIZES.items():
+        said = python(f"{hosts} hosts", "-m", "tests.bench.decisions", str(hosts), "refused").run().said
+        figures += [Figure(f"{hosts} hosts: {kind}", said[kind], "s", budget_s) for kind in refused_kinds()]
+        figures.append(Figure(f"{hosts} hosts: the first refusal, with the index", said["first_s"], "s"))
+    return Result("placement: a refused request in a fleet, with every reason", tuple(figures))
+
+
+def refused_kinds() -> dict[str, Workload]:
+    """Requests that a crowded fleet has no place for."""
+    return {
+        "one vGPU": Workload("one", 4, 8192, "a100-40c"),
+        "several vGPUs": Workload("several", 4, 8192, "a100-20c", count=9),
+        "more cores than any host has": Workload("large", 1000, 8192, "a100-4c"),
+    }
+
+
+def crowded(hosts: int) -> Inventory:
+    """The same hosts with a VM on every GPU, of a profile by chance that leaves none of them empty."""
+    chance = random.Random(hosts)
+    there, vms = [], []
+    for number in range(1, hosts + 1):
+        on = [f"vm-{number}-{at}" for at in range(8)]
+        gpus = [
+            replace(gpu(f"0000:{16 + at:02x}:00.0", "a100", at // 4, VgpuMode.SAME_SIZE), vms=(f"vm-{ref}",))
+            for at, ref in enumerate(on)
+        ]
+        made = host(f"esx-{number:04}", *gpus)
+        there.append(made)
+        for name in on:
+            wanted = asked(name, chance, ()).vm
+            devices = (VgpuDevice(13000, f"grid_a100-{chance.choice(PROFILES[:-1])}"),)
+            vms.append(replace(wanted, ref=f"vm-{name}", host=made.ref, power=PowerState.ON, devices=devices))
+    return inventory(there, vms)
+
+
+def refuse(hosts: int) -> None:
+    """CPU seconds of each refused request, planned and put into words; as JSON."""
+    world = crowded(hosts)
+    said: dict[str, float] = {}
+    started = time.process_time()
+    for kind, workload in refused_kinds().items():
+        _told(workload, world)
+        said.setdefault("first_s", time.process_time() - started)
+        started = time.process_time()
+        _told(workload, world)
+        said[kind] = time.process_time() - started
+    print(json.dumps(said))
+
+
+def _told(workload: Workload, world: Inventory) -> None:
+    found = Place((workload,)).placements(world, catalog())
+    assert found.refused and placements_text(found) is not None
 
 
 def fleet(hosts: int) -> Inventory:
@@ -113,4 +182,4 @@ def main(hosts: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    (refuse if "refused" in sys.argv else main)(int(sys.argv[1]))

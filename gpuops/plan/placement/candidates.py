@@ -188,7 +188,9 @@ def demands_on(host: Host, wanted: Wanted) -> tuple[Demand, ...]:
     """The demands without pins on another host: a pin is an address of the host that the VM is on."""
     if host.ref == wanted.vm.host:
         return wanted.demands
-    return tuple(replace(demand, pin=None) if isinstance(demand, WantsVgpu) else demand for demand in wanted.demands)
+    pinned = (demand for demand in wanted.demands if isinstance(demand, WantsVgpu) and demand.pin is not None)
+    free = {demand.ordinal: replace(demand, pin=None) for demand in pinned}
+    return tuple(free.get(demand.ordinal, demand) for demand in wanted.demands) if free else wanted.demands
 
 
 def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[int, PciAddress]:

@@ -9,8 +9,10 @@ HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Final, TypeVar, cast
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
@@ -23,43 +25,111 @@ from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
 
+_HELD: Final = "; held by "
+_Answer = TypeVar("_Answer")
+_Question = Callable[[GpuState, str, str, Catalog], _Answer]
+
+
+def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
+    """The same question, whose answer names nobody, worked out once for all GPUs of a fleet that are alike."""
+
+    @wraps(ask)
+    def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
+        known = catalog.worked_out.setdefault(ask, {})
+        key = (profile, state.alike(vm))
+        found = known.get(key, known)
+        if found is known:
+            found = known[key] = ask(state, profile, vm, catalog)
+        return cast("_Answer", found)
+
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _NoSlot:
+    """Why GPUs that are alike have no slot; who is named differs from one to the next."""
+
+    rule: str
+    named: tuple[int, ...] = ()
+    """Numbers of the tenants whose VMs follow the rule."""
+    rest: str = ""
+    counted: bool = False
+    of_model: bool = True
+    """Whether the GPU may be of the profile's model."""
+
+    def of(self, state: GpuState, subject: str) -> Rejection:
+        names = ", ".join(sorted({state.tenants[number].name for number in self.named}))
+        rule = f"{self.rule}{names}{self.rest}"
+        return Rejection(subject, rule, 1, 0, "slot") if self.counted else Rejection(subject, rule)
+
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
     """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and the VM's own vGPUs so far.
 
     A doubt does not name the GPU.
     """
+    verdict = _verdict(state, demand.profile, vm.ref, catalog)
+    return verdict if isinstance(verdict, str) else _worded(verdict, state, host)
+
+
+def judge_slots(
+    states: Iterable[GpuState], profile: str, vm: Vm, host: Host, catalog: Catalog
+) -> Iterator[tuple[GpuState, Rejection | str]]:
+    """The same of the GPUs that may be of the profile's model, in the order in which the host tries them."""
+    verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
+    able = [s for s in states if isinstance(found := verdicts[s.gpu.address], str) or found.of_model]
+    for state in host_order(able, host, catalog):
+        verdict = verdicts[state.gpu.address]
+        yield state, verdict if isinstance(verdict, str) else _worded(verdict, state, host)
+
+
+def _worded(verdict: _NoSlot, state: GpuState, host: Host) -> Rejection:
     subject = f"{host.name} {state.gpu.address}"
-    refused = refuse_vgpus(state.gpu, subject)
-    if refused is not None:
-        return refused
-    slots = room_for(state, demand.profile, catalog)
-    if may_run(state.gpu, demand.profile, catalog) is False:
-        return Rejection(subject, slots.because)
+    return refuse_vgpus(state.gpu, subject) or verdict.of(state, subject)
+
+
+@_once_for_alike
+def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> tuple[int, int]:
+    """How many vGPUs of the VM the GPU is given one after another: for certain, and with doubtful ones."""
+    sure = count = 0
+    while isinstance(verdict := _verdict(state, profile, vm, catalog), str):
+        count += 1
+        sure += not verdict
+        state = state.with_tenants(Tenant(vm, "", profile))
+    return sure, count
+
+
+@_once_for_alike
+def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot | str:
+    of_model = may_run(state.gpu, profile, catalog) is not False
+    if refuse_vgpus(state.gpu, "") is not None:
+        return _NoSlot("is in the wrong mode", of_model=of_model)
+    slots = room_for(state, profile, catalog)
+    if not of_model:
+        return _NoSlot(slots.because, of_model=False)
     if not slots.possible:
-        return _no_slot(state, demand.profile, vm, subject, catalog)
+        return _no_slot(state, profile, vm, catalog)
     if state.unclear:
-        return Rejection(subject, f"what runs on it is not known: {state.unclear}")
+        return _NoSlot(f"what runs on it is not known: {state.unclear}")
     return "" if slots.at_least else slots.because
 
 
-def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catalog) -> Rejection:
+def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot:
     """Why the GPU has no slot: for what runs there, or for what takes the slots that this leaves.
 
     Only what surely runs there is said to. What may run there, and what a plan counts beside it, is asked in turn until
     no slot is left.
     """
-    running = [tenant for tenant in state.tenants if tenant.awaited is None and tenant.vm != vm.ref]
+    running = [tenant for tenant in state.tenants if tenant.awaited is None and tenant.vm != vm]
     there = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
     now = room_for(there, profile, catalog)
     if not now.possible:
-        return Rejection(subject, f"{now.because}{_held_by(there.tenants)}", 1, 0, "slot")
+        return _NoSlot(now.because + _HELD * bool(there.tenants), _numbers(there.tenants, state), counted=True)
     unsure = [tenant for tenant in running if not tenant.certain]
     there = there.with_tenants(*unsure)
     if not room_for(there, profile, catalog).possible:
-        names = ", ".join(sorted({tenant.name for tenant in unsure}))
-        rule = f"no slot for {profile} can be promised: which vGPUs of {names} run on it vCenter does not tell"
-        return Rejection(subject, rule)
+        rule = f"no slot for {profile} can be promised: which vGPUs of "
+        return _NoSlot(rule, _numbers(unsure, state), " run on it vCenter does not tell")
     takers: list[str] = []
     counted: list[Tenant] = []
     for taker, tenants in _in_the_plan(state, vm):
@@ -70,12 +140,22 @@ def _no_slot(state: GpuState, profile: str, vm: Vm, subject: str, catalog: Catal
     room = f"its room for {profile} is" if unsure else _slots_of(profile, now)
     all_there = len(_surely_there(counted, there, profile, catalog)) == len(counted)
     verb = "taken" if all_there else "perhaps taken"
-    held = _held_by(tenant for tenant in counted if tenant.vm != vm.ref)
-    return Rejection(subject, f"{room} {verb} by {' and '.join(takers)}{held}")
+    others = [tenant for tenant in counted if tenant.vm != vm]
+    held = _HELD if others else ""
+    return _NoSlot(f"{room} {verb} by {' and '.join(takers)}{held}", _numbers(others, state))
 
 
-def range_beside(state: GpuState, profile: str, vm: str, catalog: Catalog) -> Slots:
-    """Room for the profile from the worst to the best: if what a plan counts there in doubt finds no place on it."""
+def _numbers(tenants: Collection[Tenant], state: GpuState) -> tuple[int, ...]:
+    """Where they are among the tenants, each vGPU of a VM too: on a GPU that is alike it may be another VM's."""
+    return tuple(number for number, tenant in enumerate(state.tenants) if tenant in tenants)
+
+
+@_once_for_alike
+def range_beside(state: GpuState, profile: str, vm: str, catalog: Catalog) -> Slots | None:
+    """Room for the profile from the worst to the best: if what a plan counts there in doubt finds no place on it; None
+    = the GPU is of another model."""
+    if may_run(state.gpu, profile, catalog) is False:
+        return None
     running = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm))
     counted = [tenant for tenant in state.tenants if tenant.awaited is not None or tenant.vm == vm]
     there = running.with_tenants(*_surely_there(counted, running, profile, catalog))
@@ -97,13 +177,13 @@ def _surely_there(counted: Iterable[Tenant], there: GpuState, profile: str, cata
     return surely
 
 
-def _in_the_plan(state: GpuState, vm: Vm) -> Iterator[tuple[str, list[Tenant]]]:
+def _in_the_plan(state: GpuState, vm: str) -> Iterator[tuple[str, list[Tenant]]]:
     """What a plan counts on the GPU although it does not run: in words whose it is, and the vGPUs."""
     for awaited in Awaited:
-        tenants = [tenant for tenant in state.tenants if tenant.awaited is awaited and tenant.vm != vm.ref]
+        tenants = [tenant for tenant in state.tenants if tenant.awaited is awaited and tenant.vm != vm]
         if tenants:
             yield awaited.value, tenants
-    own = [tenant for tenant in state.tenants if tenant.vm == vm.ref]
+    own = [tenant for tenant in state.tenants if tenant.vm == vm]
     if own:
         yield "this VM's first vGPUs", own
 
@@ -113,11 +193,6 @@ def _slots_of(profile: str, room: Slots) -> str:
         return f"its room for {profile} is"
     count = str(room.at_most) if room.exact else f"{room.at_least} to {room.at_most}"
     return f"its {count} slot for {profile} is" if count == "1" else f"its {count} slots for {profile} are"
-
-
-def _held_by(tenants: Iterable[Tenant]) -> str:
-    names = sorted({tenant.name for tenant in tenants})
-    return f"; held by {', '.join(names)}" if names else ""
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
@@ -154,9 +229,9 @@ def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list
             case VgpuMode.MIXED_SIZE:
                 return (1, used_mib(state, catalog))
             case _ if host.assignment_policy is AssignmentPolicy.CONSOLIDATION:
-                return (0, -len(state.vm_names))
+                return (0, -len({tenant.name for tenant in state.tenants}))
             case _:
-                return (0, len(state.vm_names))
+                return (0, len({tenant.name for tenant in state.tenants}))
 
     return sorted(states, key=lambda state: (*key(state), state.gpu.address))
 

@@ -28,7 +28,7 @@ from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
-from gpuops.plan.placement.select import place
+from gpuops.plan.placement.select import place, without_full_hosts
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 
 _UNKNOWN_DEVICES: Final = 64
@@ -41,10 +41,14 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
     For a VM that fits a node this is `place`.
     """
     # 1. The ordinary placement. If it is local, or locality does not count, that is all.
+    if not wanted.reasons:
+        wanted = without_full_hosts(wanted, inventory, catalog)
     best = place(wanted, inventory, catalog)
     local = isinstance(best, Placement) and best.numa_node is not None
     if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
         return best
+    if wanted.numa is NumaPolicy.PREFERRED and not isinstance(best, Placement) and _alike(wanted):
+        return best  # what all GPUs of a host together have no room for, those of some nodes have not either
     # 2. Spread over nodes, on the host that would be taken anyway first.
     rejections: dict[str, tuple[Rejection, ...]] = {}
     for host in _hosts_in_order(wanted, best, inventory):
@@ -137,6 +141,14 @@ def _may_be_spread(wanted: Wanted) -> bool:
     named = any(isinstance(demand, WantsDirectPath) for demand in wanted.demands)
     pins = any(isinstance(demand, WantsVgpu) for demand in wanted.demands) and wanted.pin is PinPolicy.NEVER
     return len(wanted.demands) > 1 and not named and not pins
+
+
+def _alike(wanted: Wanted) -> bool:
+    """Whether all are vGPUs of one profile, none of them pinned."""
+    kinds = {
+        (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else ("", demand) for demand in wanted.demands
+    }
+    return len(kinds) == 1 and all(isinstance(demand, WantsVgpu) and demand.pin is None for demand in wanted.demands)
 
 
 def _hosts_in_order(wanted: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:

@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import assert_never
 
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot, range_beside
+from gpuops.plan.placement.gpu_filters import (
+    find_free_device,
+    judge_device,
+    judge_slots,
+    range_beside,
+    slots_in_turn,
+)
 from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
 
@@ -49,82 +56,118 @@ def seat(
         for state in gpu_states(host, inventory, catalog)
         if node is None or state.gpu.numa_node == node
     }
-    subject = host.name if node is None else f"{host.name} numa{node}"
-    seats: dict[int, PciAddress] = {}
-    rejections: list[Rejection] = []
-    doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
-    unsure: set[int] = set()
-    """Ordinals of the devices whose seats are in doubt."""
-    refused: set[tuple[str, PciAddress | None]] = set()
-    """Profile and pin of the vGPUs that found no GPU since the last one that did: an equal one has the same reasons."""
+    attempt = _Attempt(vm, demands, host, inventory, catalog, node, states)
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
-    for demand in in_order_of_seating(demands):
-        seat_or_reasons: PciAddress | tuple[Rejection, ...]
+    for _, alike in groupby(in_order_of_seating(demands), _wish):
+        attempt.seat_equal(tuple(alike))
+    # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
+    rejections = [*attempt.too_few(), *attempt.rejections]
+    doubts = (memory_doubt(vm, host, inventory), *attempt.doubts)
+    return Seating(attempt.seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(filter(None, doubts))))
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is seated so far of the devices of a VM on a host, and why the rest is not."""
+
+    vm: Vm
+    demands: Sequence[Demand]
+    host: Host
+    inventory: Inventory
+    catalog: Catalog
+    node: int | None
+    states: dict[PciAddress, GpuState]
+    seats: dict[int, PciAddress] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)
+    """Ordinals of the devices whose seats are in doubt."""
+    rejections: list[Rejection] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def subject(self) -> str:
+        return self.host.name if self.node is None else f"{self.host.name} numa{self.node}"
+
+    def seat_equal(self, demands: Sequence[Demand]) -> None:
+        """Seats devices that are wanted alike, one after another. Where one is refused, the next has equal reasons."""
+        rest = demands[self._fill(demands) :]
+        for demand in rest:
+            found, doubt = self._seat_one(demand)
+            if not isinstance(found, PciAddress):
+                self.rejections += found
+                if isinstance(demand, WantsVgpu):
+                    return
+                continue
+            self.seats[demand.ordinal] = found
+            if isinstance(demand, WantsVgpu):
+                self.states[found] = self.states[found].with_tenants(self._tenant(demand.profile))
+            if doubt:
+                self.doubts.append(doubt)
+                self.unsure.add(demand.ordinal)
+
+    def _fill(self, demands: Sequence[Demand]) -> int:
+        """How many of the vGPUs were seated at once, because all GPUs together are given fewer than these: then each
+        GPU gets all that it takes, in whatever order."""
+        first = demands[0]
+        if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
+            return 0
+        slots = {
+            address: slots_in_turn(state, first.profile, self.vm.ref, self.catalog)
+            for address, state in self.states.items()
+        }
+        if sum(count for _, count in slots.values()) >= len(demands):
+            return 0
+        surely = sum(sure for sure, _ in slots.values())
+        gpus = [address for address, (_, count) in slots.items() for _ in range(count)]
+        for number, (demand, address) in enumerate(zip(demands, gpus, strict=False)):
+            self.seats[demand.ordinal] = address
+            if number >= surely:
+                self.unsure.add(demand.ordinal)
+        for address, (_, count) in slots.items():
+            if count:
+                self.states[address] = self.states[address].with_tenants(*[self._tenant(first.profile)] * count)
+        return len(gpus)
+
+    def _tenant(self, profile: str) -> Tenant:
+        return Tenant(self.vm.ref, self.vm.name, profile)
+
+    def _seat_one(self, demand: Demand) -> tuple[PciAddress | tuple[Rejection, ...], str]:
         match demand:
             case WantsVgpu():
-                if (demand.profile, demand.pin) in refused:
-                    continue
-                seat_or_reasons, doubt = _seat_vgpu(demand, vm, states, host, subject, catalog)
-                if isinstance(seat_or_reasons, PciAddress):
-                    tenant = Tenant(vm.ref, vm.name, demand.profile)
-                    states[seat_or_reasons] = states[seat_or_reasons].with_tenants(tenant)
-                    refused.clear()
-                else:
-                    refused.add((demand.profile, demand.pin))
+                return _seat_vgpu(demand, self.vm, self.states, self.host, self.subject, self.catalog)
             case WantsDirectPath():
-                seat_or_reasons, doubt = _seat_device(demand, vm, host, inventory, node)
+                return _seat_device(demand, self.vm, self.host, self.inventory, self.node)
             case WantsDynamic():
-                alike = (each for each in demands if isinstance(each, WantsDynamic) and _kind(each) == _kind(demand))
-                missing = sum(each.ordinal not in seats for each in alike)
-                device = find_free_device(demand, vm, seats.values(), host, inventory, node, missing)
-                seat_or_reasons, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
+                wanted = (each for each in self.demands if isinstance(each, WantsDynamic))
+                missing = sum(_kind(each) == _kind(demand) and each.ordinal not in self.seats for each in wanted)
+                taken = self.seats.values()
+                device = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
+                return (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
-        if isinstance(seat_or_reasons, PciAddress):
-            seats[demand.ordinal] = seat_or_reasons
-            if doubt:
-                doubts.append(doubt)
-                unsure.add(demand.ordinal)
-        else:
-            rejections += seat_or_reasons
-    # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
-    sure = seats.keys() - unsure
-    rejections = [*_too_few(vm, demands, seats.keys(), sure, states.values(), subject, catalog), *rejections]
-    return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
+
+    def too_few(self) -> Iterator[Rejection]:
+        """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes
+        room."""
+        vgpus = [demand for demand in self.demands if isinstance(demand, WantsVgpu)]
+        seated = self.seats.keys()
+        for profile in dict.fromkeys(demand.profile for demand in vgpus):
+            wanted = {demand.ordinal for demand in vgpus if demand.profile == profile}
+            if len(wanted) == 1 or wanted <= seated:
+                continue
+            rooms = [(s, range_beside(s, profile, self.vm.ref, self.catalog)) for s in self.states.values()]
+            more = [room.at_most for _, room in rooms if room is not None]
+            found = _from_to(len(wanted & seated - self.unsure), len(wanted & seated), more)
+            tenants = [tenant for state, room in rooms if room is not None for tenant in state.tenants]
+            others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
+            if any(t.vm == self.vm.ref and t.profile != profile for t in tenants):
+                others.append("its other vGPUs")
+            beside = f" beside {' and '.join(others)}" if others else ""
+            yield Rejection(self.subject, f"room for {profile}{beside}", len(wanted), found, "slots")
 
 
 def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
     """The demands, those first that fit one GPU only or take one whole, then the others in the VM's order."""
     return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
-
-
-def _too_few(
-    vm: Vm,
-    demands: Iterable[Demand],
-    seated: Set[int],
-    sure: Set[int],
-    states: Iterable[GpuState],
-    subject: str,
-    catalog: Catalog,
-) -> Iterator[Rejection]:
-    """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes room.
-
-    `seated` are the ordinals of those that got one, `sure` of those without doubt.
-    """
-    vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
-    there = tuple(states)
-    for profile in dict.fromkeys(demand.profile for demand in vgpus):
-        wanted = {demand.ordinal for demand in vgpus if demand.profile == profile}
-        if len(wanted) > 1 and not wanted <= seated:
-            able = [state for state in there if may_run(state.gpu, profile, catalog) is not False]
-            more = [range_beside(state, profile, vm.ref, catalog).at_most for state in able]
-            found = _from_to(len(wanted & sure), len(wanted & seated), more)
-            tenants = [tenant for state in able for tenant in state.tenants]
-            others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
-            if any(t.vm == vm.ref and t.profile != profile for t in tenants):
-                others.append("its other vGPUs")
-            beside = f" beside {' and '.join(others)}" if others else ""
-            yield Rejection(subject, f"room for {profile}{beside}", len(wanted), found, "slots")
 
 
 def _from_to(least: int, seated: int, more: Sequence[int | None]) -> int | str:
@@ -134,6 +177,11 @@ def _from_to(least: int, seated: int, more: Sequence[int | None]) -> int | str:
         return f"{least} or more"
     most = seated + sum(known)
     return least if most == least else f"{least} to {most}"
+
+
+def _wish(demand: Demand) -> object:
+    """Equal for vGPUs that are wanted alike."""
+    return (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else demand.ordinal
 
 
 def _kind(demand: WantsDynamic) -> tuple[object, ...]:
@@ -150,12 +198,7 @@ def _seat_vgpu(
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None
     candidates = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
-    able = [state for state in candidates if may_run(state.gpu, demand.profile, catalog) is not False]
-    if candidates and not able:
-        models = ", ".join(sorted({state.gpu.name for state in candidates}))
-        return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
-    for state in host_order(able, host, catalog):
-        answer = judge_slot(state, demand, vm, host, catalog)
+    for state, answer in judge_slots(candidates, demand.profile, vm, host, catalog):
         if answer == "":
             return state.gpu.address, ""
         if isinstance(answer, Rejection):
@@ -164,6 +207,9 @@ def _seat_vgpu(
             doubtful = (state.gpu.address, f"{host.name} {state.gpu.address}: {answer}")
     if doubtful is not None:
         return doubtful
+    if candidates and not rejections:
+        models = ", ".join(sorted({state.gpu.name for state in candidates}))
+        return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
     nothing = f"has no GPU {demand.pin}, which {vm.name} is pinned to" if demand.pin else "has no GPU"
     return tuple(rejections) or (Rejection(subject, nothing),), ""
 

@@ -49,6 +49,16 @@ def place(
     return place_exactly(wanted, inventory, catalog, scorers)
 
 
+def without_full_hosts(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Wanted:
+    """The same, asked of no host that surely has no room for the devices; of few hosts all are asked."""
+    if len(wanted.hosts) <= _FEW_HOSTS:
+        return wanted
+    from gpuops.plan.placement.fleet.choice import hosts_with_room
+    from gpuops.plan.placement.fleet.index import FleetIndex
+
+    return replace(wanted, hosts=hosts_with_room(wanted, FleetIndex.of(inventory, catalog)))
+
+
 def place_exactly(
     wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:

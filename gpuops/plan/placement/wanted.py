@@ -71,6 +71,8 @@ class Wanted:
     explain: bool = True
     """Whether the placement lists every place looked at: on a fleet that takes a hundred times as long as the
     answer."""
+    reasons: bool = True
+    """Whether a refusal tells what each host lacks; without, hosts that surely have no room are not asked."""
     grouped: bool = False
     """The devices are a vendor device group: only the host chooses their GPUs."""
     chooses_gpu: bool = False

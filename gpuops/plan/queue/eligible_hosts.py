@@ -44,7 +44,8 @@ def eligible_hosts(
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
     known: dict[str | None, tuple[Rejection, ...]] = {}
-    for host in gpu_hosts(inventory):
+    everywhere = gpu_hosts(inventory)
+    for host in everywhere:
         outside = scope.outside(host, inventory)
         against = (
             () if outside else (*_here(workload, apart_from, host), *_by_release(vm, workload, host, catalog, known))
@@ -56,7 +57,7 @@ def eligible_hosts(
             refused += [*against, *([kept_free] if kept_free else [])]
         else:
             hosts.append(host.ref)
-    if len(elsewhere) == len(gpu_hosts(inventory)):
+    if len(elsewhere) == len(everywhere):
         refused.append(scope.nowhere(workload.name, inventory))
     return EligibleHosts(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
 

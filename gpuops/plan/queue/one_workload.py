@@ -7,7 +7,7 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
@@ -97,6 +97,8 @@ class WorkloadQuestion:
     without: frozenset[str] = frozenset()
     every_reason: bool = True
     """Whether a refusal also tells what was not looked at because the first reasons were enough."""
+    any_reason: bool = True
+    """Whether anybody looks at the reasons of a refusal."""
 
     def answer(self) -> Placed | Refusal:
         """The first of the devices that would serve which finds a place; what is scarcer stays free."""
@@ -121,7 +123,7 @@ class WorkloadQuestion:
             if self.every_reason:
                 meant = scope_of(self.workload).hosts(self.inventory)
                 rejections += on_their_gpus(vm, eligible, meant, self.inventory, self.catalog)
-            choices += self._choices(wanted, eligible, tuple(map(Choice.refused, found)))
+            choices += self._choices(wanted, eligible, map(Choice.refused, found))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
     def _besides_devices(self) -> tuple[Rejection, ...]:
@@ -145,7 +147,8 @@ class WorkloadQuestion:
             self.pin,
             tuple(ref for ref, _ in beside),
             self.explain,
-            self.workload.device_group is not None,
+            reasons=self.any_reason,
+            grouped=self.workload.device_group is not None,
             chooses_gpu=True,
             coming=self.coming,
         )
@@ -173,7 +176,7 @@ class WorkloadQuestion:
             *warn_of_displaced(there, placement.host, self.inventory, self.catalog),
         )
 
-    def _choices(self, wanted: Wanted, eligible: EligibleHosts, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    def _choices(self, wanted: Wanted, eligible: EligibleHosts, found: Iterable[Choice]) -> tuple[Choice, ...]:
         """Every host and every GPU looked at; none where nobody asked why."""
         if not self.explain:
             return ()
@@ -214,7 +217,7 @@ def _and(
 
 def relaxed(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
     """The same question about a workload that asks for less, and nobody asks why."""
-    return replace(trial, workload=workload, explain=False, every_reason=False)
+    return replace(trial, workload=workload, explain=False, every_reason=False, any_reason=False)
 
 
 def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
@@ -233,15 +236,16 @@ def on_their_gpus(
     demands = demands_of(vm.devices or (), {})
     if any(getattr(device, "group", None) is not None for device in vm.devices or ()):
         return  # who offers no such group is asked for no part of it
+    asked = frozenset(eligible.hosts)
     for host in hosts:
         wanted = Wanted(vm, demands, (host.ref,))
         refused = refusals(wanted, host, inventory)
         # Without a number it is no want of size: what a host without such profiles lacks beside them helps nobody.
         if any(reason.needed is None for reason in refused):
             continue
-        if host.ref not in eligible.hosts:
+        if host.ref not in asked:
             yield from refused  # nobody has asked it yet
-        if host.ref not in eligible.hosts or refused:
+        if host.ref not in asked or refused:
             yield from seat(vm, demands, host, inventory, catalog).rejections
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from io import StringIO
 from random import Random
@@ -9,15 +10,18 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from gpuops.catalog import load
+from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import NumaPolicy
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Vgpus, Workload
+from gpuops.plan.placement import multi_node, seating
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
-from gpuops.report.placement import placements_text
+from gpuops.report.placement import placements_document, placements_text
 from tests.plan.queue.reasons import Judge, told
 from tests.plan.queue.test_admitted import MODELS, names
 from tests.plan.small_vcenter import SmallVcenter
@@ -31,10 +35,10 @@ JUDGED_BY_HAND = (1022, 1058, 1061, 1265, 1366, 1443, 2067, 2429, 2585, 7362)
 leave, and what suspended VMs take where starts are not known."""
 
 
-def world_of(random: Random) -> SmallVcenter:
+def world_of(random: Random, most: int = 3) -> SmallVcenter:
     """Up to three hosts, their GPUs in one mode with some of another model and whole ones; VMs run or are suspended."""
     hosts = []
-    for number in range(1, random.randint(1, 3) + 1):
+    for number in range(1, random.randint(1, most) + 1):
         model, mode = random.choice(MODELS)
         gpus = [gpu(FIRST, model, 0, mode), gpu(SECOND, model, 1, mode)]
         gpus += [gpu(THIRD, model, random.choice((0, 1)), mode)] if random.random() < 0.3 else []
@@ -42,7 +46,7 @@ def world_of(random: Random) -> SmallVcenter:
         there = host(f"esx-{number}", *gpus)
         hosts.append(replace(there, assignment_policy=random.choice(list(AssignmentPolicy))))
     world = SmallVcenter({each.ref: each for each in hosts})
-    for number in range(1, random.randint(0, 9) + 1):
+    for number in range(1, random.randint(0, 3 * most) + 1):
         on = random.choice(hosts)
         offered = [offer.name for offer in on.profiles or () if any(offer.name in names(model) for model in MODELS)]
         devices = [f"vgpu {random.choice(offered)}"] * random.choice((1, 1, 1, 2))
@@ -147,6 +151,40 @@ def test_room_on_a_gpu_whose_vms_are_not_told_is_no_number() -> None:
     (refused,) = asked.placements(inventory([there], []), catalog()).refused
     rule = "esx-1: room for nvidia_a40-24c: needs 3 slots, 2 or more there"
     assert str(refused.rejections[0]) == rule
+
+
+class Forgetful(dict[object, dict[object, object]]):
+    """Remembers no answer."""
+
+    def setdefault(self, key: object, default: object = None) -> dict[object, object]:
+        return {}
+
+
+def told_of(seed: int) -> str:
+    """What is printed and in the document, of a world that the index of fleets is asked about too."""
+    random = Random(seed)
+    world = world_of(random, most=12)
+    pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
+    asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
+    found = asked.placements(world.inventory(inventory([], [])), load(everything=True))
+    printed = StringIO()
+    Console(file=printed, width=10_000).print(placements_text(found))
+    return printed.getvalue() + json.dumps(placements_document(found, catalog()), indent=1)
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of GPUs that are alike one is asked; vGPUs that have too few slots are counted; full hosts are passed over."""
+    seeds = range(first, first + 10)
+    at_once = [told_of(seed) for seed in seeds]
+    monkeypatch.setattr(Catalog, "worked_out", property(lambda _: Forgetful()))
+    monkeypatch.setattr(seating._Attempt, "_fill", lambda *_: 0)
+    monkeypatch.setattr(multi_node, "_alike", lambda _: False)
+    monkeypatch.setattr(multi_node, "without_full_hosts", lambda wanted, *_: wanted)
+    assert [told_of(seed) for seed in seeds] == at_once
+    assert any("no place" in text for text in at_once)
 
 
 @pytest.mark.parametrize("seed", (*range(10), *JUDGED_BY_HAND))

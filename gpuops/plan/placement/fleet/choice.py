@@ -6,8 +6,9 @@ the plan may choose the GPU, the pool says which; else each host's own choice is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.losses import Losses
 from gpuops.plan.placement.host_filters import MOVE_FILTERS
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import Demand, Wanted, WantsDynamic, WantsVgpu
+from gpuops.plan.placement.wanted import Demand, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints
@@ -56,6 +57,23 @@ def choose_in_fleet(wanted: Wanted, fleet: FleetIndex, losses: Losses) -> FleetC
     return min(
         (each for each in (host_choice, bound_choice) if each is not None), key=lambda each: each.rank, default=None
     )
+
+
+def hosts_with_room(wanted: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
+    """The hosts whose GPUs may have room for the devices, each kind of them alone; the others surely have not."""
+    may = fleet.refs(wanted.hosts)
+    kinds = Counter(map(_kind, filter(_is_free_choice, wanted.demands)))
+    for kind, count in kinds.items():
+        table = fleet.states.slots_in_turn(kind) if isinstance(kind, str) else fleet.states.whole_free(kind)
+        there = np.bincount(fleet.host_of, table.of(fleet.state).sum(axis=1), len(fleet.hosts))
+        may = may & (there >= count)
+    return tuple(fleet.hosts[number].ref for number in np.flatnonzero(may))
+
+
+def _kind(demand: Demand) -> str | WantsDynamic:
+    """What is asked of each GPU for it: a slot of a profile, or to be given whole."""
+    assert not isinstance(demand, WantsDirectPath), "it names its GPU"
+    return demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)
 
 
 def _is_free_choice(demand: Demand) -> bool:

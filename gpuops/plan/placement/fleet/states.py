@@ -17,7 +17,7 @@ from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.fleet.geometry import Table
-from gpuops.plan.placement.gpu_filters import judge_slot, matches_type
+from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
 from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
 
 _SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
@@ -94,6 +94,10 @@ class GpuStates:
     def slots(self, profile: str) -> Table:
         """vGPUs of the profile that fit beside what runs, at least."""
         return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
+
+    def slots_in_turn(self, profile: str) -> Table:
+        """vGPUs of the profile that a VM is given one after another, with doubtful ones."""
+        return self._table(("in turn", profile), lambda state, _: slots_in_turn(state, profile, "", self.catalog)[1])
 
     def any_whole(self) -> Table:
         """1 where the GPU can be given whole to whoever asks for such a one."""
