@@ -14,7 +14,7 @@ answer a range or unknown, never a wrong number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -78,10 +78,17 @@ def best(rooms: Sequence[Slots]) -> Slots:
     )
 
 
-def free_slots(gpu: PhysicalGpu, holders: Sequence[str] | None, profile: str, catalog: Catalog) -> Slots:
+def free_slots(
+    gpu: PhysicalGpu,
+    holders: Sequence[str] | None,
+    profile: str,
+    catalog: Catalog,
+    starts: Sequence[int | None] = (),
+) -> Slots:
     """How many more vGPUs of `profile` fit this GPU beside the running ones.
 
-    `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `profile` is an ESXi name.
+    `holders` are the profiles of the vGPUs running on it, one entry each; None = not known. `starts`: where each of
+    them lies, as far as known (`VgpuPlacement.start`); () = of none. `profile` is an ESXi name.
     """
     refused = _serves_no_vgpu(gpu)
     if refused is not None:
@@ -100,7 +107,7 @@ def free_slots(gpu: PhysicalGpu, holders: Sequence[str] | None, profile: str, ca
     known = tuple(holder for holder in running if holder is not None)
     if len(known) < len(running):
         return _unknown("a vGPU runs on it whose profile is not in the catalogue")
-    return _in_mode(gpu.vgpu_mode, board, known, wanted)
+    return _in_mode(gpu.vgpu_mode, board, known, wanted, starts or (None,) * len(known))
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
@@ -113,27 +120,36 @@ def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
     return None
 
 
-def _in_mode(mode: VgpuMode | None, board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
+def _in_mode(
+    mode: VgpuMode | None,
+    board: Board,
+    running: Sequence[VgpuProfile],
+    wanted: VgpuProfile,
+    starts: Sequence[int | None],
+) -> Slots:
     match mode:
         case VgpuMode.SAME_SIZE:
             return _time_sliced_only(running, wanted) or _same_size(running, wanted)
         case VgpuMode.MIXED_SIZE:
-            return _time_sliced_only(running, wanted) or _mixed_size(board, running, wanted)
+            return _time_sliced_only(running, wanted) or _mixed_size(board, running, wanted, starts)
         case VgpuMode.MULTI_INSTANCE:
-            return _mig_backed_only(running, wanted) or _multi_instance(board, running, wanted)
+            return _mig_backed_only(running, wanted) or _multi_instance(board, running, wanted, starts)
         case VgpuMode.NONE:
             return _unknown("it shows no vGPU mode")
         case None:
-            return _in_unknown_mode(board, running, wanted)
+            return _in_unknown_mode(board, running, wanted, starts)
         case _:
             assert_never(mode)
 
 
-def _in_unknown_mode(board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
+def _in_unknown_mode(
+    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+) -> Slots:
     """vCenter tells the mode from 8.0 Update 3 on, the first with mixed sizes: before, only MIG is in question."""
     if running or board.mig is None:
         multi_instance = any(holder.mig_backed for holder in running)
-        return _in_mode(VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE, board, running, wanted)
+        mode = VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE
+        return _in_mode(mode, board, running, wanted, starts)
     return Slots(0, wanted.max_per_gpu, "whether it is in MIG mode is not known")
 
 
@@ -158,14 +174,16 @@ def _same_size(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
     return _exactly(limit - len(running), f"{len(running)} of {limit} vGPUs run")
 
 
-def _mixed_size(board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
+def _mixed_size(
+    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+) -> Slots:
     used_mib = sum(holder.framebuffer_mib for holder in running)
     left_mib = max(0, board.framebuffer_mib - used_mib)
     by_memory = left_mib // wanted.framebuffer_mib
     limit = wanted.max_per_gpu_mixed
     if limit is None:
         return Slots(0, by_memory, f"how many {wanted.name} fit in mixed-size mode is not known")
-    shapes = [_starts_gb(profile) for profile in running]
+    shapes = [_lying(_starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
     found = spread(_starts_gb(wanted), tuple(shapes)) if all(shape.starts for shape in shapes) else None
     if found is None:
         return Slots(0, min(limit, by_memory), "where its vGPUs start is not known")
@@ -176,11 +194,19 @@ def _starts_gb(profile: VgpuProfile) -> Shape:
     return Shape(profile.framebuffer_mib // 1024, profile.placement_ids_mixed)
 
 
-def _multi_instance(board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots:
+def _lying(shape: Shape, start: int | None) -> Shape:
+    """The shape where it is known to lie, or wherever it may."""
+    return shape if start is None else Shape(shape.size, (start,))
+
+
+def _multi_instance(
+    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+) -> Slots:
     kind = _instance_of(board, wanted)
     instances: list[InstanceProfile] = []
+    shapes: list[Shape] = []
     started = 0
-    for holder, count in Counter(running).items():
+    for holder, start, count in _by_instance(running, starts):
         held, sharing = _instance_of(board, holder), holder.max_per_gpu_instance or 1
         if held is None:
             return _unknown(f"the GPU instance of {holder.name} is not known")
@@ -188,11 +214,12 @@ def _multi_instance(board: Board, running: Sequence[VgpuProfile], wanted: VgpuPr
         # room for that profile as any other way to share: what a further instance offers, its start no longer does.
         needed = -(-count // sharing)
         instances += [held] * needed
-        if holder == wanted:
-            started = needed * sharing - count
+        shapes += [_lying(_slices(held), start)] * needed
+        if holder == wanted or (start is not None and share_an_instance(holder, wanted)):
+            started += needed * sharing - count
     if kind is None:
         return _unknown(f"the GPU instance of {wanted.name} is not known")
-    found = spread(_slices(kind), tuple(_slices(instance) for instance in instances))
+    found = spread(_slices(kind), tuple(shapes))
     if found is None:
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     media_taken = any(instance.variant.owns_media for instance in instances)
@@ -200,6 +227,28 @@ def _multi_instance(board: Board, running: Sequence[VgpuProfile], wanted: VgpuPr
     each = wanted.max_per_gpu_instance or 1
     room = Spread(min(found.fewest, limit) * each + started, min(found.most, limit) * each + started)
     return _range(room, f"no GPU instance {kind.name} fits beside the {len(instances)} there")
+
+
+def _by_instance(
+    running: Sequence[VgpuProfile], starts: Sequence[int | None]
+) -> Iterator[tuple[VgpuProfile, int | None, int]]:
+    """The vGPUs of one profile that nobody knows the starts of, and those of each known start: a profile, the start,
+    how many.
+
+    Those of one profile are counted together unless all of them are known, for they may share instances.
+    """
+    lying = tuple(zip(running, starts, strict=True))
+    unsure = {holder for holder, start in lying if start is None}
+    unknown = Counter(holder for holder in running if holder in unsure)
+    known = Counter(start for holder, start in lying if holder not in unsure)
+    yield from ((holder, None, count) for holder, count in unknown.items())
+    for start, count in known.items():
+        yield next(holder for holder, its in lying if its == start and holder not in unsure), start, count
+
+
+def share_an_instance(one: VgpuProfile, other: VgpuProfile) -> bool:
+    """Whether vGPUs of both may run in one GPU instance: it is shared by vGPUs of one size, of whatever series."""
+    return one.mig_profile == other.mig_profile and one.framebuffer_mib == other.framebuffer_mib
 
 
 def _slices(kind: InstanceProfile) -> Shape:

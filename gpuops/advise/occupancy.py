@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.gpu import PhysicalGpu, VgpuPlacement
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Awaited, Vm
@@ -27,6 +27,8 @@ class Tenant:
     profile: str
     certain: bool = True
     """False: it may as well be on another GPU of the host."""
+    start: int | None = None
+    """Where it lies on the GPU (`VgpuPlacement.start`); None = nobody told, or the mode has no starts."""
     awaited: Awaited | None = None
     """Why a plan counts it although it does not run; None = it runs."""
 
@@ -44,6 +46,11 @@ class GpuState:
     def holders(self) -> tuple[str, ...] | None:
         """Profile of each vGPU on it, at the most; None = not known."""
         return None if self.unclear else tuple(tenant.profile for tenant in self.tenants)
+
+    @property
+    def starts(self) -> tuple[int | None, ...]:
+        """The start of each of the holders; None = not known."""
+        return tuple(tenant.start for tenant in self.tenants)
 
     @property
     def fewest(self) -> tuple[tuple[str, ...], ...]:
@@ -72,8 +79,8 @@ class GpuState:
     def _alike(self) -> object:
         gpu = self.gpu
         given = gpu.passthrough is not None and gpu.passthrough.active
-        types = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, given)
-        tenants: tuple[object, ...] = tuple((tenant.profile, tenant.awaited) for tenant in self.tenants)
+        types = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, given, gpu.vgpus is None)
+        tenants: tuple[object, ...] = tuple((tenant.profile, tenant.start, tenant.awaited) for tenant in self.tenants)
         if not all(tenant.certain for tenant in self.tenants):
             numbers: dict[str, int] = {}
             vms = ((numbers.setdefault(t.vm, len(numbers)), t.certain, t.vm in (gpu.vms or ())) for t in self.tenants)
@@ -134,10 +141,12 @@ def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState,
     for index, gpu in enumerate(gpus):
         for ref in gpu.vms or ():
             listed.setdefault(ref, []).append(index)
+    told = _told_by_host(gpus)
     for vm in inventory.vms_on(host):
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
-            for index, tenant in _seats(vm, profiles, listed.get(vm.ref, ()), gpus, catalog):
+            seats = _told_seats(vm, profiles, told) or _seats(vm, profiles, listed.get(vm.ref, ()), gpus, catalog)
+            for index, tenant in seats:
                 tenants[index].append(tenant)
     return tuple(
         GpuState(gpu, tuple(there), _unclear(gpu, inventory.vms)) for gpu, there in zip(gpus, tenants, strict=True)
@@ -156,6 +165,29 @@ def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
     return ""
 
 
+def _told_by_host(gpus: Sequence[PhysicalGpu]) -> dict[str, list[tuple[int, VgpuPlacement]]]:
+    """By VM each vGPU that the host's nvidia-smi told, with the index of its GPU.
+
+    A GPU on which other VMs were told than vCenter lists now was read too early or too late: nothing is taken from it.
+    """
+    told: dict[str, list[tuple[int, VgpuPlacement]]] = {}
+    for index, gpu in enumerate(gpus):
+        if gpu.vgpus is not None and {each.vm for each in gpu.vgpus} == set(gpu.vms or ()):
+            for each in gpu.vgpus:
+                told.setdefault(each.vm, []).append((index, each))
+    return told
+
+
+def _told_seats(
+    vm: Vm, profiles: Sequence[str], told: Mapping[str, Sequence[tuple[int, VgpuPlacement]]]
+) -> list[tuple[int, Tenant]]:
+    """Where the host told the VM's vGPUs to be; nothing where it told others than the VM has."""
+    seats = told.get(vm.ref, ())
+    if sorted(each.profile for _, each in seats) != sorted(profiles):
+        return []
+    return [(index, Tenant(vm.ref, vm.name, each.profile, True, each.start, vm.awaited)) for index, each in seats]
+
+
 def _seats(
     vm: Vm, profiles: Sequence[str], where: Sequence[int], gpus: Sequence[PhysicalGpu], catalog: Catalog
 ) -> Iterable[tuple[int, Tenant]]:
@@ -169,4 +201,4 @@ def _seats(
             here = here[: max(1, len(profiles) - len(where) + 1)]
         for number, profile in enumerate(here):
             certain = listed and (len(where) == 1 or (alike and number == 0))
-            yield index, Tenant(vm.ref, vm.name, profile, certain, vm.awaited)
+            yield index, Tenant(vm.ref, vm.name, profile, certain, awaited=vm.awaited)

@@ -23,15 +23,15 @@ def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
 
     Where all that may be on it is more than it holds, at most the room beside what must be on it.
     """
-    fullest = free_slots(state.gpu, state.holders, profile, catalog)
+    fullest = free_slots(state.gpu, state.holders, profile, catalog, state.starts)
     if not fullest.contradictory:
         return fullest
-    return _between(state.gpu, state.holders, state.fewest, profile, catalog)
+    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
 
 
 def range_of_room(state: GpuState, profile: str, catalog: Catalog) -> Slots:
     """Room for more vGPUs of the profile, from the worst to the best way in which what may be on the GPU lies."""
-    return _between(state.gpu, state.holders, state.fewest, profile, catalog)
+    return _between(state.gpu, state.holders, state.starts, state.fewest, profile, catalog)
 
 
 class Rooms:
@@ -43,13 +43,15 @@ class Rooms:
 
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """Room for each of these profiles that the GPU's model may run, or may if its model is not known."""
-        holders = None if state.holders is None else tuple(sorted(state.holders))
+        held = sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str)
+        holders = None if state.holders is None else tuple(holder for holder, _ in held)
+        starts = tuple(start for _, start in held)
         fewest = state.fewest
-        alike = (*_kind(state.gpu), holders, fewest, profiles)
+        alike = (*_kind(state.gpu), holders, starts, fewest, profiles)
         found = self._known.get(alike)
         if found is None:
             found = {
-                profile: _between(state.gpu, holders, fewest, profile, self._catalog)
+                profile: _between(state.gpu, holders, starts, fewest, profile, self._catalog)
                 for profile in profiles
                 if may_run(state.gpu, profile, self._catalog) is not False
             }
@@ -57,8 +59,15 @@ class Rooms:
         return found
 
 
-def _between(gpu: PhysicalGpu, holders: tuple[str, ...] | None, fewest: _Sets, profile: str, catalog: Catalog) -> Slots:
-    fullest = free_slots(gpu, holders, profile, catalog)
+def _between(
+    gpu: PhysicalGpu,
+    holders: tuple[str, ...] | None,
+    starts: tuple[int | None, ...],
+    fewest: _Sets,
+    profile: str,
+    catalog: Catalog,
+) -> Slots:
+    fullest = free_slots(gpu, holders, profile, catalog, starts)
     if holders is None or fewest == (tuple(sorted(holders)),):
         return fullest
     every = (free_slots(gpu, there, profile, catalog) for there in fewest)

@@ -30,6 +30,7 @@ def place(request: Place, site: Site) -> Placements:
     hosts = request.config_targets(inventory)
     if hosts:
         inventory = site.vcenter.with_config_targets(inventory, hosts)
+    inventory = site.with_vgpus(inventory)
     return request.placements(inventory, catalog_of(inventory))
 
 
@@ -71,6 +72,7 @@ def _look(request: Request, site: Site) -> Report:
     hosts = request.config_targets(before)
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
+    before = site.with_vgpus(before)
     return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
 
 

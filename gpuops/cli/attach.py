@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from gpuops.cli.options import CommonOptions, RunOptions, Saved, spread
+from typing import TYPE_CHECKING
+
+from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions, Saved, spread
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
+if TYPE_CHECKING:
+    from gpuops.api import Consent, Site
+    from gpuops.plan.core.outcome import Report
+
 
 @spread
-def attach(common: CommonOptions, run_options: RunOptions, request: Attach, saved: Saved = None) -> None:
+def attach(
+    common: CommonOptions,
+    run_options: RunOptions,
+    request: Attach,
+    host_shell: HostShellOptions,
+    saved: Saved = None,
+) -> None:
     """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
 
-    A second run changes nothing and says so.
+    A second run changes nothing and says so. With --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie
+    on GPUs in MIG or mixed-size mode, which vCenter does not tell.
 
     \b
     Examples:
@@ -23,8 +36,12 @@ def attach(common: CommonOptions, run_options: RunOptions, request: Attach, save
     from gpuops.api import run
     from gpuops.cli.running import carry_out
 
+    def attached(site: Site, apply: bool, consent: Consent) -> Report:
+        host_shell.give_to(site)
+        return run(request, site, apply=apply, consent=consent)
+
     carry_out(
-        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
+        attached,
         "attach",
         common,
         run_options,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, spread
 from gpuops.plan.capacity.question import CapacityRequest
 
 
@@ -16,6 +16,7 @@ from gpuops.plan.capacity.question import CapacityRequest
 def capacity(
     common: CommonOptions,
     request: CapacityRequest,
+    host_shell: HostShellOptions,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
@@ -26,7 +27,8 @@ def capacity(
 ) -> None:
     """Say how many more vGPUs and whole GPUs fit, and the largest request that does. Changes nothing.
 
-    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more.
+    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more;
+    with --host-shell ssh the hosts' own nvidia-smi is asked where vGPUs lie.
 
     \b
     Examples:
@@ -40,6 +42,8 @@ def capacity(
 
     night = load_policy(policy) if policy is not None else None
     with open_site(common, saved=saved) as site:
-        found = api.capacity(request, read_inventory(site, common, saved=saved), site, night)
+        host_shell.give_to(site)
+        inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
+        found = api.capacity(request, inventory, site, night)
     named = night.name if night is not None else None
     output.show(capacity_text(found, request.scope, named), capacity_document(found, named))

@@ -121,7 +121,7 @@ def _carry_out(
     from gpuops.cli.opening import open_site
 
     with open_site(common, guarded=True) as site, ChangeProgress() as told:
-        site.shell = host_shell.shell()
+        host_shell.give_to(site)
         report = api_function(
             site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told
         )

@@ -40,7 +40,7 @@ def doctor(
 
     wishes = load_roles(roles) if roles is not None else ()
     with open_site(common) as site:
-        site.shell = host_shell.shell()
+        host_shell.give_to(site)
         found = examine(site, scope, wishes)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))

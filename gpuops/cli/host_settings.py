@@ -206,7 +206,7 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
     from gpuops.report.host_settings import mig_document, mig_text
 
     with open_site(common) as site:
-        site.shell = host_shell.shell()
+        host_shell.give_to(site)
         inventory, hosts = mig_show(site, scope)
     output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
     if any(host.settings is not None and host.settings.silent for host in hosts):

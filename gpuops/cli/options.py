@@ -26,6 +26,7 @@ from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.core.command_line import Names, Option
 
 if TYPE_CHECKING:
+    from gpuops.api import Site
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
 
 
@@ -63,6 +64,10 @@ class HostShellOptions:
         from gpuops.hostshell.ssh import Ssh
 
         return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
+
+    def give_to(self, site: Site) -> None:
+        """Lets the site ask the hosts themselves; what one of them does not answer is said on stderr."""
+        site.shell, site.say = self.shell(), output.note
 
 
 class CommandGroup(TyperGroup):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, Fixed, spread
+from gpuops.cli.options import CommonOptions, Fixed, HostShellOptions, spread
 from gpuops.errors import UsageError
 from gpuops.model.host import NumaPolicy
 from gpuops.plan.core.command_line import Names, Option
@@ -58,6 +58,7 @@ def place(
     common: CommonOptions,
     one: OneVm,
     request: Annotated[Place, Fixed(workloads=())],
+    host_shell: HostShellOptions,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
@@ -67,7 +68,8 @@ def place(
 ) -> None:
     """Say where a VM that does not exist yet would go, or many of them. Nothing is ever written.
 
-    Exit code 3 when one has no place; every reason is given.
+    Exit code 3 when one has no place; every reason is given. With --host-shell ssh the hosts' own nvidia-smi is asked
+    where vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not tell.
 
     \b
     Examples:
@@ -85,6 +87,7 @@ def place(
     from gpuops.report.placement import placements_document, placements_text
 
     with open_site(common, saved=saved) as site:
+        host_shell.give_to(site)
         found = api.place(replace(request, workloads=workloads), site)
     if saved is None:
         remember(common, found.before)

@@ -1,4 +1,6 @@
-"""Reads and switches the MIG mode of a host's GPUs by nvidia-smi over SSH; implements `HostShell` of `execute`.
+"""Reads and switches the MIG mode of a host's GPUs, and reads their vGPUs, by nvidia-smi over SSH.
+
+Implements `HostShell` of `execute`.
 
 Source: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
 MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending.
@@ -13,8 +15,9 @@ from typing import Final
 
 from gpuops.errors import Refused, UsageError
 from gpuops.hostshell.ssh import CommandResult, Ssh
+from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, Instances, has_instances, read_instances, read_vgpus
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiState
+from gpuops.model.host_settings import SmiState, SmiVgpu
 
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
@@ -29,10 +32,24 @@ class NvidiaSmi:
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
         """MIG mode of each GPU. Raises Refused where it cannot be asked, or answers what nobody can read."""
-        reply = self.ssh.run(host, QUERY)
+        return tuple(_states(self._told(host, QUERY), host))
+
+    def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
+        """The vGPUs that run on the host. Raises Refused where it cannot be asked, or answers what nobody can read."""
+        listing = self._told(host, VGPUS)
+        instances: Instances = {}
+        try:
+            if has_instances(listing):
+                instances = read_instances(self._told(host, INDEX), self._told(host, INSTANCES))
+            return tuple(read_vgpus(listing, instances))
+        except ValueError as error:
+            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+
+    def _told(self, host: str, command: str) -> str:
+        reply = self.ssh.run(host, command)
         if reply.exit_status:
             raise Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
-        return tuple(_states(reply.stdout, host))
+        return reply.stdout
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
         """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""

@@ -90,6 +90,18 @@ class Passthrough:
 
 
 @dataclass(frozen=True, slots=True)
+class VgpuPlacement:
+    """One running vGPU as the host's own nvidia-smi tells it."""
+
+    vm: str
+    """Managed object id of its VM."""
+    profile: str
+    start: int | None = None
+    """Where it lies on the GPU: its placement id (GB) in mixed-size mode, the first memory slice of its GPU instance in
+    MIG mode; None in same-size mode, or where the host does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhysicalGpu:
     """One GPU of a host: a PCI device and the unit of vGPU placement (a board may carry several)."""
 
@@ -107,6 +119,8 @@ class PhysicalGpu:
     passthrough: Passthrough | None = None
     vms: tuple[str, ...] | None = None
     """Managed object ids of the VMs on it now (HostGraphicsInfo.vm); None = the host does not tell."""
+    vgpus: tuple[VgpuPlacement, ...] | None = None
+    """Each vGPU on it now; None = the host was not asked, for vCenter does not tell."""
 
     @property
     def passed_through(self) -> bool:

@@ -103,6 +103,17 @@ class SmiState:
 
 
 @dataclass(frozen=True, slots=True)
+class SmiVgpu:
+    """One running vGPU as the host's own nvidia-smi tells it."""
+
+    gpu: PciAddress
+    vm_name: str
+    profile: str
+    start: int | None = None
+    """As `VgpuPlacement.start`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Custody:
     """Who else sets a host's configuration, and may set it back. None = it cannot be read."""
 

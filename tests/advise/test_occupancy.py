@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.gpu import VgpuMode, VgpuPlacement
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, Vm
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
@@ -72,3 +74,41 @@ def test_what_cannot_be_told_makes_the_gpu_unclear() -> None:
         "it runs vm-9, a VM that this login cannot see",
         "it runs a, whose devices cannot be read",
     ]
+
+
+def told(made: Host, address: str, *vgpus: VgpuPlacement) -> Host:
+    """The host with what its own nvidia-smi told of one GPU."""
+    gpus = (replace(gpu, vgpus=vgpus) if str(gpu.address) == address else gpu for gpu in made.gpus)
+    return replace(made, gpus=tuple(gpus))
+
+
+def test_what_the_host_tells_is_certain() -> None:
+    """vCenter alone would leave open which of the two vGPUs is on which GPU, and where it starts."""
+    mixed = host("esx-1", *(gpu(each, "a40", 0, VgpuMode.MIXED_SIZE) for each in (FIRST, SECOND)))
+    made = on_gpu(on_gpu(mixed, FIRST, "vm-1"), SECOND, "vm-1")
+    made = told(made, FIRST, VgpuPlacement("vm-1", "nvidia_a40-8c", 16))
+    made = told(made, SECOND, VgpuPlacement("vm-1", "nvidia_a40-8q", 0))
+    running = vm(1, "a", "1", A40, "vgpu nvidia_a40-8c", power=ON)
+    found = states(made, running)
+    assert [(state.holders, state.starts) for state in found] == [
+        (("nvidia_a40-8c",), (16,)),
+        (("nvidia_a40-8q",), (0,)),
+    ]
+    assert all(tenant.certain for state in found for tenant in state.tenants)
+
+
+@pytest.mark.parametrize(
+    "vgpus",
+    [
+        (VgpuPlacement("vm-2", "nvidia_a40-8q", 0),),
+        (VgpuPlacement("vm-1", "nvidia_a40-4q", 0),),
+        (VgpuPlacement("vm-1", "nvidia_a40-8q", 0), VgpuPlacement("vm-1", "nvidia_a40-8q", 16)),
+        (),
+    ],
+)
+def test_what_contradicts_vcenter_is_not_taken(vgpus: tuple[VgpuPlacement, ...]) -> None:
+    """Another VM, another profile, one vGPU too many, none at all: it was read before or after vCenter's list."""
+    mixed = host("esx-1", gpu(FIRST, "a40", 0, VgpuMode.MIXED_SIZE))
+    made = told(on_gpu(mixed, FIRST, "vm-1"), FIRST, *vgpus)
+    (state,) = states(made, vm(1, "a", "1", A40, power=ON))
+    assert (state.holders, state.starts) == (("nvidia_a40-8q",), (None,))

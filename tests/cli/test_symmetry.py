@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import CommonOptions, RunOptions
+from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
@@ -22,7 +22,7 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
-SHARED = {field.name for group in (CommonOptions, RunOptions) for field in fields(group)} | {"saved"}
+SHARED = {field.name for group in (CommonOptions, RunOptions, HostShellOptions) for field in fields(group)} | {"saved"}
 
 
 def parameters(command: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What nvidia-smi answers on a simulated host, in the formats of its manual: MIG mode, read and switched."""
+"""What nvidia-smi answers on a simulated host, in the formats of its manual: MIG mode, and the vGPUs that run."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gpuops.sim.state.board import GpuMode
@@ -24,13 +25,61 @@ def answer(host: HostEntity, command: str) -> tuple[str, int]:
         return f"{MISSING}\n", 9
     if words[1:] == [f"--query-gpu={_COLUMNS}", "--format=csv,noheader"]:
         return "".join(f"{_row(gpu)}\n" for gpu in host.state.gpus if gpu.listed), 0
+    if words[1:] == ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"]:
+        return "".join(f"{number}, {_address(gpu)}\n" for number, gpu in enumerate(host.state.gpus)), 0
+    if words[1:] == ["vgpu", "-q"]:
+        return "".join(map(_listed(host), host.state.gpus)), 0
+    if words[1:] == ["mig", "-lgi"]:
+        return _instances(host)
     if len(words) == 5 and (words[1], words[3]) == ("-i", "-mig") and words[4] in ("0", "1"):
         return _switched(host, words[2], on=words[4] == "1")
     return f'Invalid combination of input arguments. Please run "nvidia-smi -h" for help. {" ".join(words[1:])}\n', 1
 
 
+def _address(gpu: HostGpu) -> str:
+    return f"0000{gpu.pci_id}".upper()
+
+
+def _listed(host: HostEntity) -> Callable[[HostGpu], str]:
+    """A GPU and its vGPUs as `vgpu -q` writes them; the id of a GPU instance is its start and three."""
+    names = {vm.moid: vm.name for vm in host.vms()}
+
+    def lines(gpu: HostGpu) -> str:
+        seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
+        text = f"GPU {_address(gpu)}\n    Active vGPUs                          : {len(seats)}\n"
+        for number, seat in enumerate(seats):
+            mixed = gpu.mode is GpuMode.MIXED_SIZE
+            instance = f"{(seat.start or 0) + 3}" if gpu.mode is GpuMode.MULTI_INSTANCE else "N/A"
+            facts = {
+                "VM UUID": "00000000-0000-0000-0000-000000000000",
+                "VM Name": names[seat.vm],
+                "vGPU Name": seat.type.name.replace("_", " ").upper(),
+                "GPU Instance ID": instance,
+                "Placement ID": str(seat.start) if mixed else "N/A",
+            }
+            text += f"    vGPU ID                               : {3251634213 + number}\n"
+            text += "".join(f"        {key:<34}: {value}\n" for key, value in facts.items())
+        return text
+
+    return lines
+
+
+def _instances(host: HostEntity) -> tuple[str, int]:
+    rows = []
+    for number, gpu in enumerate(host.state.gpus):
+        there = {seat.start or 0: seat.type.instance for seat in host.seats() if seat.pci_id == gpu.pci_id}
+        for start, instance in sorted(there.items()):
+            if instance is not None:
+                place = f"{start}:{instance.size}"
+                rows.append(f"|   {number}  MIG {instance.name:<15} 19       {start + 3:>2}          {place:<8}|\n")
+    if not rows:
+        return "No GPU instances found: Not Found\n", 6
+    rule = "+-------------------------------------------------------+\n"
+    return f"{rule}| GPU instances:                                        |\n{rule}{''.join(rows)}{rule}", 0
+
+
 def _row(gpu: HostGpu) -> str:
-    address = f"0000{gpu.pci_id}".upper()
+    address = _address(gpu)
     ecc = ", ".join("Enabled" if on else "Disabled" for on in (gpu.ecc, gpu.next_ecc))
     if not gpu.board.types_in(GpuMode.MULTI_INSTANCE):
         return f"{address}, [N/A], [N/A], {ecc}"

@@ -1,4 +1,7 @@
-"""The way into a host itself, for what vCenter has no call for: MIG mode. Off unless somebody asks for it."""
+"""The way into a host itself, for what vCenter has no call for: MIG mode, and how vGPUs lie on their GPUs.
+
+Off unless somebody asks for it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from typing import Final, Protocol, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
+from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.host import Host
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiState, SmiVgpu
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import ConfigureMig, HostStep, HostTask
@@ -29,6 +33,10 @@ class HostShell(Protocol):
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
         """MIG mode of each GPU of the host of that name. Raises Refused where it cannot be asked."""
+        ...
+
+    def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
+        """The vGPUs that run on the host of that name. Raises Refused where it cannot be asked."""
         ...
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
@@ -78,6 +86,54 @@ class ShelledHosts:
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
         return self._hosts.wait_for_boot(since, timeout_s)
+
+
+def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None]) -> Inventory:
+    """The snapshot with what hosts tell of the vGPUs on their GPUs, where it matters how these lie.
+
+    Asked are the hosts that have a vGPU on a GPU in MIG or mixed-size mode. One that does not answer stays as vCenter
+    tells it, and `say` is told so. Raises NotConnected.
+    """
+    meant = [host for host in inventory.hosts.values() if any(map(lies_somewhere, host.gpus))]
+    asked = [host for host in meant if any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)]
+    answers = ask_in_parallel(lambda host: _vgpus_of(host, shell), asked)
+    told = {host.ref: answer for host, answer in zip(asked, answers, strict=True)}
+    for answer in answers:
+        if isinstance(answer, GpuopsError):
+            say(f"where the vGPUs lie on their GPUs is not known: {answer.line}")
+    known = ((host, told.get(host.ref, ())) for host in meant)
+    return inventory.with_hosts(
+        [_with_told(host, answer, inventory) for host, answer in known if not isinstance(answer, GpuopsError)]
+    )
+
+
+def lies_somewhere(gpu: PhysicalGpu) -> bool:
+    """Whether the GPU is in a mode in which a vGPU lies at one of several places of it."""
+    return gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+
+
+def _vgpus_of(host: Host, shell: HostShell) -> tuple[SmiVgpu, ...] | GpuopsError:
+    try:
+        return shell.vgpus(host.name)
+    except NotConnected:
+        raise
+    except GpuopsError as error:
+        return error
+
+
+def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory) -> Host:
+    """The host with each vGPU on its GPUs. A VM is known by its name among those that vCenter lists on the GPU."""
+    gpus = []
+    for gpu in host.gpus:
+        refs = {inventory.vms[ref].name: ref for ref in gpu.vms or () if ref in inventory.vms}
+        here = [each for each in told if each.gpu == gpu.address]
+        known = len(refs) == len(gpu.vms or ()) and all(each.vm_name in refs for each in here)
+        if lies_somewhere(gpu) and gpu.vms is not None and known:
+            vgpus = tuple(VgpuPlacement(refs[each.vm_name], each.profile, each.start) for each in here)
+            gpus.append(replace(gpu, vgpus=vgpus))
+        else:
+            gpus.append(gpu)
+    return replace(host, gpus=tuple(gpus))
 
 
 def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from gpuops import clock as time_here
-from gpuops.execute.site.host_shell import HostShell, ShelledHosts
+from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
@@ -66,6 +66,10 @@ class Site:
     def hosts(self) -> Hosts:
         """The settings of the vCenter's hosts, and what a shell on them adds."""
         return self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell)
+
+    def with_vgpus(self, inventory: Inventory) -> Inventory:
+        """The snapshot with how vGPUs lie on their GPUs, where there is a shell on the hosts that tells."""
+        return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say)
 
     def close(self) -> None:
         self.closing.close()

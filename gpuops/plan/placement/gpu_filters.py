@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Final, TypeVar, cast
 
 from gpuops.advise.capacity import Slots
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import range_of_room, room_for
 from gpuops.model.catalog import Catalog
@@ -95,7 +96,7 @@ def slots_in_turn(state: GpuState, profile: str, vm: str, catalog: Catalog) -> t
     while isinstance(verdict := _verdict(state, profile, vm, catalog), str):
         count += 1
         sure += not verdict
-        state = state.with_tenants(Tenant(vm, "", profile))
+        state = with_expected(state, Tenant(vm, "", profile), catalog)
     return sure, count
 
 

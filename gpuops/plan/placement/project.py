@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, assert_never
 
+from gpuops.advise.expected_start import with_expected
+from gpuops.advise.occupancy import Tenant, gpu_states
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuPlacement
 from gpuops.model.host import Cluster, DeviceBinding, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
@@ -155,11 +157,32 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
     ]
     gpus = tuple(
         replace(gpu, vms=(*gpu.vms, vm.ref)) if gpu.address in shared and gpu.vms is not None else gpu
-        for gpu in host.gpus
+        for gpu in _with_expected_vgpus(vm, seats, host, inventory, catalog)
     )
     bindings = (*host.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
     holding = replace(host, gpus=gpus, bindings=bindings)
     return inventory.with_hosts([holding]).with_vm(_assigned(vm, seats))
+
+
+def _with_expected_vgpus(
+    vm: Vm, seats: Mapping[int, PciAddress], host: Host, inventory: Inventory, catalog: Catalog
+) -> tuple[PhysicalGpu, ...]:
+    """The GPUs of the host: where it told the vGPUs on them, with those of this VM where they are expected to lie."""
+    if all(gpu.vgpus is None for gpu in host.gpus):
+        return host.gpus
+    states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
+    for ordinal, device in enumerate(vm.devices or ()):
+        if isinstance(device, VgpuDevice) and ordinal in seats:
+            tenant = Tenant(vm.ref, vm.name, device.profile)
+            states[seats[ordinal]] = with_expected(states[seats[ordinal]], tenant, catalog)
+    own = {
+        address: tuple(VgpuPlacement(vm.ref, each.profile, each.start) for each in state.tenants if each.vm == vm.ref)
+        for address, state in states.items()
+    }
+    return tuple(
+        replace(gpu, vgpus=(*gpu.vgpus, *own[gpu.address])) if gpu.vgpus is not None and own[gpu.address] else gpu
+        for gpu in host.gpus
+    )
 
 
 def release(vm: Vm, inventory: Inventory) -> Inventory:
@@ -184,8 +207,10 @@ def _without(host: Host, ref: str) -> Host:
     """The host with this VM on none of its GPUs; the very same when it is on none."""
     if not any(ref in (gpu.vms or ()) for gpu in host.gpus) and all(binding.vm != ref for binding in host.bindings):
         return host
-    gpus = tuple(
-        replace(gpu, vms=tuple(other for other in gpu.vms if other != ref)) if gpu.vms and ref in gpu.vms else gpu
-        for gpu in host.gpus
-    )
+    gpus = tuple(_gpu_without(gpu, ref) if gpu.vms and ref in gpu.vms else gpu for gpu in host.gpus)
     return replace(host, gpus=gpus, bindings=tuple(binding for binding in host.bindings if binding.vm != ref))
+
+
+def _gpu_without(gpu: PhysicalGpu, ref: str) -> PhysicalGpu:
+    others = tuple(each for each in gpu.vgpus if each.vm != ref) if gpu.vgpus is not None else None
+    return replace(gpu, vms=tuple(other for other in gpu.vms or () if other != ref), vgpus=others)

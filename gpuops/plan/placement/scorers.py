@@ -73,7 +73,7 @@ def score_loss(candidate: Candidate, question: PlacementQuestion, loss: Loss) ->
     worth, kept = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
     reason = f"takes {worth:.1f} GiB of use from other VMs"
     if kept >= _NEGLIGIBLE_GIB:
-        reason += f" and {kept:.1f} GiB kept for VMs of several GPUs"
+        reason += f" and {kept:.1f} GiB kept for VMs with whole GPUs"
     return Score(-loss.steps, reason)
 
 

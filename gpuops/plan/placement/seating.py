@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import assert_never
 
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
@@ -99,7 +100,7 @@ class _Attempt:
                 continue
             self.seats[demand.ordinal] = found
             if isinstance(demand, WantsVgpu):
-                self.states[found] = self.states[found].with_tenants(self._tenant(demand.profile))
+                self._take(found, demand.profile)
             if doubt:
                 self.doubts.append(doubt)
                 self.unsure.add(demand.ordinal)
@@ -123,12 +124,13 @@ class _Attempt:
             if number >= surely:
                 self.unsure.add(demand.ordinal)
         for address, (_, count) in slots.items():
-            if count:
-                self.states[address] = self.states[address].with_tenants(*[self._tenant(first.profile)] * count)
+            for _ in range(count):
+                self._take(address, first.profile)
         return len(gpus)
 
-    def _tenant(self, profile: str) -> Tenant:
-        return Tenant(self.vm.ref, self.vm.name, profile)
+    def _take(self, address: PciAddress, profile: str) -> None:
+        tenant = Tenant(self.vm.ref, self.vm.name, profile)
+        self.states[address] = with_expected(self.states[address], tenant, self.catalog)
 
     def _seat_one(self, demand: Demand) -> tuple[PciAddress | tuple[Rejection, ...], str]:
         match demand:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
@@ -79,7 +80,10 @@ def kind_of(vm: Vm) -> Kind:
 
 def key_of(states: States) -> object:
     """What the next start depends on: the vGPUs on each GPU, and how many VMs those are."""
-    return tuple((tuple(sorted(tenant.profile for tenant in state.tenants)), len(state.vm_names)) for state in states)
+    return tuple(
+        (tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants)), len(state.vm_names))
+        for state in states
+    )
 
 
 def _started(kind: Kind, vm: Vm, states: States, host: Host, catalog: Catalog) -> tuple[tuple[States, ...], bool]:
@@ -91,7 +95,7 @@ def _started(kind: Kind, vm: Vm, states: States, host: Host, catalog: Catalog) -
             gpus, sure = _may_choose(demand, vm, each, host, catalog)
             certain = certain and sure
             for gpu in gpus:
-                then = _with(each, gpu, Tenant(vm.ref, vm.name, demand.profile))
+                then = _with(each, gpu, Tenant(vm.ref, vm.name, demand.profile), catalog)
                 after.setdefault(key_of(then), then)
         worlds = after
     return tuple(worlds.values()), certain
@@ -116,8 +120,8 @@ def _may_choose(
     return found, False
 
 
-def _with(states: States, address: PciAddress, tenant: Tenant) -> States:
-    return tuple(state.with_tenants(tenant) if state.gpu.address == address else state for state in states)
+def _with(states: States, address: PciAddress, tenant: Tenant, catalog: Catalog) -> States:
+    return tuple(with_expected(state, tenant, catalog) if state.gpu.address == address else state for state in states)
 
 
 def _key(states: States, came: Counter[Kind], kinds: Iterable[Kind]) -> object:

@@ -87,7 +87,9 @@ class _Rivalry:
         if len({_shape(name, self.catalog) for name in wanted}) > 1:
             return False
         room = sum(
-            free_slots(s.gpu, s.holders, name, self.catalog).at_least for s in self.states for name in wanted[:1]
+            free_slots(s.gpu, s.holders, name, self.catalog, s.starts).at_least
+            for s in self.states
+            for name in wanted[:1]
         )
         return room >= len(wanted)
 
@@ -106,8 +108,9 @@ class _Rivalry:
         if state.holders is None:
             return not meant
         others = [(*state.holders, *meant[:n], *meant[n + 1 :]) for n in range(len(meant))]
+        unknown = (None,) * (len(meant) - 1)
         return all(
-            free_slots(state.gpu, beside, name, self.catalog).at_least
+            free_slots(state.gpu, beside, name, self.catalog, (*state.starts, *unknown)).at_least
             for beside, name in zip(others, meant, strict=True)
         )
 

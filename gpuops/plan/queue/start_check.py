@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
@@ -102,7 +103,7 @@ class _Rehearsal:
                 return  # said already, and nobody knows how it goes on from there
             vm = running(each.vm, each.placement, each.workload.numa)
             ways, certain = starts(vm, planned, self.host, self.catalog)
-            planned = _as_planned(planned, each)
+            planned = _as_planned(planned, each, self.catalog)
             if not certain or any(key_of(way) != key_of(planned) for way in ways):
                 yield _elsewhere(each)
                 return
@@ -114,12 +115,13 @@ class _Rehearsal:
             yield _returns(late, self.host, anyway=alone is not None)
 
 
-def _as_planned(states: States, placed: Placed) -> States:
+def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
     seats = placed.placement.seats
     for ordinal, device in enumerate(placed.vm.devices or ()):
         if isinstance(device, VgpuDevice):
             tenant = Tenant(placed.vm.ref, placed.vm.name, device.profile)
-            states = tuple(s.with_tenants(tenant) if s.gpu.address == seats.get(ordinal) else s for s in states)
+            seat_of = seats.get(ordinal)
+            states = tuple(with_expected(s, tenant, catalog) if s.gpu.address == seat_of else s for s in states)
     return states
 
 

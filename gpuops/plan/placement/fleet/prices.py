@@ -1,4 +1,4 @@
-"""Computes what a slot of each size is worth on an empty GPU, and what a place for VMs of several whole GPUs is worth.
+"""Computes what a slot of each size is worth on an empty GPU, and what a place for VMs with whole GPUs is worth.
 
 `board_geometry.py` and `pool.py` call it.
 
@@ -6,9 +6,9 @@
 memory less what it makes impossible to sell. They are the dual prices of the cutting-stock problem (Gilmore and Gomory,
 1961): cut GPUs so that the most memory of one GPU's worth of average demand is placed.
 
-`place_prices`: a rule that looks at one node breaks up hosts that VMs of several GPUs could still have had. The price
-of such a place is what it holds, times the chance that more VMs of its size come than the fleet has places left (the
-expected marginal seat revenue of airlines: Belobaba, 1989).
+`place_prices`: a rule that looks at one node breaks up GPUs and hosts that VMs with whole GPUs could still have had.
+The price of such a place is what it holds, times the chance that more VMs of its size come than the fleet has places
+left (the expected marginal seat revenue of airlines: Belobaba, 1989).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def slot_prices(sizes: Floats, demand: Floats, fill: Callable[[Floats], Ints]) -
 
 @dataclass(frozen=True, slots=True)
 class LargeShapes:
-    """The shapes of VMs with several whole GPUs, one entry each."""
+    """The shapes of VMs with one or several whole GPUs, one entry each."""
 
     column: Ints
     """For each shape the column of its kind of device among the gains of a node."""

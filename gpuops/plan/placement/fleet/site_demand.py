@@ -184,7 +184,7 @@ class Loss:
     worth_mib: float
     """GPU memory that the site's other VMs could have used."""
     kept_mib: float
-    """Places lost for VMs of several GPUs, times the chance that they are wanted."""
+    """Places lost for VMs with whole GPUs, times the chance that they are wanted."""
 
 
 NO_LOSS: Final = Loss(0, 0.0, 0.0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.model.catalog import Board, Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
@@ -43,10 +44,11 @@ class GpuStates:
     def number(self, state: GpuState, held: bool) -> int:
         """The number of this state; `held` = a VM has the GPU as a whole."""
         gpu = state.gpu
-        profiles = tuple(sorted(tenant.profile for tenant in state.tenants))
+        there = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
         model = (gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         use = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, gpu.passthrough)
-        key = (model, use, profiles, state.fewest, bool(state.unclear), held)
+        told = state.gpu.vgpus is not None
+        key = (model, use, told, there, state.fewest, bool(state.unclear), held)
         known = self._numbers.get(key)
         if known is None:
             known = self._numbers[key] = len(self._stand_ins)
@@ -65,7 +67,7 @@ class GpuStates:
         """The state with one more vGPU of the profile."""
 
         def after(state: GpuState, held: bool) -> int:
-            return self.number(state.with_tenants(Tenant("", "", profile)), held)
+            return self.number(with_expected(state, Tenant("", "", profile), self.catalog), held)
 
         return self._table(("with", profile), after)
 
@@ -134,7 +136,7 @@ class GpuStates:
         return None if board is None else board.key
 
     def _slots(self, state: GpuState, profile: str) -> int:
-        return free_slots(state.gpu, state.holders, profile, self.catalog).at_least
+        return free_slots(state.gpu, state.holders, profile, self.catalog, state.starts).at_least
 
     def _table(self, key: _Key, answer: Callable[[GpuState, bool], int]) -> Table:
         if key not in self._tables:

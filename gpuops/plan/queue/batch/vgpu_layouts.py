@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
@@ -52,7 +53,8 @@ class VgpuLayouts:
             return ()
         if state.unclear:
             state = GpuState(state.gpu)
-        alike = (_kind(state.gpu), tuple(sorted(state.holders or ())), state.fewest)
+        held = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
+        alike = (_kind(state.gpu), state.gpu.vgpus is None, held, state.fewest)
         if alike not in self._known:
             self._known[alike] = self._worked_out(state)
         return self._known[alike]
@@ -102,7 +104,7 @@ class VgpuLayouts:
         """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
         while self._room(states[-1], profile):
-            states.append(states[-1].with_tenants(Tenant("", "", profile)))
+            states.append(with_expected(states[-1], Tenant("", "", profile), self.catalog))
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:

@@ -1,0 +1,101 @@
+"""Where the host is expected to let one more vGPU start on a GPU, where it is known how the running ones lie.
+
+Placement asks it for what a plan itself starts: what runs is read, not expected. The rules, by mode of the GPU:
+
+* mixed size: the free start that leaves the most starts of all sizes free (NVIDIA AI Enterprise, vGPU for Compute);
+* MIG, Hopper and later: the same, so that large GPU instances stay possible (F. Denneman, "Architecting AI
+  Infrastructure": a 3g goes to slice 4 first); Ampere: the lowest free start;
+* ties go to the lowest start (from memory, not documented).
+
+A host that chooses otherwise may refuse a later power-on of the same plan, which then ends with the host's reason; the
+next read of its nvidia-smi shows the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from gpuops.advise.capacity import free_slots, share_an_instance
+from gpuops.advise.occupancy import GpuState, Tenant
+from gpuops.advise.spread import Shape
+from gpuops.model.catalog import Board, Catalog, Generation
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.vgpu import VgpuProfile
+
+_KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
+
+
+def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState:
+    """The GPU with this vGPU too, where the host is expected to let it start."""
+    start = expected_start(state, tenant.profile, catalog)
+    return state.with_tenants(Tenant(tenant.vm, tenant.name, tenant.profile, tenant.certain, start, tenant.awaited))
+
+
+def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
+    """The start of one more vGPU; None = there is no room, how the running ones lie is not known, or the
+    mode has no starts."""
+    if state.gpu.vgpus is None or state.unclear or any(tenant.start is None for tenant in state.tenants):
+        return None
+    gpu, wanted = state.gpu, catalog.profile(profile)
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    held = [catalog.profile(tenant.profile) for tenant in state.tenants]
+    if wanted is None or board is None or any(facts is None for facts in held):
+        return None
+    if not free_slots(gpu, state.holders, profile, catalog, state.starts).possible:
+        return None
+    running = [(facts, tenant.start or 0) for facts, tenant in zip(held, state.tenants, strict=True) if facts]
+    match gpu.vgpu_mode:
+        case VgpuMode.MIXED_SIZE:
+            shapes = _mixed_shapes(board)
+        case VgpuMode.MULTI_INSTANCE:
+            shared = _instance_with_room(running, wanted)
+            if shared is not None:
+                return shared
+            shapes = _instance_shapes(board) if board.generation in _KEEP_LARGE_POSSIBLE else frozenset()
+        case _:
+            return None
+    own = _shape(board, wanted, gpu.vgpu_mode)
+    taken = {(start, start + shape.size) for facts, start in running if (shape := _shape(board, facts, gpu.vgpu_mode))}
+    return None if own is None else _least_fragmenting(own, tuple(sorted(taken)), shapes)
+
+
+def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], wanted: VgpuProfile) -> int | None:
+    """The start of the first GPU instance that vGPUs share (RTX PRO Blackwell) and that has room for one more."""
+    starts = sorted(start for facts, start in running if share_an_instance(facts, wanted))
+    limit = wanted.max_per_gpu_instance or 1
+    return next((start for start in starts if starts.count(start) < limit), None)
+
+
+def _shape(board: Board, facts: VgpuProfile, mode: VgpuMode) -> Shape | None:
+    if mode is VgpuMode.MIXED_SIZE:
+        ids = facts.placement_ids_mixed
+        return Shape(max(1, facts.framebuffer_mib // 1024), ids) if ids else None
+    kind = board.mig.profile(facts.mig_profile) if board.mig and facts.mig_profile else None
+    return None if kind is None else Shape(kind.memory_slices, kind.starts)
+
+
+def _mixed_shapes(board: Board) -> frozenset[Shape]:
+    sliced = (facts for facts in board.profiles if not facts.mig_backed)
+    return frozenset(shape for facts in sliced if (shape := _shape(board, facts, VgpuMode.MIXED_SIZE)))
+
+
+def _instance_shapes(board: Board) -> frozenset[Shape]:
+    backed = (facts for facts in board.profiles if facts.mig_backed)
+    return frozenset(shape for facts in backed if (shape := _shape(board, facts, VgpuMode.MULTI_INSTANCE)))
+
+
+@lru_cache(maxsize=4096)
+def _least_fragmenting(own: Shape, taken: tuple[tuple[int, int], ...], shapes: frozenset[Shape]) -> int | None:
+    """The free start after which the most starts of all shapes are free; the lowest of several."""
+
+    def free_after(start: int) -> int:
+        after = (*taken, (start, start + own.size))
+        return sum(_is_free(each, shape.size, after) for shape in shapes for each in shape.starts)
+
+    free = [start for start in own.starts if _is_free(start, own.size, taken)]
+    return max(free, key=lambda start: (free_after(start), -start), default=None)
+
+
+def _is_free(start: int, size: int, taken: Iterable[tuple[int, int]]) -> bool:
+    return all(start + size <= begin or end <= start for begin, end in taken)

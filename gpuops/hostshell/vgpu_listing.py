@@ -1,0 +1,85 @@
+"""Reads which vGPUs run on the GPUs of a host, and where each lies, from what its nvidia-smi writes.
+
+Sources: NVIDIA vGPU documentation, `nvidia-smi vgpu -q` (a `GPU` header for each GPU, then `Key : value` lines for each
+vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, `N/A` where there is none); NVIDIA
+Multi-Instance GPU User Guide, `nvidia-smi mig -lgi` (a table whose last column is `Start:Size` in memory slices).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import SmiVgpu
+
+INDEX: Final = "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"
+VGPUS: Final = "nvidia-smi vgpu -q"
+INSTANCES: Final = "nvidia-smi mig -lgi"
+_GPU: Final = re.compile(r"GPU (?P<address>[0-9A-Fa-f]+:[0-9A-Fa-f:.]+)")
+_LINE: Final = re.compile(r"\s+(?P<key>[^:]+?)\s*: (?P<value>.*)")
+_INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):\d+\s*\|")
+
+Instances = Mapping[tuple[PciAddress, str], int]
+"""By GPU and id of a GPU instance, the memory slice at which it starts."""
+
+
+def has_instances(listing: str) -> bool:
+    """Whether a vGPU of the listing runs in a GPU instance."""
+    told = (each["value"].strip() for each in map(_LINE.fullmatch, listing.splitlines()) if each and _is_instance(each))
+    return any(value != "N/A" for value in told)
+
+
+def _is_instance(line: re.Match[str]) -> bool:
+    return line["key"] == "GPU Instance ID"
+
+
+def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
+    """Each vGPU of `nvidia-smi vgpu -q`. Raises ValueError for a listing that is none."""
+    gpu: PciAddress | None = None
+    facts: dict[str, str] | None = None
+    for line in listing.splitlines():
+        header, told = _GPU.fullmatch(line.strip()), _LINE.fullmatch(line)
+        if header is not None or (told is not None and told["key"] == "vGPU ID"):
+            if facts is not None and gpu is not None:
+                yield _vgpu(gpu, facts, instances)
+            facts = None if header is not None else {}
+            gpu = _address(header["address"]) if header is not None else gpu
+        elif told is not None and facts is not None:
+            facts.setdefault(told["key"], told["value"].strip())
+    if facts is not None and gpu is not None:
+        yield _vgpu(gpu, facts, instances)
+    if gpu is None:
+        raise ValueError("no GPU is named")
+
+
+def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> SmiVgpu:
+    if not facts.get("VM Name") or not facts.get("vGPU Name"):
+        raise ValueError(f"a vGPU of {gpu} has no name")
+    profile = facts["vGPU Name"].lower().replace(" ", "_")
+    instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
+    start = instances.get((gpu, instance)) if instance != "N/A" else _number(placement)
+    return SmiVgpu(gpu, facts["VM Name"], profile, start)
+
+
+def read_instances(index: str, table: str) -> Instances:
+    """The GPU instances of `nvidia-smi mig -lgi`, whose GPUs are numbers that `index` gives the addresses of."""
+    addresses = {}
+    for row in filter(str.strip, index.splitlines()):
+        number, _, address = row.partition(",")
+        addresses[number.strip()] = _address(address.strip())
+    found = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
+    return {(addresses[gpu], instance): int(start) for gpu, instance, start in found if gpu in addresses}
+
+
+def _address(text: str) -> PciAddress:
+    try:
+        return PciAddress.parse(text)
+    except UsageError as error:
+        raise ValueError(error.line) from error
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
