@@ -20,7 +20,7 @@ _FEW: Final = 4
 
 def defrag_text(found: Defragmentation) -> RenderableType:
     """A heading with the figures, the moves, the GPUs before and after, the VMs that stay, and one closing line."""
-    lines: list[RenderableType] = [Text(_heading(found), "bold"), Text(_figures(found))]
+    lines: list[RenderableType] = [Text(_heading(found), "bold"), Text(_figures(found)), *_assumes(found)]
     if found.moves:
         lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
     lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
@@ -39,6 +39,7 @@ def defrag_document(found: Defragmentation) -> Document:
         "profile": found.profile,
         "free": {"before": found.before, "after": found.after, "at_most": found.bound},
         "proven": found.proven,
+        "assumes": list(found.assumes),
         "no_better_plan_up_to_moves": None if found.proven else found.settled,
         "moves": [_move(move) for move in found.moves],
         "frees_more_at": [{"moves": moves, "free": free} for moves, free in found.steps_of_gain],
@@ -69,16 +70,22 @@ def _figures(found: Defragmentation) -> str:
 def _nothing(found: Defragmentation) -> str:
     if found.bound == found.before:
         return "no move of a VM that may move can free more"
-    return "no moves were found that free more" + (", and there are none" if found.proven else "")
+    return "no moves were found that free more" + (", and none are certain to" if found.proven else "")
 
 
 def _quality(found: Defragmentation) -> str:
     if found.proven:
-        return "no other moves free more, and no fewer as much"
+        return "no other moves free more for certain, and no fewer as much"
     looked = f"{count(found.settled, 'move')} and fewer were looked at in every way" if found.settled else ""
     if found.after == found.bound:
         return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
     return f"more than {found.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
+
+
+def _assumes(found: Defragmentation) -> Iterator[Text]:
+    """What is taken for granted of the hosts' choice of GPU, where VMs move or that none would help is told."""
+    if found.assumes and (found.moves or found.bound > found.before):
+        yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(found.assumes)}", "dim")
 
 
 def _moves(moves: Sequence[PlannedMove]) -> Table:

@@ -16,16 +16,8 @@ from itertools import combinations
 from math import ceil
 from typing import Final
 
-from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, VmMove, with_host
-from gpuops.plan.moving.moves import (
-    Frontier,
-    MoveSequence,
-    add_vm,
-    distinct_hosts,
-    distinct_movable_vms,
-    make_frontier,
-    remove_vm,
-)
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent
+from gpuops.plan.moving.moves import Frontier, MoveSequence, make_frontier, one_move_further
 
 GainSteps = dict[tuple[object, ...], tuple[tuple[Fraction, int], ...]]
 """For GPUs that are alike: (moves for each one freed, how many), the cheapest first."""
@@ -48,7 +40,7 @@ def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: in
     `known`: plans that were found by other means. `most`: no more than this can be freed.
     """
     start = known[0]
-    best, layer, moves = known, [start], 0
+    best, layer, moves, proven = known, [start], 0, limit
     seen = {_key(start.cluster_state)}
     gain_steps: GainSteps = {}
     # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
@@ -60,9 +52,12 @@ def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: in
                 continue
             # The budget is spent inside this layer, so only the layers before it are proven.
             if len(seen) >= budget:
-                return ExactResult(make_frontier([*best, *new_sequences]), moves)
+                return ExactResult(make_frontier([*best, *new_sequences]), min(proven, moves))
             seen.add(key)
             new_sequences.append(after)
+            # Counted on several GPUs: more may be free than is found here, so only the layers before it are proven.
+            if after.overcounted:
+                proven = min(proven, moves)
         # Prune: a sequence goes on only if an optimistic estimate beats the frontier.
         moves += 1
         best = make_frontier([*best, *new_sequences])
@@ -71,22 +66,7 @@ def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: in
             for sequence in new_sequences
             if _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
         ]
-    return ExactResult(best, limit)
-
-
-def one_move_further(model: ClusterModel, layer: Sequence[MoveSequence]) -> Iterator[MoveSequence]:
-    """These sequences with one more move: every one there is, except those that are like another one."""
-    for sequence in layer:
-        for source in distinct_hosts(sequence.cluster_state):
-            for search_vm in distinct_movable_vms(model, source):
-                source_after = remove_vm(model, source, search_vm)
-                if source_after is None:
-                    continue
-                for target in distinct_hosts(sequence.cluster_state, without=source):
-                    arrival = add_vm(model, target, search_vm) if target.number in search_vm.allowed else None
-                    if arrival is not None:
-                        cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
-                        yield MoveSequence(cluster_state, (*sequence.vm_moves, VmMove(search_vm.number, target.number)))
+    return ExactResult(best, proven)
 
 
 def _key(cluster_state: ClusterState) -> tuple[int, ...]:

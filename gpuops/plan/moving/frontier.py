@@ -14,9 +14,9 @@ from typing import Final
 
 from gpuops.plan.moving.bound import most_to_gain
 from gpuops.plan.moving.cluster import ClusterModel, ClusterState
-from gpuops.plan.moving.exact import one_move_further, search_all_orders
+from gpuops.plan.moving.exact import search_all_orders
 from gpuops.plan.moving.greedy import GreedySearch
-from gpuops.plan.moving.moves import Frontier, MoveSequence, make_frontier, replay
+from gpuops.plan.moving.moves import Frontier, MoveSequence, make_frontier, one_move_further, replay
 
 TABLES: Final = 4000
 """Limit of the exact search in states: about two seconds, and all there are with a dozen GPUs."""

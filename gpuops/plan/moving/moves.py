@@ -190,6 +190,8 @@ class MoveSequence:
 
     cluster_state: ClusterState
     vm_moves: tuple[VmMove, ...] = ()
+    overcounted: bool = False
+    """A VM is counted on several GPUs of which it is on one: more may be free for certain than is counted."""
 
     @property
     def worth(self) -> int:
@@ -235,6 +237,23 @@ def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[
     for vm_move in vm_moves:
         now = apply_move(model, now, vm_move) if now is not None else None
     return None if now is None else MoveSequence(now, tuple(vm_moves))
+
+
+def one_move_further(model: ClusterModel, sequences: Iterable[MoveSequence]) -> Iterator[MoveSequence]:
+    """These sequences with one more move: every one there is, except those that are like another one."""
+    for sequence in sequences:
+        for source in distinct_hosts(sequence.cluster_state):
+            for search_vm in distinct_movable_vms(model, source):
+                source_after = remove_vm(model, source, search_vm)
+                if source_after is None:
+                    continue
+                for target in distinct_hosts(sequence.cluster_state, without=source):
+                    arrival = add_vm(model, target, search_vm) if target.number in search_vm.allowed else None
+                    if arrival is not None:
+                        cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
+                        vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number))
+                        overcounted = sequence.overcounted or arrival.basis is ArrivalBasis.ANY
+                        yield MoveSequence(cluster_state, vm_moves, overcounted)
 
 
 def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:

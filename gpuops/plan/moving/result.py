@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
@@ -102,7 +102,9 @@ class Defragmentation:
     bound: int
     """More than this are not free after any moves."""
     proven: bool
-    """No other moves free more, and no fewer as much; under the limit, where one was given."""
+    """No other moves free more for certain, and no fewer as much; under the limit, where one was given."""
+    assumes: tuple[str, ...]
+    """What is taken for granted of the hosts' choice of GPU; () = no host has more than one to choose from."""
     settled: int
     """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
     stays: tuple[StayingVm, ...]
@@ -146,6 +148,7 @@ def describe_plan(
         bound=before + sum(plans.most_to_gain for plans in all_plans),
         proven=all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
         and _proven(all_plans, sequences, limit),
+        assumes=tuple(dict.fromkeys(each for plans in all_plans for each in _assumptions(plans))),
         settled=min((plans.settled for plans in all_plans), default=limit),
         stays=stays,
         unclear=tuple(each for plans in all_plans for each in _unclear(plans)),
@@ -158,6 +161,24 @@ def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
         for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True):
             if why and serves_vgpus(gpu):
                 yield UnclearGpu(cluster_host.host, gpu.address, why)
+
+
+def _assumptions(plans: ClusterPlans) -> Iterator[str]:
+    """How hosts with several GPUs for vGPUs are taken to choose among those with room (sources: `moves.py`)."""
+    for cluster_host in plans.model.cluster_hosts:
+        modes = [gpu.vgpu_mode for gpu in cluster_host.gpus if serves_vgpus(gpu)]
+        for mode in sorted(set(modes), key=str) if len(modes) > 1 else ():
+            yield _choice_of_gpu(mode, cluster_host.policy)
+
+
+def _choice_of_gpu(mode: VgpuMode | None, policy: AssignmentPolicy | None) -> str:
+    if mode is VgpuMode.MIXED_SIZE:
+        return "mixed-size mode: the GPU with the least memory used"
+    if mode is VgpuMode.SAME_SIZE and policy is not None:
+        most = "most" if policy is AssignmentPolicy.CONSOLIDATION else "fewest"
+        return f"same-size mode, policy {policy.value}: the GPU with the {most} VMs"
+    where = "MIG mode" if mode is VgpuMode.MULTI_INSTANCE else "a mode or by a policy that is not told"
+    return f"{where}: any"
 
 
 def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog) -> MoveSequence:

@@ -7,12 +7,13 @@ follows all the worlds there may be then, and counts what is free in the worst o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from random import Random
 
 import pytest
 
-from gpuops.model.gpu import AssignmentPolicy
+from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
@@ -126,3 +127,27 @@ def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy)
     found = planned(now, limit, "nvidia_a40-24q")
     assert found.proven
     assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
+
+
+def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:
+    """Two moves free four GPUs whichever GPU the first VM gets, which counting it on both cannot see: no proof then."""
+    sizes = (((24,), ()), ((), (24,)), ((24,), (24,)))
+    now = world(*sizes, policy=AssignmentPolicy.PERFORMANCE)
+    stays = replace(now.vms["vm-102"], extra_config={"sched.cpu.affinity": "1"})
+    found = planned(now.with_vm(stays), 3)
+    assert best(numbered(sizes), AssignmentPolicy.PERFORMANCE, 3) == (4, 2)
+    assert (found.after, found.bound, found.proven, found.settled) == (3, 4, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "assumed"),
+    [
+        (VgpuMode.SAME_SIZE, "consolidation", "same-size mode, policy consolidation: the GPU with the most VMs"),
+        (VgpuMode.SAME_SIZE, "performance", "same-size mode, policy performance: the GPU with the fewest VMs"),
+        (VgpuMode.MIXED_SIZE, "performance", "mixed-size mode: the GPU with the least memory used"),
+    ],
+)
+def test_what_is_assumed_of_the_hosts_is_named(mode: VgpuMode, policy: str, assumed: str) -> None:
+    several = world([[8], []], [[8, 8], []], policy=AssignmentPolicy(policy), mode=mode)
+    assert planned(several).assumes == (assumed,)
+    assert planned(world([[8]], [[8, 8]], policy=AssignmentPolicy(policy), mode=mode)).assumes == ()
