@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
 
 
+MEMORY: Final = Path("/dev/shm")
+ENOUGH_BYTES: Final = 2 * 1024**3
+
+
+def _keep_temporary_files_in_memory() -> None:
+    """Where there is room, and programs may be started: thousands of small files, and no fsync waits for a disk."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK) or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        return
+    if shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+_keep_temporary_files_in_memory()
 gc.disable()
 
 

@@ -33,7 +33,7 @@ from gpuops.report.change import change_text
 from gpuops.report.given_up import abandonment_text
 from gpuops.report.plan_text import report_text
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import ready_file
+from gpuops.sim.wire import certificates, ready_file
 from tests.cli.advice import Advice, Ran, fingerprint
 
 Answer = TypeVar("Answer")
@@ -114,7 +114,8 @@ class Aside:
             if self.now is not None:
                 set_ahead(self.now() - machine_time())
             if self.server is not None:
-                served = SimServer(self.server.world)  # the threads of the other were not copied
+                made = certificates.create(place)
+                served = SimServer(self.server.world, made=made)  # the threads of the other were not copied
                 ready_file.write(place / "ready.json", ready_file.of(served))
                 target = f"sim@{place / 'ready.json'}"
 

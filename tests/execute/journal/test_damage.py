@@ -166,11 +166,11 @@ def fail_from(mocker: MockerFixture, number: int, reason: str) -> None:
     "reason", mostly_long(["database or disk is full", "disk I/O error"], quick=["disk I/O error"])
 )
 def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
-    in_memory: Path, mocker: MockerFixture, reason: str
+    tmp_path: Path, mocker: MockerFixture, reason: str
 ) -> None:
     failed = outlived = 0
     for number in count(1):
-        night = Night(in_memory / f"night {number}")
+        night = Night(tmp_path / f"night {number}")
         fail_from(mocker, number, reason)
         try:
             night.run(RunKind.NIGHT)

@@ -253,24 +253,24 @@ def later(world: World, befalls: Callable[[World], None]) -> None:
 
 @pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
 def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
-    world: World, in_memory: Path, befalls: Callable[[World], None]
+    world: World, tmp_path: Path, befalls: Callable[[World], None]
 ) -> None:
     """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
-    run(world, RunKind.NIGHT, in_memory)
+    run(world, RunKind.NIGHT, tmp_path)
     later(world, befalls)
-    report = run(world, RunKind.DAY, in_memory)
+    report = run(world, RunKind.DAY, tmp_path)
     assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
     assert "could not be renewed" in report.plan.warnings[0]
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
-    assert run(world, RunKind.DAY, in_memory / "another").exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path / "another").exit_code == 0
 
 
-def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, in_memory: Path) -> None:
-    run(world, RunKind.NIGHT, in_memory)
+def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path)
     hung(world)
     with pytest.raises(Locked, match="could not be written in 3 tries: gpuops-lock: another task is running on it"):
-        run(world, RunKind.NIGHT, in_memory)
-    report = run(world, RunKind.DAY, in_memory)
+        run(world, RunKind.NIGHT, tmp_path)
+    report = run(world, RunKind.DAY, tmp_path)
     assert report.exit_code == 0
     assert report.plan.warnings[0].endswith("this machine's lock alone keeps other runs away")
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
@@ -278,19 +278,19 @@ def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world
 
 @pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
 def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
-    world: World, in_memory: Path, befalls: Callable[[World], None]
+    world: World, tmp_path: Path, befalls: Callable[[World], None]
 ) -> None:
     """It ends in order, whatever was the reason, and the morning returns what it has taken."""
     later(world, befalls)
     with suppress(Locked):  # the lock VM is gone: somebody may make another one, and a run take a lease on that
-        assert run(world, RunKind.NIGHT, in_memory).exit_code == PartlyDone.exit_code
+        assert run(world, RunKind.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
     assert len(acts(world)) < 4
-    assert run(world, RunKind.DAY, in_memory).exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path).exit_code == 0
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
-def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in_memory: Path) -> None:
-    run(world, RunKind.NIGHT, in_memory)
+def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path)
     resumed: list[Step] = []
 
     def stolen(step: Step) -> None:
@@ -309,7 +309,7 @@ def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in
 
     world.on_submit = begins
     with pytest.raises(Locked, match="pid 7 on b holds the lease"):
-        run(world, RunKind.DAY, in_memory)
+        run(world, RunKind.DAY, tmp_path)
     assert len(resumed) == 2
 
 

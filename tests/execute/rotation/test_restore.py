@@ -138,11 +138,11 @@ def test_one_desktop_from_the_markers_of_a_new_machine(night: Night) -> None:
 
 
 @pytest.mark.long
-def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(in_memory: Path) -> None:
+def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(tmp_path: Path) -> None:
     kill_at, ended = 0, False
     while not ended:
         kill_at += 1
-        night = Night(in_memory / str(kill_at))
+        night = Night(tmp_path / str(kill_at))
         night.run(RunKind.NIGHT)
         try:
             restored(night, "ml-01", "desktop-01", kill_at=kill_at)
@@ -157,16 +157,16 @@ def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(in_memo
             assert night.world.power("ml-01") is PowerState.OFF
         assert night.run(RunKind.DAY).exit_code == 0
         morning_is_good(night)
-        shutil.rmtree(in_memory / str(kill_at))
+        shutil.rmtree(tmp_path / str(kill_at))
     assert kill_at > 20, "the sweep went over the whole restore"
 
 
-def test_a_restore_leaves_a_night_that_was_cut_off_to_resume(in_memory: Path) -> None:
-    night = Night(in_memory / "state")
+def test_a_restore_leaves_a_night_that_was_cut_off_to_resume(tmp_path: Path) -> None:
+    night = Night(tmp_path / "state")
     kill_at = 0
     while night.world.power("desktop-01") is not PowerState.SUSPENDED:
         kill_at += 1
-        night = Night(in_memory / str(kill_at))
+        night = Night(tmp_path / str(kill_at))
         assert night.killed(RunKind.NIGHT, kill_at)
     assert restored(night, "desktop-01").exit_code == 0
     assert status(_site(night)).cut_off == "rotate night"

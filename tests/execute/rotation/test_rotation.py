@@ -132,11 +132,11 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
         ("day at once", 5),
     ],
 )
-def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, then: str, stride: int) -> None:
+def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str, stride: int) -> None:
     kill_at, ended = 0, False
     while not ended:
         kill_at += stride
-        night = Night(in_memory / str(kill_at))
+        night = Night(tmp_path / str(kill_at))
         ended = not night.killed(RunKind.NIGHT, kill_at)
         if then != "resume while tasks still run":
             night.world.settle()
@@ -153,16 +153,16 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, t
                 assert night.powers()["desktop-03"] is PowerState.ON
         assert night.run(RunKind.DAY).exit_code == 0
         morning_is_good(night)
-        shutil.rmtree(in_memory / str(kill_at))
+        shutil.rmtree(tmp_path / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole night"
 
 
 @pytest.mark.long
-def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path) -> None:
+def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) -> None:
     kill_at, ended = 0, False
     while not ended:
         kill_at += 1
-        night = Night(in_memory / str(kill_at))
+        night = Night(tmp_path / str(kill_at))
         night.run(RunKind.NIGHT)
         ended = not night.killed(RunKind.DAY, kill_at)
         if kill_at % 2:
@@ -173,16 +173,16 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path)
             assert night.resume().plan == NOTHING_CUT_OFF
             night.run(RunKind.DAY)
         morning_is_good(night)
-        shutil.rmtree(in_memory / str(kill_at))
+        shutil.rmtree(tmp_path / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole morning"
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.long)])
-def test_killed_again_and_again_with_lost_replies(in_memory: Path, examples: int) -> None:
+def test_killed_again_and_again_with_lost_replies(tmp_path: Path, examples: int) -> None:
     @settings(max_examples=examples, derandomize=True)
     @given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
     def check(kills: list[int], lost: int) -> None:
-        directory = in_memory / "state"
+        directory = tmp_path / "state"
         shutil.rmtree(directory, ignore_errors=True)
         night = Night(directory)
         for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):

@@ -170,10 +170,10 @@ def _refuse(mocker: MockerFixture, flags: int, error: OSError) -> None:
     ],
 )
 def test_no_desktop_stays_away_for_what_befalls_the_state_directory(
-    in_memory: Path, mocker: MockerFixture, befalls: Callable[[Path, MockerFixture], None], exit_code: int
+    tmp_path: Path, mocker: MockerFixture, befalls: Callable[[Path, MockerFixture], None], exit_code: int
 ) -> None:
     """A night takes nothing then, and says why in one line; a return goes on, and says what is wrong."""
-    state, world = in_memory / "state", small_world()
+    state, world = tmp_path / "state", small_world()
     world.vms["vm-99"] = _vm("vm-99", "gpuops-lock", "ops", "", "host-2", PowerState.OFF)
     site = Site(SmallVcenter(world), state, world.tick)
     policy = parse_policy(POLICY_TEXT + "lock_vm: gpuops-lock\n", "leased")
