@@ -36,6 +36,7 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
     lines += [line for refusal in found.refused for line in _refused(refusal)]
     lines += [_warning(text) for placed in found.placed for text in placed.warnings]
     lines += [*map(_warning, found.warnings), *_pins(found.placed), *_claims(found.claims), *_later(found)]
+    lines += _kept_text(found)
     lines += _optimum_text(found)
     return Group(*lines, Text(summary(found), "bold"))
 
@@ -91,6 +92,14 @@ def _later(found: Placements) -> Iterator[Text]:
     if found.later:
         names = [f"{each.vm.name} ({each.at.isoformat(timespec='minutes')})" for each in found.later]
         yield Text(f"not kept, they come back when all of this is gone: the GPUs of {visible(_some(names))}", "dim")
+
+
+def _kept_text(found: Placements) -> Iterator[Text]:
+    """How many vGPUs of each profile that is kept free are left, and where."""
+    for kept in found.keep.profiles:
+        places = [each for each in found.kept if each.profile == kept.profile]
+        left = ", ".join(f"{each.after} of {each.before} left in {visible(each.where)}" for each in places)
+        yield Text(f"to be kept free: {kept.count} of {kept.profile}; {left or 'none of it was free'}", "dim")
 
 
 def needs(workload: Workload) -> str:
@@ -204,6 +213,18 @@ def placements_document(found: Placements, catalog: Catalog) -> Document:
         "later": [
             {"vm": {"ref": each.vm.ref, "name": each.vm.name}, "returns_at": each.at.isoformat()}
             for each in found.later
+        ],
+        "kept_free": [
+            {
+                "profile": kept.profile,
+                "count": kept.count,
+                "places": [
+                    {"where": each.where, "free_before": each.before, "free_after": each.after}
+                    for each in found.kept
+                    if each.profile == kept.profile
+                ],
+            }
+            for kept in found.keep.profiles
         ],
         "warnings": list(found.warnings),
         "optimum": _optimum_document(found.optimum) if found.optimum else None,

@@ -36,6 +36,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "defrag",
         "doctor",
         "journal",
+        "keep-free",
         "mig",
         "mode",
         "output",

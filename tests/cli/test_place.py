@@ -103,11 +103,45 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
         (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
         (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
+        ([*ONE[1:], "--keep-free", "a100-3-20c"], "--keep-free 'a100-3-20c' is not PROFILE=N", "a100-3-20c=4"),
+        ([*ONE[1:], "--keep-free", "a100-3-20c=1.5"], "'1.5' is not a whole number", "a100-3-20c=4"),
+        ([*ONE[1:], "--keep-free", "a100-3-20c=-1"], "'-1' is not a whole number", "a100-3-20c=4"),
+        ([*ONE[1:], "--keep-free", "nonsense-4q=1"], "no host offers a vGPU profile 'nonsense-4q'", "inventory"),
+        (
+            [*ONE[1:], "--keep-free", "a100-3-20c=1", "--keep-free", "grid_a100-3-20c=2"],
+            "--keep-free names grid_a100-3-20c twice",
+            "say it once",
+        ),
         (["--file", "none.yaml"], "none.yaml cannot be read", "ls -l none.yaml"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: str) -> None:
     one_line(lab.run("place", *arguments), 2, said, move)
+
+
+def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
+    kept = json.loads(lab.run(*ONE, "--keep-free", "a100-3-20c=3", "-o", "json").stdout)
+    places = [{"where": "lab-cluster", "free_before": 4, "free_after": 3}]
+    assert kept["kept_free"] == [{"profile": "grid_a100-3-20c", "count": 3, "places": places}]
+    refused = lab.run(*ONE, "--keep-free", "a100-3-20c=4")
+    assert refused.exit_code == 3
+    rule = "vGPUs of grid_a100-3-20c left free in cluster lab-cluster afterwards (--keep-free): needs 4, 3 there"
+    assert f"esx-01.lab: {rule}" in " ".join(refused.stdout.split())
+    assert "to be kept free: 4 of grid_a100-3-20c; 4 of 4 left in lab-cluster" in refused.stdout
+
+
+def test_a_plan_of_the_solver_that_leaves_too_few_is_not_taken(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "requests.yaml"
+    asked = "".join(f"  - {{name: w-{n}, vcpu: 4, memory: 4GiB, profile: a100-3-20c}}\n" for n in range(4))
+    path.write_text(f"version: 1\nrequests:\n{asked}", encoding="utf-8")
+    result = lab.run("place", "--file", str(path), "--optimize", "--keep-free", "a100-3-20c=2", "-o", "json")
+    document = json.loads(result.stdout)
+    assert (document["placed"], document["refused"]) == (2, 2)
+    assert document["optimum"]["note"] == (
+        "the solver's plan leaves 0 of grid_a100-3-20c free in lab-cluster, and --keep-free asks for 2: "
+        "all were placed one after another"
+    )
+    assert document["kept_free"][0]["places"][0]["free_after"] == 2
 
 
 def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
@@ -228,7 +262,7 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    of_all = ["pin", "suspended", "optimize", "file"]
+    of_all = ["pin", "suspended", "keep_free", "optimize", "file"]
     assert [name for name in shown if name not in RequestSection.model_fields] == of_all
     by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone

@@ -15,8 +15,8 @@ from typing import TypeVar
 from gpuops.advise.capacity import Slots, best, total
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved
 
 _NOBODY = Vm(ref="", name="")
 
@@ -64,8 +64,7 @@ def free_on(host: Host, inventory: Inventory) -> Beside:
     running = [vm for vm in inventory.vms_on(host) if vm.may_run]
     claims = [vm.most_reserved_mib for vm in running]
     least = 0 if None in claims else host.memory_mib - sum(claim for claim in claims if claim is not None)
-    reserved = sum(vm.memory_reservation_mib or 0 for vm in running if vm.power is PowerState.ON)
-    return Beside(host.cpu_cores, max(0, least), max(0, host.memory_mib - reserved))
+    return Beside(host.cpu_cores, max(0, least), max(0, unreserved(host, _NOBODY, inventory) or 0))
 
 
 Key = TypeVar("Key", str, "Device")

@@ -29,48 +29,13 @@ from gpuops.plan.capacity.fleet_part import (
     Level,
     beside,
     fits_of,
-    free_on,
     largest_of,
 )
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.devices.rules import Case, several_vgpus
 from gpuops.plan.placement.gpu_filters import holders
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One reason."""
-
-    because: str
-    certain: bool
-    vgpus_alone: bool = False
-    """GPUs given whole are not concerned."""
-
-
-def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
-    """Every reason on this host."""
-    if host.connected is not True:
-        known = host.connected is False
-        yield Bar("is not connected" if known else "whether it is connected cannot be read", known)
-    if host.in_maintenance is not False:
-        known = host.in_maintenance is True
-        yield Bar("is in maintenance mode" if known else "whether it is in maintenance mode cannot be read", known)
-    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
-    if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
-        yield Bar("is a failover host of HA", True)
-    if free_on(host, inventory).memory_at_most_mib == 0:
-        yield Bar("has no memory left to reserve", True)
-    if host.profiles is None:
-        yield Bar("the vGPU profiles it offers cannot be read", False, vgpus_alone=True)
-
-
-def behind(found: Sequence[Bar], slots: Slots) -> Slots:
-    """What of the room is left behind these bars."""
-    for bar in found:
-        slots = Slots(0, 0, bar.because) if bar.certain else slots.doubted(bar.because)
-    return slots
-
+from gpuops.plan.placement.host_filters import Bar, bars, behind
 
 _MOST = 64
 """More passthrough devices no release allows (VMware configuration maximums)."""

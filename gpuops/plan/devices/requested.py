@@ -20,6 +20,8 @@ from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal, group_of, with_devices
+from gpuops.plan.placement.keep_free import kept_profiles, once
+from gpuops.plan.placement.wanted import KeptProfile
 
 Answer = Goal | tuple[Rejection, ...]
 
@@ -46,6 +48,16 @@ def offered_profile(text: str, inventory: Inventory) -> str:
         return resolve(text, inventory.offered_profiles)
     except UsageError as error:
         raise Refused(error.message, hint=error.hint) from error
+
+
+def profiles_to_keep(given: Iterable[str], inventory: Inventory, catalog: Catalog) -> tuple[KeptProfile, ...]:
+    """What --keep-free says, by the names that hosts or GPU models have. Raises ProfileUnknown, UsageError."""
+    nobody = Vm(ref="", name="")
+    meant = [
+        replace(kept, profile=profile_meant(kept.profile, nobody, None, inventory, catalog))
+        for kept in kept_profiles(given)
+    ]
+    return once(meant)
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:

@@ -19,6 +19,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.keep_free import KeptRoom
 from gpuops.plan.placement.nodes import memory_doubt, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsVgpu
@@ -62,6 +63,11 @@ class PlacementQuestion:
 
         return Losses(self.wanted, FleetIndex.of(self.inventory, self.catalog))
 
+    @cached_property
+    def kept(self) -> KeptRoom:
+        """What the places must leave free."""
+        return KeptRoom(self.wanted, self.inventory, self.catalog)
+
 
 def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
     """Each feasible place on the host, and each reason against.
@@ -75,10 +81,26 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
         yield from refused
         return
     # 2. Its GPUs.
+    feasible: list[Candidate] = []
     for answer in _candidates(host, question):
-        if isinstance(answer, Rejection) or not refused:
+        if isinstance(answer, Rejection):
             yield answer
+        elif not refused:
+            feasible.append(answer)
     yield from refused
+    # 3. What is to stay free.
+    yield from _leaving_enough(feasible, question)
+
+
+def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    """The places of one host after which enough is left; where none is, what the best of them would leave."""
+    if not question.wanted.keep_free.profiles:
+        yield from feasible
+        return
+    against = [question.kept.refusal(each.host, each.seating.seats) for each in feasible]
+    yield from (each for each, reason in zip(feasible, against, strict=True) if reason is None)
+    if None not in against:
+        yield from sorted((each for each in against if each), key=lambda each: -float(each.available or 0))[:1]
 
 
 def _worth_a_look(host: Host, question: PlacementQuestion) -> bool:

@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from gpuops.advise.capacity import Slots
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited
+from gpuops.model.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
+
+_NO_VM: Final = Vm(ref="", name="")
 
 HostFilter = Callable[[Wanted, Host, Inventory], Rejection | None]
 
@@ -155,3 +159,38 @@ def refusals(wanted: Wanted, host: Host, inventory: Inventory) -> tuple[Rejectio
     """Every reason why the host cannot take the VM, except those of its GPUs."""
     answers = (host_filter(wanted, host, inventory) for host_filter in HOST_FILTERS)
     return tuple(rejection for rejection in answers if rejection is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One reason why a host may start no VM more."""
+
+    because: str
+    certain: bool
+    vgpus_alone: bool = False
+    """GPUs given whole are not concerned."""
+
+
+def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
+    """Every reason on this host."""
+    if host.connected is not True:
+        known = host.connected is False
+        yield Bar("is not connected" if known else "whether it is connected cannot be read", known)
+    if host.in_maintenance is not False:
+        known = host.in_maintenance is True
+        yield Bar("is in maintenance mode" if known else "whether it is in maintenance mode cannot be read", known)
+    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
+    if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
+        yield Bar("is a failover host of HA", True)
+    free_mib = unreserved(host, _NO_VM, inventory)
+    if free_mib is not None and free_mib <= 0:
+        yield Bar("has no memory left to reserve", True)
+    if host.profiles is None:
+        yield Bar("the vGPU profiles it offers cannot be read", False, vgpus_alone=True)
+
+
+def behind(found: Sequence[Bar], slots: Slots) -> Slots:
+    """What of the room is left behind these bars."""
+    for bar in found:
+        slots = Slots(0, 0, bar.because) if bar.certain else slots.doubted(bar.because)
+    return slots

@@ -26,6 +26,7 @@ from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.keep_free import KeptRoom
 from gpuops.plan.placement.nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place, without_full_hosts
@@ -121,9 +122,10 @@ def spread_over_nodes(
         vm_share = share_of_vm(wanted.vm, count)
         short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
         seating = _seat_over_nodes(wanted, nodes, host, inventory, catalog)
-        if not short and seating.complete:
+        taken = KeptRoom(wanted, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
+        if not short and seating.complete and taken is None:
             return _placement(wanted, host, nodes, seating)
-        rejections += (*short, *seating.rejections)
+        rejections += (*short, *seating.rejections, *([taken] if taken else []))
     return tuple(dict.fromkeys(rejections))
 
 

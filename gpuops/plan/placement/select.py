@@ -103,12 +103,37 @@ def place_in_fleet(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Pl
             return on_own_host
     question = PlacementQuestion(wanted, inventory, catalog)
     chosen = choose_in_fleet(wanted, question.losses.fleet, question.losses)
+    best = _confirmed(chosen, question)
+    if best is None:
+        return None
+    if question.kept.refusal(best.host, best.seating.seats) is None:
+        return _placement(best, question, ())
+    return _place_leaving_enough(question)
+
+
+def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
+    """The best place that leaves enough free: of the hosts that do so anyway the index finds it, beside those where it
+    depends on the GPU; None = the exact pass must answer."""
+    from gpuops.plan.placement.fleet.choice import choose_in_fleet
+    from gpuops.plan.placement.fleet.kept_hosts import kept_hosts
+
+    hosts = kept_hosts(question.kept, question.losses.fleet)
+    there = replace(question, wanted=replace(question.wanted, hosts=hosts.sure))
+    chosen = choose_in_fleet(there.wanted, question.losses.fleet, question.losses)
+    if chosen is not None and _confirmed(chosen, there) is None:
+        return None
+    refs = (*(() if chosen is None else (chosen.host.ref,)), *hosts.unsure)
+    found = place_exactly(replace(question.wanted, hosts=refs), question.inventory, question.catalog)
+    return found if isinstance(found, Placement) and not found.doubts else None
+
+
+def _confirmed(chosen: FleetChoice | None, question: PlacementQuestion) -> Candidate | None:
+    """The chosen place, where the exact rules see it too and without a doubt."""
     if chosen is None:
         return None
     best = _as_candidate(chosen, question)
-    if not best.seating.complete or best.seating.doubts or best.seating.seats != chosen.seats:
-        return None
-    return _placement(best, question, ())
+    sure = best.seating.complete and not best.seating.doubts and best.seating.seats == chosen.seats
+    return best if sure else None
 
 
 def _as_candidate(chosen: FleetChoice, question: PlacementQuestion) -> Candidate:

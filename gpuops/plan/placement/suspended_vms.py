@@ -91,6 +91,12 @@ def with_claims(
     return inventory, tuple(found)
 
 
+def host_with_claims(host: Host, inventory: Inventory, catalog: Catalog) -> Inventory:
+    """The snapshot as if the suspended VMs of this one host ran that find their GPUs."""
+    *_, world = (inventory, *(world for world, _ in _claimed(inventory, catalog, [host.ref])))
+    return world
+
+
 def claims(
     inventory: Inventory, catalog: Catalog, hosts: Collection[str], of: Collection[str] | None = None
 ) -> tuple[Claim, ...]:

@@ -57,6 +57,26 @@ Demand = WantsVgpu | WantsDirectPath | WantsDynamic
 
 
 @dataclass(frozen=True, slots=True)
+class KeptProfile:
+    """So many more vGPUs of the profile must still be able to start."""
+
+    profile: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFree:
+    """What is to stay free in the cluster that the VM goes to; nothing = a place may take whatever is there."""
+
+    profiles: tuple[KeptProfile, ...] = ()
+    claims: bool = False
+    """Whether suspended VMs count as if they were back; False where the snapshot has them so already."""
+
+
+NOTHING_KEPT: Final = KeepFree()
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is looked for, and on which hosts."""
 
@@ -80,6 +100,7 @@ class Wanted:
     plan knows who else is started. Else a GPU is bound to only where a promise depends on it."""
     coming: ShapeCounts = field(default_factory=dict)
     """What other requests of the same plan ask for that have no place yet; it counts as demand of the site."""
+    keep_free: KeepFree = NOTHING_KEPT
 
     @property
     def bindable(self) -> str | None:

@@ -15,7 +15,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, WorkloadQuestion
 from gpuops.plan.queue.suggestions import nearest
@@ -34,6 +34,7 @@ class Queue:
     neighbours: Neighbours = field(default_factory=Neighbours)
     coming: ShapeCounts = field(default_factory=dict)
     """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
+    keep_free: KeepFree = NOTHING_KEPT
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
         """After all of these, in the order of placing."""
@@ -141,7 +142,7 @@ class Queue:
     ) -> WorkloadQuestion:
         """The question where this one goes, in the room that the workloads so far leave."""
         known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
-        return WorkloadQuestion(workload, *known, only, without)
+        return WorkloadQuestion(workload, *known, only, without, self.keep_free)
 
     def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
         """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""

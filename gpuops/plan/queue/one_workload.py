@@ -28,7 +28,7 @@ from gpuops.plan.placement.fleet.site_demand import ShapeCounts
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.eligible_hosts import EligibleHosts, eligible_hosts, scope_of
 from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
 
@@ -95,6 +95,7 @@ class WorkloadQuestion:
     """What other workloads ask for that have no place yet."""
     only: str | None = None
     without: frozenset[str] = frozenset()
+    keep_free: KeepFree = NOTHING_KEPT
     every_reason: bool = True
     """Whether a refusal also tells what was not looked at because the first reasons were enough."""
     any_reason: bool = True
@@ -151,6 +152,7 @@ class WorkloadQuestion:
             grouped=self.workload.device_group is not None,
             chooses_gpu=True,
             coming=self.coming,
+            keep_free=self.keep_free,
         )
         return eligible, wanted
 

@@ -22,9 +22,11 @@ from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.command_line import Option, word
+from gpuops.plan.devices.requested import profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
+from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_by_one import Queue
@@ -50,6 +52,11 @@ class Placements:
     """How near to the best this is; None = nobody asked for it."""
     later: tuple[Return, ...] = ()
     """Suspended VMs for which nothing is kept: they come back when all of this is gone."""
+
+    keep: KeepFree = NOTHING_KEPT
+    """What every place had to leave free."""
+    kept: tuple[KeptCount, ...] = ()
+    """What they leave of it, cluster by cluster."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -83,6 +90,7 @@ class Place:
         SuspendedPolicy,
         Option("claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
     ] = SuspendedPolicy.CLAIM
+    keep_free: KeepFreeOption = ()
     optimize: Annotated[bool, Option("All at once, by a solver; tells how much more is possible.")] = False
     explain: Annotated[bool, Option("Show every host and GPU looked at, and why.")] = False
 
@@ -90,6 +98,8 @@ class Place:
         """Results are told by name, so each is there once. Raises UsageError."""
         object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         object.__setattr__(self, "suspended", word(SuspendedPolicy, self.suspended, "suspended"))
+        object.__setattr__(self, "keep_free", tuple(self.keep_free))
+        kept_profiles(self.keep_free)
         names = Counter(workload.name for workload in self.workloads)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
@@ -113,12 +123,16 @@ class Place:
         return sorted({host.ref for workload in grouped for host in scope_of(workload).hosts(inventory)})
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
-        """A place for each of them on this snapshot, or every reason why there is none."""
+        """A place for each of them on this snapshot, or every reason why there is none.
+
+        Raises ProfileUnknown for one that is to be kept free and is none.
+        """
+        keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog))
         claim = self.suspended is SuspendedPolicy.CLAIM
         later, unclear = later_returns(inventory, self.until) if claim else ((), ())
         lent = {each.vm.ref for each in later}
         world, waiting = with_claims(inventory, catalog, lent) if claim else (inventory, ())
-        queue = Queue(world, catalog, self.explain, self.pin)
+        queue = Queue(world, catalog, self.explain, self.pin, keep_free=keep)
         optimum = None
         if self.optimize:
             queue, optimum = place_all(queue, self.workloads)
@@ -134,7 +148,9 @@ class Place:
             for answer in queue.answers
         )
         doubts = (*unclear, *in_turn(tuple(known.values()), waiting, inventory, catalog))
-        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum, later)
+        bindings = tuple(_bound(known.values()))
+        kept = tuple(kept_counts(keep, world, queue.inventory, catalog))
+        return Placements(inventory, answers, waiting, doubts, bindings, optimum, later, keep, kept)
 
 
 def _bound(placed: Iterable[Placed]) -> Iterator[str]:

@@ -25,17 +25,26 @@ from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported
 from gpuops.plan.devices.goal import Goal, broken_groups, kept_pins, named, other_gpus, vgpus
-from gpuops.plan.devices.requested import Answer, device_goal, dynamic_goal, group_goal, profile_meant, with_backings
+from gpuops.plan.devices.requested import (
+    Answer,
+    device_goal,
+    dynamic_goal,
+    group_goal,
+    profile_meant,
+    profiles_to_keep,
+    with_backings,
+)
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.devices.settings import Fitting, change_of, warnings_of
 from gpuops.plan.placement.explain import may_be_remote, remote_memory, warn_of_displaced
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import unreachable
+from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
 from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of, pins_of
 from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
 from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
 
@@ -70,6 +79,7 @@ class Attach:
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
     host: Annotated[str | None, Option("The host it is to be on.", "NAME", Names.HOSTS)] = None
     """None = its own, or with a move the best."""
+    keep_free: KeepFreeOption = ()
 
     def __post_init__(self) -> None:
         """Text becomes words, lists become tuples. Raises UsageError."""
@@ -77,10 +87,12 @@ class Attach:
         put = partial(object.__setattr__, self)
         put("device", tuple(self.device))
         put("device_type", tuple(self.device_type))
+        put("keep_free", tuple(self.keep_free))
         put("move", None if self.move is None else word(MoveMode, self.move, "move"))
         put("pin", word(PinPolicy, self.pin, "pin"))
         put("numa", word(NumaPolicy, self.numa, "numa"))
         put("power", word(PowerPolicy, self.power, "power"))
+        kept_profiles(self.keep_free)
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""
@@ -123,7 +135,8 @@ class Attach:
         if not isinstance(goal, Goal):
             there = self._whole_elsewhere(vm, old, hosts, inventory)
             return refuse(*blockers, *power_blockers(vm, self.power), *goal, *there)
-        ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
+        keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog), claims=True)
+        ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
         against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
         if not against and is_there(ask):
             return left_as_it_is(ask, blockers)
@@ -201,12 +214,13 @@ class ResolvedAttach:
     power: PowerPolicy
     inventory: Inventory
     catalog: Catalog
+    keep_free: KeepFree = NOTHING_KEPT
 
     @property
     def wanted(self) -> Wanted:
         demands = demands_of(self.goal.devices, kept_pins(self.vm, self.goal))
         hosts, grouped = tuple(host.ref for host in self.hosts), self.goal.device_group is not None
-        return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped)
+        return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped, keep_free=self.keep_free)
 
 
 def is_there(ask: ResolvedAttach) -> bool:

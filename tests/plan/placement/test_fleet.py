@@ -17,7 +17,7 @@ from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import count_shapes
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place, place_exactly, place_in_fleet
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.wanted import KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.workload_vm import running
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole, without_vm
 
@@ -102,6 +102,14 @@ def vms(draw: st.DrawFn, number: int, known: Inventory) -> Vm:
 
 
 @st.composite
+def kept(draw: st.DrawFn) -> KeepFree:
+    """Mostly nothing; else one or two profiles, in numbers that such a small fleet may have or not."""
+    count = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=count, max_size=count, unique=True))
+    return KeepFree(tuple(KeptProfile(name, draw(st.integers(0, 30))) for name in names), draw(st.booleans()))
+
+
+@st.composite
 def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
     made = draw(vms(number, world))
     refs = sorted(world.hosts)
@@ -117,6 +125,7 @@ def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
         explain=False,
         chooses_gpu=draw(st.booleans()),
         coming=count_shapes(draw(st.lists(vms(90, world), max_size=2)), catalog()),
+        keep_free=draw(kept()),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
+from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Board, Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host
@@ -36,6 +37,7 @@ class GpuStates:
         self._stand_ins: list[tuple[GpuState, bool] | None] = [None]
         self._numbers: dict[_Key, int] = {}
         self._tables: dict[_Key, Table] = {}
+        self._rooms = Rooms(catalog)
 
     def __len__(self) -> int:
         """The number of states seen."""
@@ -100,6 +102,15 @@ class GpuStates:
     def slots_in_turn(self, profile: str) -> Table:
         """vGPUs of the profile that a VM is given one after another, with doubtful ones."""
         return self._table(("in turn", profile), lambda state, _: slots_in_turn(state, profile, "", self.catalog)[1])
+
+    def surely_free(self, profile: str) -> Table:
+        """The same beside what must run there too, where not all that may run can."""
+
+        def answer(state: GpuState, _: bool) -> int:
+            found = self._rooms.on(state, (profile,)).get(profile)
+            return 0 if found is None else found.at_least
+
+        return self._table(("surely free", profile), answer)
 
     def any_whole(self) -> Table:
         """1 where the GPU can be given whole to whoever asks for such a one."""

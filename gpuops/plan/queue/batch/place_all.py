@@ -8,7 +8,7 @@ priority. Placing all requests one after another also serves as a second opinion
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -16,6 +16,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.keep_free import KeptCount, kept_counts
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
 from gpuops.plan.queue.batch.model import build_model
@@ -59,6 +60,15 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
         return after, BatchResult(asked_mib, placed_mib(after, catalog), None, note=note)
     # 1. By the solver, and a bound where not all is placed.
     after, by_solver = place_by_solver(queue, workloads)
+    too_few = next((each for each in _kept(queue, after) if each.after < min(each.before, each.count)), None)
+    if too_few is not None:
+        note = (
+            f"the solver's plan leaves {too_few.after} of {too_few.profile} free in {too_few.where}, and "
+            f"--keep-free asks for {too_few.count}: all were placed one after another"
+        )
+        one_after_another = queue.with_all(workloads)
+        most_mib = most_placeable_mib(workloads, inventory, catalog)
+        return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note)
     done_mib = placed_mib(after, catalog)
     most_mib = asked_mib if done_mib == asked_mib else most_placeable_mib(workloads, inventory, catalog)
     # 2. Below the bound: one after another may be better.
@@ -70,6 +80,11 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
                 asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note
             )
     return after, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
+
+
+def _kept(before: Queue, after: Queue) -> Iterator[KeptCount]:
+    """What the plan leaves of the profiles that are to be kept free."""
+    return kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
 
 
 def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, int]:

@@ -22,4 +22,5 @@ OPTIONS = {
     "numa": {"type": "str", "choices": ["required", "preferred", "none"]},
     "power": {"type": "str", "choices": ["refuse", "cycle", "off", "on"]},
     "host": {"type": "str"},
+    "keep_free": {"type": "list", "elements": "str"},
 }

@@ -121,6 +121,12 @@ options:
       - V(claim) - the GPUs of suspended VMs are kept for their return. V(ignore) - they are free. Default V(claim).
     type: str
     choices: [claim, ignore]
+  keep_free:
+    description:
+      - How many more vGPUs of a profile must still be able to start in a VM's cluster when it runs, each
+        V(a100-3-20c=4). A place that leaves fewer is refused, unless it takes none of them away.
+    type: list
+    elements: str
   optimize:
     description:
       - All requests at once, by a solver; tells how much more is possible. Needs C(gpuops[optimize]).
@@ -208,6 +214,7 @@ REQUEST = {
 OPTIONS = {
     "pin": {"type": "str", "choices": ["auto", "never"]},
     "suspended": {"type": "str", "choices": ["claim", "ignore"]},
+    "keep_free": {"type": "list", "elements": "str"},
     "optimize": {"type": "bool", "default": False},
     "explain": {"type": "bool", "default": False},
 }

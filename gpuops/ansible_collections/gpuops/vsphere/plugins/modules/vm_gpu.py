@@ -105,6 +105,12 @@ options:
     description:
       - The host that the VM is to be on. Default its own, or with O(move) the best.
     type: str
+  keep_free:
+    description:
+      - With O(state=present), how many more vGPUs of a profile must still be able to start in the VM's cluster when it
+        runs, each V(a100-3-20c=4). A place that leaves fewer is refused, unless it takes none of them away.
+    type: list
+    elements: str
   after_clone:
     description:
       - What M(gpuops.vsphere.vm_clone) was asked for, its RV(gpuops.vsphere.vm_clone#module:clone). In check mode a VM

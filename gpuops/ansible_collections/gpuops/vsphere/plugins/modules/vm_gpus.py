@@ -128,6 +128,13 @@ options:
         description:
           - The host that the VM is to be on. Default its own, or with O(vms[].move) the best.
         type: str
+      keep_free:
+        description:
+          - With O(vms[].state=present), how many more vGPUs of a profile must still be able to start in the VM's
+            cluster when it runs, each V(a100-3-20c=4). A place that leaves fewer is refused, unless it takes none of
+            them away.
+        type: list
+        elements: str
 seealso:
   - module: gpuops.vsphere.vm_gpu
   - module: gpuops.vsphere.gpu_placement
