@@ -4,7 +4,7 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, parser, simulator, tasks, churn, decisions, openb, profiles, departures, migrations,
-ablation, batch, defrag, numa, rotation, night, executor, journal, vms
+ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MODULES = {
     "departures": "tests.bench.departures",
     "migrations": "tests.bench.migrations",
     "ablation": "tests.bench.ablation",
+    "filling": "tests.bench.filling",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
