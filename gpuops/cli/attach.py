@@ -37,7 +37,7 @@ def attach(
     from gpuops.cli.running import carry_out
 
     def attached(site: Site, apply: bool, consent: Consent) -> Report:
-        host_shell.give_to(site)
+        host_shell.give_to(site, saved)
         return run(request, site, apply=apply, consent=consent)
 
     carry_out(

@@ -42,7 +42,7 @@ def capacity(
 
     night = load_policy(policy) if policy is not None else None
     with open_site(common, saved=saved) as site:
-        host_shell.give_to(site)
+        host_shell.give_to(site, saved)
         inventory = site.with_vgpus(read_inventory(site, common, saved=saved))
         found = api.capacity(request, inventory, site, night)
     named = night.name if night is not None else None

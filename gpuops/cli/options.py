@@ -65,8 +65,13 @@ class HostShellOptions:
 
         return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
 
-    def give_to(self, site: Site) -> None:
-        """Lets the site ask the hosts themselves; what one of them does not answer is said on stderr."""
+    def give_to(self, site: Site, saved: Path | None = None) -> None:
+        """Lets the site ask the hosts themselves; what one of them does not answer is said on stderr.
+
+        Raises UsageError with a saved inventory: what hosts tell now is not true of it.
+        """
+        if saved is not None and self.host_shell is not Shell.NONE:
+            raise UsageError("--host-shell and --inventory exclude each other", hint="leave one of them out")
         site.shell, site.say = self.shell(), output.note
 
 

@@ -87,7 +87,7 @@ def place(
     from gpuops.report.placement import placements_document, placements_text
 
     with open_site(common, saved=saved) as site:
-        host_shell.give_to(site)
+        host_shell.give_to(site, saved)
         found = api.place(replace(request, workloads=workloads), site)
     if saved is None:
         remember(common, found.before)

@@ -209,6 +209,22 @@ def test_a_policy_that_cannot_be_meant(
     assert lab.effects == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["attach", "--vm", "ml-07", "--profile", "a100-3-20c"],
+        ["capacity"],
+        ["place", "--profile", "a100-3-20c", "--vcpu", "4", "--memory", "8GiB"],
+    ],
+)
+def test_a_saved_inventory_and_a_shell_on_the_hosts_exclude_each_other(
+    gpuops: Gpuops, saved_lab: Path, command: list[str]
+) -> None:
+    """What hosts tell now is not true of a snapshot that was saved."""
+    asked = gpuops(*command, "--inventory", str(saved_lab), "--host-shell", "ssh")
+    one_line(asked, 2, "--host-shell and --inventory exclude each other", "leave one of them out")
+
+
 @pytest.mark.parametrize("command", [["attach", "--vm", "ml-07", "--profile", "x"], ["capacity"], ["inventory"]])
 @pytest.mark.parametrize(
     "other", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]
