@@ -2,9 +2,10 @@
 
 Problem: the host chooses the GPU of a vGPU at power-on, by its assignment policy and by what runs then, so the same VMs
 started in another order may end on other GPUs, and the last one on none.
-Choice: per host, the mildest means that is proven. Either every order ends well, because all that may compete have one
-size; or each vGPU is pinned to its GPU, and on every GPU what is meant for it fits in any order; or the VMs are started
-in the order of the answer, which is how their places were found.
+Choice: per host, the first that is proven. Every order ends well, because all that may compete have one size. Each vGPU
+is pinned to its GPU, and on every GPU what is meant for it fits in any order. Every order was followed, of the pinned
+VMs and then of them as they are, on any GPU with room that the host may choose, and none ends badly; as far as `_WAYS`
+goes, shared among the hosts. Else the VMs are started in the order of the answer, which is how their places were found.
 Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in same-size mode); see `placement/wanted.py` for the pin.
 """
 
@@ -12,16 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
+from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.placement.wanted import PinPolicy, pins_of
 from gpuops.plan.queue.one_workload import Placed, Steering
+from gpuops.plan.queue.workload_vm import running
 
 
 def steered(
@@ -35,12 +40,14 @@ def steered(
     for each in placed:
         groups.setdefault((each.placement.host.ref, competing(each.vm, catalog)), []).append(each)
     found: dict[str, Placed] = {}
+    ways = max(_FEW_WAYS, _WAYS // max(1, len(groups)))
     for (ref, model), group in groups.items():
         back = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost]
         rivals = tuple(vm for vm in back if vm.devices and competing(vm, catalog) == model)
-        states = gpu_states(inventory.hosts[ref], inventory, catalog)
-        there = tuple(state for state in states if _may_run(state, group, catalog))
-        found |= {each.workload.name: each for each in _Rivalry(tuple(group), rivals, there, catalog).settled(pin)}
+        host = inventory.hosts[ref]
+        there = tuple(state for state in gpu_states(host, inventory, catalog) if _may_run(state, group, catalog))
+        rivalry = _Rivalry(tuple(group), rivals, there, host, ways, catalog)
+        found |= {each.workload.name: each for each in rivalry.settled(pin)}
     return tuple(found[each.workload.name] for each in placed)
 
 
@@ -51,6 +58,9 @@ class _Rivalry:
     new: tuple[Placed, ...]
     back: tuple[Vm, ...]
     states: tuple[GpuState, ...]
+    host: Host
+    ways: int
+    """In which starts may end that are followed."""
     catalog: Catalog
 
     def settled(self, pin: PinPolicy) -> tuple[Placed, ...]:
@@ -59,9 +69,11 @@ class _Rivalry:
         if self._any_whole() and self._any_vgpu():
             return tuple(replace(each, steering=Steering.ANY_ORDER) for each in self.new)
         pinned = self.new if pin is PinPolicy.NEVER else tuple(map(_pinned, self.new))
-        if pin is PinPolicy.NEVER or self.back or not self._any_pinned(pinned):
-            return tuple(replace(each, steering=Steering.LISTED_ORDER) for each in pinned)
-        return tuple(replace(each, steering=_how(each)) for each in pinned)
+        if (not self.back and self._any_pinned(pinned)) or self._any_followed(pinned):
+            return tuple(replace(each, steering=_how(each)) for each in pinned)
+        if pin is not PinPolicy.NEVER and self._any_followed(self.new):
+            return tuple(replace(each, steering=_how(each)) for each in self.new)
+        return tuple(replace(each, steering=Steering.LISTED_ORDER) for each in pinned)
 
     def _any_whole(self) -> bool:
         """Whether whole devices given by kind do not take what another is meant to have."""
@@ -93,6 +105,17 @@ class _Rivalry:
         )
         return room >= len(wanted)
 
+    def _any_followed(self, new: Sequence[Placed]) -> bool:
+        """Whether all find their vGPUs in every order, on whichever GPU with room the host starts each; False = not
+        proven.
+
+        Members of a device group are given joined GPUs, which nobody here can foresee.
+        """
+        if not self._any_whole() or any(each.workload.device_group is not None for each in new):
+            return False
+        coming = [*(running(each.vm, each.placement, each.workload.numa) for each in new), *self.back]
+        return too_late(coming, self.states, self.host, self.catalog, self.ways, whichever=True) is None
+
     def _any_pinned(self, pinned: Sequence[Placed]) -> bool:
         """Whether on each GPU every vGPU meant for it fits beside all the others meant for it, however they lie."""
         if not self._any_whole() or any(_unpinned(each) for each in pinned):
@@ -113,6 +136,11 @@ class _Rivalry:
             free_slots(state.gpu, beside, name, self.catalog, (*state.starts, *unknown)).at_least
             for beside, name in zip(others, meant, strict=True)
         )
+
+
+_WAYS: Final = 4000
+"""In which starts may end that are followed for one plan: about a second."""
+_FEW_WAYS: Final = 20
 
 
 def competing(vm: Vm, catalog: Catalog) -> str:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from pytest_mock import MockerFixture
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.host import NumaPolicy
@@ -17,6 +19,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy, pin_key
+from gpuops.plan.queue import pinning
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload_vm import running, vm_of
@@ -174,7 +177,8 @@ def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
 
 
 def test_a_suspended_vm_that_is_pinned_keeps_its_gpu() -> None:
-    """Alike as they are: the new ones must not be left to choose, for the first of them would take its slot."""
+    """Alike as they are: the new one must not be left to choose, for it would take its slot. Pinned both, any order
+    does."""
     there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
     world = SmallVcenter({there.ref: there})
     back = replace(vm(1, "back", "1", "vgpu nvidia_a40-48q"), extra_config={pin_key(0): FIRST})
@@ -182,9 +186,57 @@ def test_a_suspended_vm_that_is_pinned_keeps_its_gpu() -> None:
     world.suspend(world.vms[back.ref])
     found = Place((Workload("new", 4, 8192, "a40-48q"),)).placements(world.inventory(inventory([], [])), catalog())
     (placed,) = found.placed
-    assert (placed.steering, str(placed.placement.pins[0]), found.doubts) == (Steering.LISTED_ORDER, SECOND, ())
-    assert world.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
+    assert (placed.steering, str(placed.placement.pins[0]), found.doubts) == (Steering.PINNED, SECOND, ())
     assert world.start(world.vms[back.ref]) == ""
+    assert world.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "steering"),
+    [
+        (3, ("8q", "24q"), Steering.ANY_ORDER),  # three sizes, and a GPU for each
+        (2, ("24q", "24q"), Steering.LISTED_ORDER),  # the one that comes back may lock the GPU that both are to have
+    ],
+)
+def test_the_order_of_power_on_is_said_only_where_one_can_hurt(
+    gpus: int, asked: tuple[str, ...], steering: Steering
+) -> None:
+    there = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)[:gpus]))
+    asleep = vm(1, "back", "1", "vgpu nvidia_a40-12q", power=PowerState.SUSPENDED)
+    requests = tuple(Workload(f"w-{n}", 4, 8192, f"a40-{size}") for n, size in enumerate(asked))
+    found = Place(requests).placements(inventory([there], [asleep]), catalog())
+    assert ({each.steering for each in found.placed}, found.doubts) == ({steering}, ())
+
+
+def test_what_is_pinned_may_start_at_any_time_where_what_comes_back_cannot_take_its_gpu() -> None:
+    """The GPUs of the new VMs hold others of their sizes: a 12q finds room on the third alone."""
+    there = host("esx-1", *(gpu(address, "a40", 0) for address in (FIRST, SECOND, THIRD)))
+    world = SmallVcenter({there.ref: there})
+    for number, (address, size) in enumerate(((FIRST, "8q"), (SECOND, "24q")), 1):
+        made = vm(number, f"vm-{number}", "1", f"vgpu nvidia_a40-{size}", memory_mib=8192)
+        assert world.start(replace(made, extra_config={pin_key(0): address})) == ""
+    asleep = vm(3, "back", "1", "vgpu nvidia_a40-12q", power=PowerState.SUSPENDED, memory_mib=8192)
+    seen = world.inventory(inventory([], []))
+    requests = (Workload("small", 4, 8192, "a40-8q"), Workload("large", 4, 8192, "a40-24q"))
+    found = Place(requests).placements(replace(seen, vms={**seen.vms, asleep.ref: asleep}), catalog())
+    assert [each.steering for each in found.placed] == [Steering.PINNED, Steering.PINNED]
+    new = [running(each.vm, each.placement, each.workload.numa) for each in found.placed]
+    for order in permutations([asleep, *new]):
+        again = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
+        assert [again.start(each) for each in order] == ["", "", ""]
+
+
+def test_orders_that_are_too_many_to_follow_are_prescribed(mocker: MockerFixture) -> None:
+    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    asleep = [vm(n, f"back-{n}", "1", "vgpu nvidia_a40-8q", power=PowerState.SUSPENDED) for n in (1, 2)]
+    asked = Place((Workload("new", 4, 8192, "a40-8q", numa=NumaPolicy.REQUIRED),))
+    assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
+        Steering.PINNED
+    ]
+    mocker.patch.multiple(pinning, _WAYS=1, _FEW_WAYS=1)
+    assert [each.steering for each in asked.placements(inventory([there], asleep), catalog()).placed] == [
+        Steering.LISTED_ORDER
+    ]
 
 
 def test_a_device_of_a_suspended_vm_that_the_host_may_give_away_is_said() -> None:
