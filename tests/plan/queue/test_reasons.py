@@ -113,6 +113,20 @@ def test_what_may_run_elsewhere_is_not_said_to_run_there() -> None:
     assert [str(each) for each in refused.rejections] == [f"esx-1 {FIRST}: {rule}", f"esx-1 {SECOND}: {rule}"]
 
 
+def test_a_suspended_vm_that_is_kept_its_slot_is_not_said_to_run() -> None:
+    """Two run on the GPU and a third of their size is to come back to it: the size is locked while two run."""
+    there = host("esx-1", gpu(FIRST, "a40", 0))
+    world = SmallVcenter({there.ref: there})
+    for number in (1, 2):
+        assert world.start(vm(number, f"vm-{number}", "1", "vgpu nvidia_a40-8q")) == ""
+    asleep = vm(3, "vm-3", "1", "vgpu nvidia_a40-8q", power=PowerState.SUSPENDED)
+    known = replace(world.inventory(inventory([], [])), vms={**world.vms, asleep.ref: asleep})
+    found = Place((Workload("new", 4, 8192, "a40-24q"),)).placements(known, catalog())
+    assert [claim.gpus for claim in found.claims] == [(PciAddress.parse(FIRST),)]
+    locked = "locked to vGPUs of 8192 MiB while 2 run, nvidia_a40-24q has 24576 MiB; held by vm-1, vm-2"
+    assert [str(each) for each in found.refused[0].rejections] == [f"esx-1 {FIRST}: {locked}: needs 1 slot, 0 there"]
+
+
 def test_what_earlier_requests_leave_is_a_range_where_nobody_tells_how_they_lie() -> None:
     """Three vGPUs of one VM on two GPUs, two and one: one slot is left, on one of them."""
     there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
