@@ -32,7 +32,7 @@ PROFILES: Final = {
     "l40s": ("nvidia_l40s-8q", "nvidia_l40s-24q", "nvidia_l40s-48q"),
 }
 QUICK: Final = settings(max_examples=40)
-LONG: Final = settings(max_examples=300)
+LONG: Final = settings(max_examples=80)
 Kept = dict[str, int]
 
 
