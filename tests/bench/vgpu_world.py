@@ -220,7 +220,8 @@ def site(of: Scenario) -> tuple[SameSize | Mig, ShapeArrays, LargeShapes | None]
     geometry.price = GB * slot_prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
     sizes = dict(enumerate(geometry.sizes))
     price = dict(enumerate(geometry.price.tolist()))
-    shapes = with_weights(make_shape_arrays(commonest(asked), sizes, NODE_GPUS), asked, price, FEEDING_SLACK)
+    arrays = make_shape_arrays(commonest(asked), sizes, NODE_GPUS)
+    shapes = with_weights(arrays, asked, price, FEEDING_SLACK, cut=isinstance(geometry, Mig))
     return geometry, shapes, large_shapes(asked, sizes, shapes, GB)
 
 

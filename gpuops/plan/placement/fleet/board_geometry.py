@@ -83,7 +83,7 @@ class BoardGpus:
     def _value(self, state: int, empty: int) -> float:
         """The best filling of what is free, at the prices of such GPUs."""
         price = self._prices_of(empty)
-        if not self._is_cut(empty):
+        if not self.is_cut(empty):
             return max((self.slots(state, kind) * each for kind, each in price.items()), default=0.0)
         key = (state, empty)
         if key not in self._values:
@@ -91,7 +91,7 @@ class BoardGpus:
             self._values[key] = max((each + self._value(then, empty) for each, then in after), default=0.0)
         return self._values[key]
 
-    def _is_cut(self, empty: int) -> bool:
+    def is_cut(self, empty: int) -> bool:
         """Whether vGPUs of several sizes share such a GPU, each at a place of its own (MIG)."""
         return self._states.mode(empty) is VgpuMode.MULTI_INSTANCE
 
@@ -112,7 +112,7 @@ class BoardGpus:
         """The fillings of an empty GPU as numbers of each kind: full of one kind, and in MIG mode every full
         mixture."""
         fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
-        if self._is_cut(empty):
+        if self.is_cut(empty):
             mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}
             fillings |= self._mixtures(empty, sold, mixtures_of)
         return np.array(sorted(fillings), dtype=np.int64)

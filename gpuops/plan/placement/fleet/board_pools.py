@@ -105,6 +105,7 @@ class BoardPools:
             often,
             {kind: gpus.price(kind) for kind in sizes},
             FEEDING_SLACK,
+            cut=any(gpus.is_cut(state) for state in empties.tolist()),
         )
         pool = NodePool(
             gpus,
