@@ -65,6 +65,9 @@ def _optimum_text(found: Placements) -> Iterator[Text]:
     if optimum.by_solver:
         text += f" (at once: {optimum.by_solver}, one after another: {rest})"
     yield Text(text)
+    if optimum.expects_starts:
+        where = "mixed-size GPUs and MIG from Hopper on keep large vGPUs possible, MIG on Ampere takes the lowest slice"
+        yield Text(f"in turn: this counts on where hosts let vGPUs start on GPUs that are empty now ({where})", "dim")
 
 
 def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
@@ -240,6 +243,7 @@ def _optimum_document(optimum: BatchResult) -> Document:
         "most_percent": optimum.most_percent,
         "by_solver": optimum.by_solver,
         "note": optimum.note,
+        "expects_starts": optimum.expects_starts,
     }
 
 

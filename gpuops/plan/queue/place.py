@@ -27,6 +27,7 @@ from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
 from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy
+from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_by_one import Queue
@@ -139,7 +140,8 @@ class Place:
         else:
             queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
-        known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
+        seen = expecting_starts(inventory, world) if optimum is not None and optimum.expects_starts else inventory
+        known = {each.workload.name: each for each in steered(placed, waiting, self.pin, seen, catalog)}
         room = RoomByMoves(queue.inventory, inventory)
         answers = tuple(
             replace(answer, moves=room.after_moves(queue.trial(answer.workload)))
@@ -147,7 +149,7 @@ class Place:
             else known.get(answer.workload.name, answer)
             for answer in queue.answers
         )
-        doubts = (*unclear, *in_turn(tuple(known.values()), waiting, inventory, catalog))
+        doubts = (*unclear, *in_turn(tuple(known.values()), waiting, seen, catalog))
         bindings = tuple(_bound(known.values()))
         kept = tuple(kept_counts(keep, world, queue.inventory, catalog))
         return Placements(inventory, answers, waiting, doubts, bindings, optimum, later, keep, kept)

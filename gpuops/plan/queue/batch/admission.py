@@ -20,6 +20,7 @@ from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.batch.expected_starts import order_of_starting
 from gpuops.plan.queue.batch.model import BatchModel, HostGpus
 from gpuops.plan.queue.batch.problem import HostPattern
 from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
@@ -76,6 +77,11 @@ def admit_vms(
     # Only what the host knows is copied from step to step: a fleet has other VMs in thousands.
     alone = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
     admits = _Admission(inventory, catalog, ref, pin)
+    if pin is not PinPolicy.NEVER and any(gpu.vgpus is not None for gpu in host.gpus):
+        kinds, gpus = [each.kind for each, _ in proposed], [each.gpus for each, _ in proposed]
+        order = order_of_starting(kinds, gpus, host, alone, catalog)
+        if order != sorted(order):
+            return admits.all_of([proposed[number] for number in order], alone, pinned=True)
     if pin is not PinPolicy.NEVER and pin_at_once:
         return admits.all_of(proposed, alone, pinned=True)
     # 1. The host chooses the GPUs: nothing is pinned that need not be.

@@ -8,7 +8,7 @@ priority. Placing all requests one after another also serves as a second opinion
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -17,8 +17,10 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.keep_free import KeptCount, kept_counts
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
+from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.batch.model import build_model
 from gpuops.plan.queue.batch.request_kinds import RequestKind, group_requests
 from gpuops.plan.queue.batch.solve import bound, solve
@@ -39,6 +41,8 @@ class BatchResult:
     """Requests that the solver placed; the others were placed one after another."""
     note: str = ""
     """Why the solver's plan is not the answer; empty = it is."""
+    expects_starts: bool = False
+    """Whether it counts on where hosts let vGPUs start on GPUs that are empty now."""
 
     @property
     def placed_percent(self) -> float | None:
@@ -60,7 +64,7 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
         return after, BatchResult(asked_mib, placed_mib(after, catalog), None, note=note)
     # 1. By the solver, and a bound where not all is placed.
     after, by_solver = place_by_solver(queue, workloads)
-    too_few = next((each for each in _kept(queue, after) if each.after < min(each.before, each.count)), None)
+    too_few = _too_few_kept(queue, after)
     if too_few is not None:
         note = (
             f"the solver's plan leaves {too_few.after} of {too_few.profile} free in {too_few.where}, and "
@@ -71,20 +75,31 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
         return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note)
     done_mib = placed_mib(after, catalog)
     most_mib = asked_mib if done_mib == asked_mib else most_placeable_mib(workloads, inventory, catalog)
-    # 2. Below the bound: one after another may be better.
+    result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
+    if done_mib >= most_mib:
+        return after, result
+    # 2. Below the bound: where vGPUs are expected to start may serve better than what is certain wherever they do.
+    expecting = queue.inventory if queue.pin is PinPolicy.NEVER else expecting_starts(queue.inventory, queue.inventory)
+    if expecting is not queue.inventory:
+        in_turn, by_solver = place_by_solver(replace(queue, inventory=expecting), workloads)
+        better = _placed_by_priority(in_turn, workloads, catalog) > _placed_by_priority(after, workloads, catalog)
+        if better and _too_few_kept(queue, in_turn) is None:
+            done_mib, after = placed_mib(in_turn, catalog), in_turn
+            result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
+    # 3. Or one after another.
     if done_mib < most_mib:
         one_after_another = queue.with_all(workloads)
         if _placed_by_priority(one_after_another, workloads, catalog) > _placed_by_priority(after, workloads, catalog):
             note = "the solver found nothing better than one after another"
-            return one_after_another, BatchResult(
-                asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note
-            )
-    return after, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
+            done_mib = placed_mib(one_after_another, catalog)
+            return one_after_another, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), note=note)
+    return after, result
 
 
-def _kept(before: Queue, after: Queue) -> Iterator[KeptCount]:
-    """What the plan leaves of the profiles that are to be kept free."""
-    return kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
+def _too_few_kept(before: Queue, after: Queue) -> KeptCount | None:
+    """A profile that is to be kept free, and of which the plan leaves too few; None = there is none."""
+    kept = kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
+    return next((each for each in kept if each.after < min(each.before, each.count)), None)
 
 
 def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, int]:

@@ -2,7 +2,8 @@
 
 `model.py` calls it. The layouts come from the exact rules, asked step by step, so whatever mode the GPU is in, a layout
 is what a power-on admits when its vGPUs are started in the order given here: largest first. For GPU instances and
-placement ids that is also the order in which the fewest starts are in doubt.
+placement ids that is also the order in which the fewest starts are in doubt. Where the starts are expected
+(`expected_starts.py`), layouts for smallest first are found too.
 
 Example: an empty A40 in same-size mode and the profiles 8q and 24q give two layouts: six of 8q, or two of 24q.
 """
@@ -65,6 +66,11 @@ class VgpuLayouts:
         counts_found: dict[tuple[int, ...], None] = {}
         states_tried = [0]
         self._extend(state, profiles, (), counts_found, states_tried)
+        if self.certain and state.gpu.vgpus is not None:
+            # Where the starts are expected, the other order reaches others: on Ampere 1g, 1g, 2g and then 3g.
+            smallest_first: dict[tuple[int, ...], None] = {}
+            self._extend(state, profiles[::-1], (), smallest_first, states_tried)
+            counts_found |= {counts[::-1]: None for counts in smallest_first}
         if states_tried[0] >= _MOST_STATES:
             # 2. The limit was reached: layouts of one profile alone are added; for a bound one that exceeds them all.
             alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
@@ -104,7 +110,9 @@ class VgpuLayouts:
         """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
         while self._room(states[-1], profile):
-            states.append(with_expected(states[-1], Tenant("", "", profile), self.catalog))
+            tenant = Tenant("", "", profile)
+            more = with_expected(states[-1], tenant, self.catalog) if self.certain else states[-1].with_tenants(tenant)
+            states.append(more)
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:
