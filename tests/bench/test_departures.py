@@ -1,0 +1,53 @@
+"""Streams of VMs that come and go: what the fluid reference takes, on a fleet of one host."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from tests.bench import departures
+from tests.bench.departures import fluid_hours, played
+from tests.bench.profiles import STEP
+from tests.bench.vgpu_across import Engine
+from tests.bench.vgpu_rules import pool_of
+from tests.bench.vgpu_world import Request, Scenario
+
+WHOLE, HALF = 5, 4
+"""Kinds of the same-size profiles 40C and 20C."""
+
+
+def of(*requests: tuple[int, float]) -> Scenario:
+    return Scenario(
+        "made up",
+        "ts",
+        "G3",
+        tuple(Request(PoolRequest(kind, 1, 0, 1024), stay, 1.0) for kind, stay in requests),
+        False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("HOSTS_EACH", 1), ("ARRIVALS", 400), ("WARM", 100)):
+        monkeypatch.setattr(departures, name, value)
+
+
+@pytest.mark.parametrize("load", [0.2, 1.2])
+def test_the_reference_takes_all_that_is_small_and_is_never_below_a_rule(
+    load: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole GPUs alone packing is perfect, so that the engine takes just what the reference does."""
+    monkeypatch.setattr(departures, "LOAD", load)
+    whole = of((WHOLE, 3600.0))
+    pool = pool_of(Engine, whole, 1, STEP)
+    outcome = played(departures.Stream(whole, pool), 1)
+    assert outcome.hours == pytest.approx(fluid_hours(whole, 1))
+    assert (outcome.hours == 100.0) is (load < 1)
+
+
+def test_memory_hours_count_stays_and_not_vms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where VMs that stay long are as many as those that do not, nearly all that is placed is theirs."""
+    monkeypatch.setattr(departures, "LOAD", 3.0)
+    mixed = of((WHOLE, 60.0), (WHOLE, 36_000.0))
+    outcome = played(departures.Stream(mixed, pool_of(Engine, mixed, 1, STEP)), 1)
+    assert outcome.allocated > outcome.hours > 20
