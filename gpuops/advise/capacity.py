@@ -183,14 +183,15 @@ def _mixed_size(
     limit = wanted.max_per_gpu_mixed
     if limit is None:
         return Slots(0, by_memory, f"how many {wanted.name} fit in mixed-size mode is not known")
-    shapes = [_lying(_starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
-    found = spread(_starts_gb(wanted), tuple(shapes)) if all(shape.starts for shape in shapes) else None
+    shapes = [_lying(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
+    found = spread(starts_gb(wanted), tuple(shapes)) if all(shape.starts for shape in shapes) else None
     if found is None:
         return Slots(0, min(limit, by_memory), "where its vGPUs start is not known")
     return _range(found, f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {wanted.name}")
 
 
-def _starts_gb(profile: VgpuProfile) -> Shape:
+def starts_gb(profile: VgpuProfile) -> Shape:
+    """What a vGPU takes of a GPU in mixed-size mode, in GB, and its placement ids."""
     return Shape(profile.framebuffer_mib // 1024, profile.placement_ids_mixed)
 
 
@@ -202,24 +203,24 @@ def _lying(shape: Shape, start: int | None) -> Shape:
 def _multi_instance(
     board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
-    kind = _instance_of(board, wanted)
+    kind = instance_of(board, wanted)
     instances: list[InstanceProfile] = []
     shapes: list[Shape] = []
     started = 0
     for holder, start, count in _by_instance(running, starts):
-        held, sharing = _instance_of(board, holder), holder.max_per_gpu_instance or 1
+        held, sharing = instance_of(board, holder), holder.max_per_gpu_instance or 1
         if held is None:
             return _unknown(f"the GPU instance of {holder.name} is not known")
         # Where vGPUs of one profile share an instance (RTX PRO), the fewest instances they can live in leave the same
         # room for that profile as any other way to share: what a further instance offers, its start no longer does.
         needed = -(-count // sharing)
         instances += [held] * needed
-        shapes += [_lying(_slices(held), start)] * needed
+        shapes += [_lying(slices(held), start)] * needed
         if holder == wanted or (start is not None and share_an_instance(holder, wanted)):
             started += needed * sharing - count
     if kind is None:
         return _unknown(f"the GPU instance of {wanted.name} is not known")
-    found = spread(_slices(kind), tuple(shapes))
+    found = spread(slices(kind), tuple(shapes))
     if found is None:
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     media_taken = any(instance.variant.owns_media for instance in instances)
@@ -251,11 +252,13 @@ def share_an_instance(one: VgpuProfile, other: VgpuProfile) -> bool:
     return one.mig_profile == other.mig_profile and one.framebuffer_mib == other.framebuffer_mib
 
 
-def _slices(kind: InstanceProfile) -> Shape:
+def slices(kind: InstanceProfile) -> Shape:
+    """What a GPU instance takes of a GPU in MIG mode, in memory slices, and its starts."""
     return Shape(kind.memory_slices, kind.starts)
 
 
-def _instance_of(board: Board, profile: VgpuProfile) -> InstanceProfile | None:
+def instance_of(board: Board, profile: VgpuProfile) -> InstanceProfile | None:
+    """The GPU instance that vGPUs of a MIG-backed profile run in; None = it is time-sliced, or not known."""
     return board.mig.profile(profile.mig_profile) if board.mig and profile.mig_profile else None
 
 

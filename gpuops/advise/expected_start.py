@@ -14,9 +14,10 @@ next read of its nvidia-smi shows the truth.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from gpuops.advise.capacity import free_slots, share_an_instance
+from gpuops.advise.capacity import free_slots, instance_of, share_an_instance, slices, starts_gb
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.advise.spread import Shape
 from gpuops.model.catalog import Board, Catalog, Generation
@@ -28,8 +29,7 @@ _KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
 
 def with_expected(state: GpuState, tenant: Tenant, catalog: Catalog) -> GpuState:
     """The GPU with this vGPU too, where the host is expected to let it start."""
-    start = expected_start(state, tenant.profile, catalog)
-    return state.with_tenants(Tenant(tenant.vm, tenant.name, tenant.profile, tenant.certain, start, tenant.awaited))
+    return state.with_tenants(replace(tenant, start=expected_start(state, tenant.profile, catalog)))
 
 
 def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | None:
@@ -69,10 +69,9 @@ def _instance_with_room(running: Sequence[tuple[VgpuProfile, int]], wanted: Vgpu
 
 def _shape(board: Board, facts: VgpuProfile, mode: VgpuMode) -> Shape | None:
     if mode is VgpuMode.MIXED_SIZE:
-        ids = facts.placement_ids_mixed
-        return Shape(max(1, facts.framebuffer_mib // 1024), ids) if ids else None
-    kind = board.mig.profile(facts.mig_profile) if board.mig and facts.mig_profile else None
-    return None if kind is None else Shape(kind.memory_slices, kind.starts)
+        return starts_gb(facts) if facts.placement_ids_mixed else None
+    kind = instance_of(board, facts)
+    return None if kind is None else slices(kind)
 
 
 def _mixed_shapes(board: Board) -> frozenset[Shape]:

@@ -149,7 +149,7 @@ class KeptRoom:
     inventory: Inventory
     catalog: Catalog
     _free: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By profile and cluster: many places are of one cluster."""
+    """Counts by profile and cluster, kept because many places are of one cluster."""
 
     def refusal(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
         """Why the VM may not have these GPUs: fewer than are to be kept, and than now, would be left; None = it may.

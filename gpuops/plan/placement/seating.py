@@ -173,7 +173,8 @@ def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
 
 
 def _from_to(least: int, seated: int, more: Sequence[int | None]) -> int | str:
-    """How many slots there are: what is sure, and what GPUs on which it is not told what lies where may have beside."""
+    """How many slots there are, as a figure or a range: those that are sure, up to those with the most that GPUs with
+    unknown starts may have besides."""
     known = [room for room in more if room is not None]
     if len(known) < len(more):
         return f"{least} or more"

@@ -23,7 +23,7 @@ _AT_ONCE: Final = 32
 """Shapes whose programs are solved in one round; of a fleet with more, each round takes the next part."""
 
 _MOST_WHOLE_LAYOUTS: Final = 3000
-"""Layouts of all shapes: with more, the bound with whole VMs and GPUs takes longer than it is worth."""
+"""Limit of layouts of all shapes, up to which the bound counts whole VMs and GPUs; beyond, that takes too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,6 @@ class SolverProgram:
         return bool(at_limit or ended == highspy.HighsModelStatus.kOptimal)
 
     def _given_up(self, rows: int) -> SolverAnswer:
-        """No answer: nothing is placed by it, and it bounds nothing."""
+        """What stands in for an answer where the solver gave none; it places nothing and bounds nothing."""
         np = self._np
         return SolverAnswer(np.zeros(self.size), 0.0, float("inf"), np.zeros(0 if self._integer else rows), _AT_LEAST)
