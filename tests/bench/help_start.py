@@ -13,7 +13,7 @@ from tests.bench.verdict import Figure, Result
 
 ROUNDS = 11
 BUDGET_RATIO = 2.0
-HEAVY = ("pyVmomi", "lxml", "ansible", "sqlalchemy", "pydantic", "yaml", "cryptography", "numpy")
+HEAVY = ("pyVmomi", "lxml", "ansible", "sqlalchemy", "pydantic", "yaml", "cryptography", "numpy", "msgspec")
 
 
 def run() -> Result:

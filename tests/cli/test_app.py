@@ -24,6 +24,7 @@ from gpuops.cli.failure import INTERRUPTED, guarded
 from gpuops.errors import GpuopsError, Locked, Refused
 
 HEAVY = (
+    "msgspec",
     "numpy",
     "pyVmomi",
     "lxml",
