@@ -7,7 +7,7 @@ Packages import downwards only; import-linter holds this order, from bottom to t
 * `state`: what is kept of VMs, hosts, GPUs and clusters, as plain values, and the pure rules of vGPU admission.
 * `core`: managed objects and what all of them share. `managed_object.py`: a type declares its properties with
   `@prop("config.hardware.device")` and its methods with `@method` under their WSDL names; `read(path)` finds a
-  property by the longest declared prefix; `touch(*paths)` drops the kept XML of these paths and tells the property
+  property by the longest declared prefix; `touch(*paths)` drops what is kept of these paths and tells the property
   filters. `object_store.py` holds all objects behind one re-entrant lock, with the clock, the ledger, the sessions and
   one seeded random generator. Nothing in `sim` is a module global.
 * `fault_injection`: lost replies, stuck tasks, hidden properties, by rules and from one seed.
@@ -21,23 +21,23 @@ Packages import downwards only; import-linter holds this order, from bottom to t
   hosts, are made when a client first asks for them.
 * `outside_events`: what other people, hosts and vCenter itself do when a fault rule says so.
 * `scenario` with `scenarios/*.yaml`: declared inventories (`lab`, `vdi`, `fleet`), made into a World, and saved.
-* `wire` and `server.py`: HTTP, SOAP, the vSphere Automation API, and the process that serves them.
+* `wire` and `server.py`: HTTP, SOAP, VI/JSON, the vSphere Automation API, and the process that serves them.
 
 The way of a request: `server.py` and `wire/handler.py` (TLS, HTTP) > `wire/endpoint.py` (which path) >
 `wire/dispatch.py` (method name -> method of the object; one that is not simulated is answered with NotSupported, one
-that the client's version of the API does not have with MethodNotFound) with
-`wire/soap.py` (bytes <-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or
-with a task of `vcenter/tasks.py`.
+that the client's version of the API does not have with MethodNotFound) with `wire/soap.py` or `wire/vijson.py` (bytes
+<-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or with a task of
+`vcenter/tasks.py`.
 
 The way of a bulk read: `services/selection.py` (traversal specs -> objects) > `services/bulk_reply.py` (joins bytes) >
-`core/fragments.py` (XML per object, path and version) > `core/paths.py` (checks a path, reads it) > `core/encoder.py`
-(values -> XML, compiled per type). `services/property_filter.py` keeps what each client was sent, so that an update
-costs what changed.
+`core/fragments.py` (what is written of each object, path, version and wire) > `core/paths.py` (checks a path, reads it)
+> `core/encoder.py` or `core/json_encoder.py` (values -> XML or JSON, compiled per type). `services/property_filter.py`
+keeps what each client was sent, so that an update costs what changed.
 
 Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte, and a derived property
-(graphicsInfo.vm, sharedPassthruGpuTypes) would have to be kept in step by hand. Rendering on read, with the XML of each
-property kept until it is touched, is both smaller and always true. What it costs: the first read of a property pays for
-the serialiser once.
+(graphicsInfo.vm, sharedPassthruGpuTypes) would have to be kept in step by hand. Rendering on read, with what is written
+of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a property
+pays for the serialiser once.
 
 The simulator is written from the vSphere API, never from our client: it may import `gpuops.model` for plain values such
 as PciAddress and `gpuops.catalog` for facts, and nothing above.

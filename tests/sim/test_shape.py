@@ -48,7 +48,7 @@ def test_shared_xml_is_the_own_xml(scenario: str) -> None:
     different = [
         f"{obj.display_name} {path}"
         for obj, path in shaped(world)
-        if world.fragments.render(obj, path, VERSION) != alone(obj, path)
+        if world.fragments.render(obj, path, encoder(VERSION)) != alone(obj, path)
     ]
     assert different == []
 
@@ -56,7 +56,7 @@ def test_shared_xml_is_the_own_xml(scenario: str) -> None:
 def test_alike_vms_share_one_shape() -> None:
     world = build("vdi")
     for vm in world.by_type("VirtualMachine"):
-        world.fragments.render(vm, "config.hardware.device", VERSION)
+        world.fragments.render(vm, "config.hardware.device", encoder(VERSION))
     assert len(world.fragments.shapes) < 12
 
 
@@ -66,5 +66,5 @@ def test_name_with_markup_is_escaped() -> None:
     vm.rename("a <b> & c")
     vm.state.files = ""  # they have its name, as after a move to another datastore
     assert b"a &lt;b&gt; &amp; c/a &lt;b&gt; &amp; c.vmdk" in world.fragments.render(
-        vm, "config.hardware.device", VERSION
+        vm, "config.hardware.device", encoder(VERSION)
     )

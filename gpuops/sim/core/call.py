@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from gpuops.sim.core.encoder import Encoding, encoder
 
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
@@ -23,6 +26,13 @@ class Call:
     operation_id: str = ""
     opened: ClientSession | None = None
     """The session that this call logged in to; its reply sets the cookie."""
+    wire: Callable[[str], Encoding] = encoder
+    """How values are written on the wire that the call came by."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How its result is written."""
+        return self.wire(self.version)
 
     @property
     def user(self) -> str:

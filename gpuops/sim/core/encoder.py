@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyVmomi import Iso8601, VmomiSupport, vmodl
 
@@ -50,8 +50,8 @@ class EncodeError(TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedXml:
-    """A result that is XML already: ready-made returnval elements."""
+class Encoded:
+    """A result that is written already, in the encoding of the call that asked for it."""
 
     parts: list[bytes]
 
@@ -61,8 +61,51 @@ def escape(text: str) -> str:
     return text.translate(_ESCAPES) if _SPECIAL(text) else text
 
 
-class Encoder:
+class Encoding(Protocol):
+    """Values in the form of one wire and API version, and what joins them to the reply of a bulk read."""
+
+    @property
+    def version(self) -> str:
+        """The API version that the client speaks."""
+
+    @property
+    def property_tail(self) -> bytes:
+        """What stands after the fragment of a property."""
+
+    def __hash__(self) -> int: ...
+
+    def fragment(self, value: Any) -> bytes:
+        """The value of a property as PropertyCollector tells it, with its type."""
+
+    def text(self, value: str) -> str:
+        """Text as it stands inside an encoded string."""
+
+    def property_head(self, path: str) -> bytes:
+        """What stands before the fragment of a property."""
+
+    def member(self, tag: str, value: Any, static: Any) -> bytes:
+        """A field of a structure."""
+
+    def value_member(self, fragment: bytes) -> bytes:
+        """The field `val` with this fragment."""
+
+    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
+        """A field that is a reference to an object."""
+
+    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
+        """A data object of the type `name`; the items of `repeated` and `listing` are such."""
+
+    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
+        """A field that is an array of structures; empty for none."""
+
+    def listing(self, items: Iterable[bytes]) -> bytes:
+        """A result that is an array of structures."""
+
+
+class XmlEncoder:
     """Writes values as a client of `version` knows them: newer fields and types do not appear."""
+
+    property_tail: Final = b"</propSet>"
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -74,6 +117,33 @@ class Encoder:
         parts: list[str] = []
         self._write(parts.append, tag, value, static)
         return "".join(parts)
+
+    def fragment(self, value: Any) -> bytes:
+        return self.element("val", value).encode()
+
+    def text(self, value: str) -> str:
+        return escape(value)
+
+    def property_head(self, path: str) -> bytes:
+        return f"<propSet><name>{escape(path)}</name>".encode()
+
+    def member(self, tag: str, value: Any, static: Any) -> bytes:
+        return self.element(tag, value, static).encode()
+
+    def value_member(self, fragment: bytes) -> bytes:
+        return fragment
+
+    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
+        return f'<{tag} type="{obj_type}">{escape(moid)}</{tag}>'.encode()
+
+    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
+        return b"".join((f"<{tag}>".encode(), *members, f"</{tag}>".encode()))
+
+    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
+        return b"".join(items)
+
+    def listing(self, items: Iterable[bytes]) -> bytes:
+        return b"".join(items)
 
     def array(self, tag: str, values: Any, static: Any) -> str:
         """One element per item of a list whose static type is an array type."""
@@ -219,6 +289,6 @@ def _text(value: Any) -> str:
 
 
 @cache
-def encoder(version: str) -> Encoder:
+def encoder(version: str) -> XmlEncoder:
     """The encoder of an API version, with its compiled plans."""
-    return Encoder(version)
+    return XmlEncoder(version)

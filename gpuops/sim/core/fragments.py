@@ -1,4 +1,4 @@
-"""Keeps the XML of each property until the property changes."""
+"""Keeps each property as it is written in a reply, until the property changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pyVmomi import VmomiSupport
 
-from gpuops.sim.core.encoder import encoder, escape
+from gpuops.sim.core.encoder import Encoding
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml
 from gpuops.sim.core.paths import PropertyPath, resolve, value_at
 
@@ -19,57 +19,61 @@ MOST_SHAPES: Final = 2000
 """When there are more, all are forgotten: what changes often has no shape worth keeping."""
 
 
+Kept = tuple[str, Encoding]
+"""The key of what is kept of an object: a path, and how its value is written."""
+
+
 class RequiredValueMissing(LookupError):
     """A property that the API requires and the object does not render: a bug in the simulator."""
 
 
 class Fragments:
-    """`<val xsi:type=..>..</val>` by object, path and version, as bytes ready to be joined."""
+    """The written value by object, path and encoding (wire and API version), as bytes ready to be joined."""
 
     def __init__(self) -> None:
-        self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
+        self._of_object: dict[str, dict[Kept, bytes]] = {}
         self._frozen: set[str] = set()
         self.shapes: dict[Hashable, bytes] = {}
-        """XML with placeholders, by type, path, version and the shape's key."""
+        """Written values with placeholders, by type, path, encoding and the shape's key."""
 
-    def read(self, obj: ManagedObject, path: str, version: str) -> bytes:
+    def read(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
         """The fragment, rendered if need be; ABSENT for an unset property.
 
         Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
         """
         if obj.volatile:
-            return self.render(obj, path, version)
+            return self.render(obj, path, encoding)
         kept = self.of(obj.moid)
-        fragment = kept.get((path, version))
+        fragment = kept.get((path, encoding))
         if fragment is None:
-            fragment = kept[path, version] = self.render(obj, path, version)
+            fragment = kept[path, encoding] = self.render(obj, path, encoding)
         return fragment
 
-    def render(self, obj: ManagedObject, path: str, version: str) -> bytes:
-        """The property's XML, made afresh."""
-        resolved = resolve(obj.wsdl_name, path, version)
+    def render(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
+        """The property's value, written afresh."""
+        resolved = resolve(obj.wsdl_name, path, encoding.version)
         shape = obj.shape(path)
         if shape is not None:
-            return self._shaped(obj, shape, resolved, version)
+            return self._shaped(obj, shape, resolved, encoding)
         value, static = value_of(obj, resolved)
         if value is UNSET:
             return ABSENT
-        return encoder(version).element("val", typed(value, static)).encode()
+        return encoding.fragment(typed(value, static))
 
-    def _shaped(self, obj: ManagedObject, shape: SharedXml, path: PropertyPath, version: str) -> bytes:
-        """The XML of the shape, rendered for the first object that has it, with this object's own text filled in."""
-        key = (obj.wsdl_name, path.text, version, shape.key)
+    def _shaped(self, obj: ManagedObject, shape: SharedXml, path: PropertyPath, encoding: Encoding) -> bytes:
+        """What was written for the first object of this shape, with this object's own text filled in."""
+        key = (obj.wsdl_name, path.text, encoding, shape.key)
         text = self.shapes.get(key)
         if text is None:
             if len(self.shapes) >= MOST_SHAPES:
                 self.shapes.clear()
-            text = self.shapes[key] = encoder(version).element("val", typed(shape.read(), path.static)).encode()
+            text = self.shapes[key] = encoding.fragment(typed(shape.read(), path.static))
         for placeholder, own in shape.fills.items():
-            text = text.replace(placeholder.encode(), escape(own).encode())
+            text = text.replace(placeholder.encode(), encoding.text(own).encode())
         return text
 
-    def of(self, moid: str) -> dict[tuple[str, str], bytes]:
-        """What is kept of one object, by path and version, for readers that ask for many properties at once."""
+    def of(self, moid: str) -> dict[Kept, bytes]:
+        """What is kept of one object, by path and encoding, for readers that ask for many properties at once."""
         kept = self._of_object.get(moid)
         if kept is None:
             kept = self._of_object[moid] = {}

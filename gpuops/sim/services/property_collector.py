@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import EncodedXml
+from gpuops.sim.core.encoder import Encoded, Encoding
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.services.bulk_reply import object_contents, reference
+from gpuops.sim.services.bulk_reply import object_contents
 from gpuops.sim.services.property_filter import PropertyFilter
 from gpuops.sim.services.selection import Selection
 
@@ -40,7 +40,7 @@ class PropertyCollector(ManagedObject):
         self._filters: dict[str, PropertyFilter] = {}
         self._retrievals: dict[str, Page] = {}
         self._version = 0
-        self._last: tuple[str, list[bytes]] | None = None
+        self._last: tuple[str, Encoding, bytes] | None = None
         self._cancels = 0
         self._discarded = False
 
@@ -55,18 +55,17 @@ class PropertyCollector(ManagedObject):
     # --- bulk reads -----------------------------------------------------------------------------------------------
 
     @method
-    def RetrieveProperties(self, call: Call, specSet: Any) -> EncodedXml:
-        return EncodedXml(
-            object_contents(self.world, self._selected(specSet, call), call.version, "returnval", call.user)
-        )
+    def RetrieveProperties(self, call: Call, specSet: Any) -> Encoded:
+        contents = object_contents(self.world, self._selected(specSet, call), call.encoding, "returnval", call.user)
+        return Encoded([call.encoding.listing(contents)])
 
     @method
-    def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> EncodedXml | None:
+    def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Encoded | None:
         selected = self._selected(specSet, call)
         return self._page(selected, options.maxObjects, call) if selected else None
 
     @method
-    def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> EncodedXml:
+    def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> Encoded:
         number, _, size = token.partition(":")
         rest = self._retrievals.pop(number, None)
         if rest is None:
@@ -99,18 +98,18 @@ class PropertyCollector(ManagedObject):
         """Whether this session's user may know of the object; vCenter leaves others out of its replies."""
         return self.world.authority.may(self.session.user, obj, "System.View")
 
-    def _page(self, selected: Page, asked: int | None, call: Call) -> EncodedXml:
+    def _page(self, selected: Page, asked: int | None, call: Call) -> Encoded:
         limits = [limit for limit in (asked, self.world.page_limit) if limit]
         size = min(limits) if limits else len(selected)
         page, rest = selected[:size], selected[size:]
-        parts = [b"<returnval>"]
+        members: list[bytes] = []
         if rest:
             number = str(self.world.next_number())
             self._retrievals[number] = rest
-            parts.append(f"<token>{number}:{size}</token>".encode())
-        parts += object_contents(self.world, page, call.version, "objects", call.user)
-        parts.append(b"</returnval>")
-        return EncodedXml(parts)
+            members.append(call.encoding.member("token", f"{number}:{size}", str))
+        contents = object_contents(self.world, page, call.encoding, "objects", call.user)
+        members.append(call.encoding.repeated("objects", contents))
+        return Encoded([call.encoding.structure("returnval", "RetrieveResult", members)])
 
     # --- filters --------------------------------------------------------------------------------------------------
 
@@ -137,16 +136,16 @@ class PropertyCollector(ManagedObject):
     # --- updates --------------------------------------------------------------------------------------------------
 
     @method
-    def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> EncodedXml | None:
+    def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> Encoded | None:
         limit = (options and options.maxObjectUpdates) or UPDATES_PER_PAGE
         return self._updates(call, version or "", None if options is None else options.maxWaitSeconds, limit)
 
     @method
-    def WaitForUpdates(self, call: Call, version: str | None) -> EncodedXml | None:
+    def WaitForUpdates(self, call: Call, version: str | None) -> Encoded | None:
         return self._updates(call, version or "", None, UNLIMITED)
 
     @method
-    def CheckForUpdates(self, call: Call, version: str | None) -> EncodedXml | None:
+    def CheckForUpdates(self, call: Call, version: str | None) -> Encoded | None:
         return self._updates(call, version or "", 0, UNLIMITED)
 
     @method
@@ -154,9 +153,14 @@ class PropertyCollector(ManagedObject):
         self._cancels += 1
         self.world.changed.notify_all()
 
-    def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> EncodedXml | None:
-        if version and self._last is not None and version == self._last[0] != str(self._version):
-            return EncodedXml(self._last[1])  # the reply to this request was lost; vCenter repeats it
+    def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> Encoded | None:
+        if (
+            version
+            and self._last is not None
+            and (version, call.encoding) == self._last[:2]
+            and version != str(self._version)
+        ):
+            return Encoded([self._last[2]])  # the reply to this request was lost; vCenter repeats it
         if version not in ("", str(self._version)):
             raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
         if not version:
@@ -164,42 +168,45 @@ class PropertyCollector(ManagedObject):
                 each.restart()
         cancels = self._cancels
 
-        def ready() -> list[bytes] | None:
+        def ready() -> bytes | None:
             if self._cancels != cancels:
                 raise vmodl.fault.RequestCanceled(msg="The request was canceled.")
             if self._discarded:
                 raise vmodl.fault.ManagedObjectNotFound(msg="The property collector is gone.", obj=self.ref)
-            return self._update_set(limit, call.version)
+            return self._update_set(limit, call.encoding)
 
         update_set = self.world.wait(ready, timeout_s)
         if update_set is None and timeout_s is not None and self.world.tasks.look(self._watched_tasks()):
             update_set = ready()
         if update_set is None:
             return None
-        self._last = (version, update_set)
-        return EncodedXml(update_set)
+        self._last = (version, call.encoding, update_set)
+        return Encoded([update_set])
 
     def _watched_tasks(self) -> Iterator[ManagedObject]:
         for each in self._filters.values():
             yield from _read_tasks(each.watched())
 
-    def _update_set(self, limit: int, version: str) -> list[bytes] | None:
-        """The returnval of what changed, or None; it makes the next collector version."""
+    def _update_set(self, limit: int, encoding: Encoding) -> bytes | None:
+        """The UpdateSet of what changed, or None; it makes the next collector version."""
         filter_sets: list[bytes] = []
         truncated = False
         for each in list(self._filters.values()):
-            updates, missing, truncated = each.take(max(0, limit), version)
+            updates, missing, truncated = each.take(max(0, limit), encoding)
             if updates or missing:
-                filter_sets += [b"<filterSet>", reference("filter", "PropertyFilter", each.moid)]
-                filter_sets += [*updates, *missing, b"</filterSet>"]
+                members = [encoding.reference("filter", each.wsdl_name, each.moid)]
+                members += [encoding.repeated("objectSet", updates)] if updates else []
+                members += [encoding.repeated("missingSet", missing)] if missing else []
+                filter_sets.append(encoding.structure("filterSet", "PropertyFilterUpdate", members))
             limit -= len(updates)
             if truncated:
                 break
         if not filter_sets:
             return None
         self._version += 1
-        tail = b"<truncated>true</truncated></returnval>" if truncated else b"</returnval>"
-        return [f"<returnval><version>{self._version}</version>".encode(), *filter_sets, tail]
+        told = [encoding.member("version", str(self._version), str), encoding.repeated("filterSet", filter_sets)]
+        told += [encoding.member("truncated", True, bool)] if truncated else []
+        return encoding.structure("returnval", "UpdateSet", told)
 
     # --- life -----------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import escape
+from gpuops.sim.core.encoder import Encoding
 from gpuops.sim.core.fragments import ABSENT, overlaps
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.services.bulk_reply import hidden_property, missing_object, readable, reference
+from gpuops.sim.core.registry import vmomi_type
+from gpuops.sim.services.bulk_reply import hidden_property, missing_object, readable
 from gpuops.sim.services.selection import SelectedObjects, Selection
 
 if TYPE_CHECKING:
@@ -95,18 +96,18 @@ class PropertyFilter(ManagedObject):
         self._pending = OrderedDict.fromkeys(self._objects)
         self._unsettled = self._starting = True
 
-    def take(self, limit: int, version: str) -> tuple[list[bytes], list[bytes], bool]:
-        """(ObjectUpdate elements, missing objects, whether there is more), at most `limit` updates."""
+    def take(self, limit: int, encoding: Encoding) -> tuple[list[bytes], list[bytes], bool]:
+        """(updates of objects, missing objects, whether there is more), at most `limit` updates."""
         self._refresh_views()
         if self._unsettled:
             self._settle()
         while len(self._ready) <= limit and self._pending:
             moid, touched = self._pending.popitem(last=False)
-            update = self._update(moid, touched, version)
+            update = self._update(moid, touched, encoding)
             if update:
                 self._ready.append(update)
         updates, self._ready = self._ready[:limit], self._ready[limit:]
-        return updates, self._take_missing(version), bool(self._ready)
+        return updates, self._take_missing(encoding), bool(self._ready)
 
     def discard(self) -> None:
         """Stop watching."""
@@ -146,52 +147,52 @@ class PropertyFilter(ManagedObject):
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _update(self, moid: str, touched: set[str] | None, version: str) -> bytes:
+    def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> bytes:
         obj = self._objects.get(moid)
         told = self.told.get(moid)
         if obj is None:
-            return self._left(moid)
+            return self._left(moid, encoding)
         paths = self.selection.paths_of(obj.wsdl_name) or ()
         if told is None:
             told = self.told[moid] = {}
-            changes, missing = self._changes(obj, paths, told, version)
-            return _object_update(ENTER, obj.wsdl_name, moid, changes, missing)
+            changes, missing = self._changes(obj, paths, told, encoding)
+            return _object_update(ENTER, obj.ref, changes, missing, encoding)
         if touched is not None:
             paths = tuple(path for path in paths if any(overlaps(_stem(path), _stem(each)) for each in touched))
-        changes, missing = self._changes(obj, paths, told, version)
-        return _object_update(MODIFY, obj.wsdl_name, moid, changes, missing) if changes or missing else b""
+        changes, missing = self._changes(obj, paths, told, encoding)
+        return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else b""
 
-    def _left(self, moid: str) -> bytes:
+    def _left(self, moid: str, encoding: Encoding) -> bytes:
         if self.told.pop(moid, None) is None:
             return b""
-        return _object_update(LEAVE, self._types.pop(moid), moid, [], [])
+        return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)
 
     def _changes(
-        self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], version: str
+        self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], encoding: Encoding
     ) -> tuple[list[bytes], list[bytes]]:
         self._types[obj.moid] = obj.wsdl_name
         kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
         hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
         changes: list[bytes] = []
-        missing = [hidden_property(obj, path, version) for path in paths if path in hidden]
+        missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden]
         for path in paths:
             if path in hidden:
                 continue
-            fragment = kept.get((path, version))
+            fragment = kept.get((path, encoding))
             if fragment is None:
-                fragment, absence = readable(self.world, obj, path, version)
+                fragment, absence = readable(self.world, obj, path, encoding)
                 if absence:
                     missing.append(absence)
                     continue
-                kept[path, version] = fragment
+                kept[path, encoding] = fragment
             if told.get(path, ABSENT) != fragment:
-                changes.append(_change(path, fragment))
+                changes.append(_change(path, fragment, encoding))
                 told[path] = fragment
         return changes, missing
 
-    def _take_missing(self, version: str) -> list[bytes]:
+    def _take_missing(self, encoding: Encoding) -> list[bytes]:
         refs, self._missing = self._missing, []
-        return [missing_object("missingSet", ref, vmodl.fault.ManagedObjectNotFound(obj=ref), version) for ref in refs]
+        return [missing_object(ref, vmodl.fault.ManagedObjectNotFound(obj=ref), encoding) for ref in refs]
 
     # --- the object on the wire -----------------------------------------------------------------------------------
 
@@ -212,11 +213,17 @@ def _stem(path: str) -> str:
     return path.split("[", 1)[0]
 
 
-def _change(path: str, fragment: bytes) -> bytes:
-    operation = "assign" if fragment else "remove"
-    return b"".join((f"<changeSet><name>{escape(path)}</name><op>{operation}</op>".encode(), fragment, b"</changeSet>"))
+def _change(path: str, fragment: bytes, encoding: Encoding) -> bytes:
+    members = [encoding.member("name", path, str), encoding.member("op", "assign" if fragment else "remove", str)]
+    if fragment:
+        members.append(encoding.value_member(fragment))
+    return encoding.structure("changeSet", "PropertyChange", members)
 
 
-def _object_update(kind: str, wsdl_name: str, moid: str, changes: list[bytes], missing: list[bytes]) -> bytes:
-    head = f"<objectSet><kind>{kind}</kind>".encode()
-    return b"".join((head, reference("obj", wsdl_name, moid), *changes, *missing, b"</objectSet>"))
+def _object_update(kind: str, ref: Any, changes: list[bytes], missing: list[bytes], encoding: Encoding) -> bytes:
+    members = [encoding.member("kind", kind, str), encoding.member("obj", ref, type(ref))]
+    if changes:
+        members.append(encoding.repeated("changeSet", changes))
+    if missing:
+        members.append(encoding.repeated("missingSet", missing))
+    return encoding.structure("objectSet", "ObjectUpdate", members)

@@ -1,21 +1,22 @@
-"""Calls the method of the managed object that a SOAP request names, and encodes its result or fault."""
+"""Calls the method of the managed object that a request names; the wire that it came by writes result and fault."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.encoder import NAMESPACE, EncodedXml
+from gpuops.sim.core.encoder import NAMESPACE, Encoding
 from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.paths import resolve
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.fault_injection.injector import Interruption
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.services.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
-from gpuops.sim.wire import soap
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -24,100 +25,135 @@ ANONYMOUS: Final = frozenset({"ServiceInstance", "SessionManager"})
 """Types whose properties may be read without a login, besides those declared System.Anonymous."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """One POST to /sdk."""
+class MethodCall(Protocol):
+    """A call of a method, as one wire has it: SOAP or VI/JSON. `Fetch` is the read of one property."""
 
-    body: bytes
-    soap_action: str = ""
-    cookie: str = ""
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def receiver_type(self) -> str: ...
+
+    @property
+    def moid(self) -> str: ...
+
+    @property
+    def operation_id(self) -> str: ...
+
+    @property
+    def version(self) -> str:
+        """The API version that the client speaks."""
+
+    @property
+    def wire(self) -> Callable[[str], Encoding]:
+        """How values are written for a version."""
+
+    def arguments(self, info: Any) -> dict[str, Any]:
+        """The parameters by name, as pyVmomi values. Raises a vmodl.fault for what cannot be read."""
+
+    def property_path(self) -> str:
+        """Which property a Fetch is for."""
+
+    def starts(self) -> Iterable[str]:
+        """The types of the objects that a bulk read starts from."""
+
+    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+        """The HTTP status and body with a method's result."""
+
+    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+        """The same with the value of a property of this declared type."""
+
+    def fault_reply(self, fault: Any) -> bytes:
+        """The body of a reply with a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a request: the token of a session ('' = none), and what HTTP says of the client."""
+
+    token: str = ""
     user_agent: str = ""
     address: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class SoapAnswer:
-    """What goes back: HTTP status, XML, the cookie of a new session ('' = none), and how it comes."""
+class Answer:
+    """What goes back: HTTP status, body, the token of a new session ('' = none), and how it comes."""
 
     status: int
     body: bytes
-    cookie: str = ""
+    token: str = ""
     ending: Ending = Ending.WHOLE
     pace_s: float = 0.0
 
 
 class Dispatcher:
-    """Answers the SOAP requests of one world."""
+    """Answers the calls of methods in one world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def answer(self, envelope: Envelope) -> SoapAnswer:
+    def answer(self, request: MethodCall, sender: Sender) -> Answer:
         """The reply to one request; every failure is a typed fault."""
-        version = soap.negotiate(envelope.soap_action, self.world.api_version)
-        try:
-            request = soap.parse(envelope.body)
-        except soap.InvalidEnvelope as error:
-            return SoapAnswer(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
         with self.world.lock:
             self.world.clock.take_request()
-            call = Call(request.method, version, self._session(envelope), request.operation_id)
+            call = Call(request.method, request.version, self._session(sender), request.operation_id, wire=request.wire)
             with self.world.serving(call):
                 answer = self._answer(request, call)
             if call.session is not None:
                 call.session.active_at = self.world.clock.now()
             if call.opened is not None:
-                call.opened.address, call.opened.user_agent = envelope.address, envelope.user_agent
+                call.opened.address, call.opened.user_agent = sender.address, sender.user_agent
             return answer
 
-    def _session(self, envelope: Envelope) -> ClientSession | None:
-        session = self.world.sessions.find(envelope.cookie) if envelope.cookie else None
+    def _session(self, sender: Sender) -> ClientSession | None:
+        session = self.world.sessions.find(sender.token) if sender.token else None
         if session is not None:
             session.active_at = self.world.clock.now()
             session.calls += 1
         return session
 
-    def _answer(self, request: soap.SoapRequest, call: Call) -> SoapAnswer:
+    def _answer(self, request: MethodCall, call: Call) -> Answer:
         try:
             receiver = self._receiver(request, call)
         except vmodl.MethodFault as fault:
-            return SoapAnswer(500, self._fault(fault, call))
+            return Answer(500, self._fault(fault, request))
         interruption = self.world.injector.before(call, receiver)
         if interruption is not None:
-            return self._interrupted(interruption, SoapAnswer(500, b""), call)
+            return self._interrupted(interruption, Answer(500, b""), request)
         answer = self._perform(receiver, request, call)
         interruption = self.world.injector.after(call, receiver)
-        return answer if interruption is None else self._interrupted(interruption, answer, call)
+        return answer if interruption is None else self._interrupted(interruption, answer, request)
 
-    def _interrupted(self, interruption: Interruption, answer: SoapAnswer, call: Call) -> SoapAnswer:
+    def _interrupted(self, interruption: Interruption, answer: Answer, request: MethodCall) -> Answer:
         if interruption.fault is not None:
-            return SoapAnswer(500, self._fault(interruption.fault, call))
+            return Answer(500, self._fault(interruption.fault, request))
         if interruption.status:
-            return SoapAnswer(interruption.status, interruption.body.encode())
+            return Answer(interruption.status, interruption.body.encode())
         return replace(answer, ending=interruption.ending, pace_s=interruption.pace_s)
 
-    def _perform(self, receiver: ManagedObject, request: soap.SoapRequest, call: Call) -> SoapAnswer:
+    def _perform(self, receiver: ManagedObject, request: MethodCall, call: Call) -> Answer:
         try:
             serve = self._fetch if request.method == "Fetch" else self._invoke
-            body = serve(receiver, request, call)
+            status, body = serve(receiver, request, call)
         except vmodl.MethodFault as fault:
-            return SoapAnswer(500, self._fault(fault, call))
+            return Answer(500, self._fault(fault, request))
         except Exception as bug:
-            return SoapAnswer(500, self._fault(self._our_bug(bug), call))
-        return SoapAnswer(200, body, call.opened.cookie if call.opened else "")
+            return Answer(500, self._fault(self._our_bug(bug), request))
+        return Answer(status, body, call.opened.cookie if call.opened else "")
 
     def _our_bug(self, bug: Exception) -> Any:
         self.world.record_bug(bug)
         reason = f"{type(bug).__name__}: {bug}"
         return vmodl.fault.SystemError(msg=f"A general system error occurred: {reason}", reason=reason)
 
-    def _fault(self, fault: Any, call: Call) -> bytes:
+    def _fault(self, fault: Any, request: MethodCall) -> bytes:
         try:
-            return soap.fault_reply(fault, call.version)
+            return request.fault_reply(fault)
         except Exception as bug:
-            return soap.fault_reply(self._our_bug(bug), call.version)
+            return request.fault_reply(self._our_bug(bug))
 
-    def _receiver(self, request: soap.SoapRequest, call: Call) -> ManagedObject:
+    def _receiver(self, request: MethodCall, call: Call) -> ManagedObject:
         session = call.session
         if request.moid == DEFAULT_MOID:
             return self._collector(session)
@@ -142,30 +178,28 @@ class Dispatcher:
             session.add(collector)
         return collector
 
-    def _fetch(self, receiver: ManagedObject, request: soap.SoapRequest, call: Call) -> bytes:
+    def _fetch(self, receiver: ManagedObject, request: MethodCall, call: Call) -> tuple[int, bytes]:
         """The `Fetch` of one property: not in the API's tables, but what pyVmomi sends for `vm.name`."""
-        path = soap.text_parameter(request, "prop")
+        path = request.property_path()
         self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
         if path.startswith("info"):
             self.world.tasks.look([receiver])
-        fragment = self.world.fragments.read(receiver, path, call.version)
+        fragment = self.world.fragments.read(receiver, path, call.encoding)
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
             raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))
-        returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
-        return soap.reply(request.method, EncodedXml(returned), object, call.version)
+        return request.property_reply(fragment, resolve(receiver.wsdl_name, path, call.version).static)
 
-    def _invoke(self, receiver: ManagedObject, request: soap.SoapRequest, call: Call) -> bytes:
+    def _invoke(self, receiver: ManagedObject, request: MethodCall, call: Call) -> tuple[int, bytes]:
         info = self._method_info(receiver, request, call.version)
         self._require_login(call, anonymous=self._is_anonymous(info, request), receiver=receiver)
         if info.privId and call.session is not None:
             self.world.authority.require(call, receiver, info.privId)
-        arguments = soap.arguments(request, info, call.version)
-        result = getattr(receiver, request.method)(call, **arguments)
-        return soap.reply(request.method, result, info.result, call.version)
+        result = getattr(receiver, request.method)(call, **request.arguments(info))
+        return request.reply(result, info.result)
 
-    def _method_info(self, receiver: ManagedObject, request: soap.SoapRequest, version: str) -> Any:
+    def _method_info(self, receiver: ManagedObject, request: MethodCall, version: str) -> Any:
         try:
             info = VmomiSupport.GetWsdlMethod(NAMESPACE, request.method).info
         except KeyError:
@@ -179,16 +213,11 @@ class Dispatcher:
             msg=f"{receiver.wsdl_name} has no method {request.method}", receiver=receiver.ref, method=request.method
         )
 
-    def _is_anonymous(self, info: Any, request: soap.SoapRequest) -> bool:
+    def _is_anonymous(self, info: Any, request: MethodCall) -> bool:
         """What needs no login; of the bulk reads, only those that start from an object anyone may read."""
         if not request.method.startswith("RetrieveProperties"):
             return bool(info.privId == "System.Anonymous")
-        starts = [
-            element.get("type")
-            for element in request.element.iter()
-            if isinstance(element.tag, str) and element.tag.rsplit("}", 1)[-1] == "obj"
-        ]
-        return all(name in ANONYMOUS for name in starts)
+        return all(name in ANONYMOUS for name in request.starts())
 
     def _require_login(self, call: Call, *, anonymous: bool, receiver: ManagedObject) -> None:
         if call.session is None and not anonymous:

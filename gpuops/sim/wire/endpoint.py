@@ -1,4 +1,4 @@
-"""Routes HTTP paths to SOAP, the vSphere Automation API and the simulator's own interface."""
+"""Routes HTTP paths to SOAP, VI/JSON, the vSphere Automation API and the simulator's own interface."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from pyVmomi import vmodl
+
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.wire import json_rpc, rest, soap
+from gpuops.sim.wire import json_rpc, rest, soap, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
-from gpuops.sim.wire.dispatch import Dispatcher, Envelope
+from gpuops.sim.wire.dispatch import Answer, Dispatcher, MethodCall, Sender
 from gpuops.sim.wire.handler import Incoming, Outgoing
 from gpuops.sim.wire.vapi import VapiServices
 
@@ -53,6 +55,8 @@ class Endpoint:
         route = self._routes.get((incoming.verb, path))
         if route is None and path.startswith(rest.PREFIXES):
             route = self._rest
+        if route is None and incoming.verb in vijson.VERBS and vijson.is_served(path, self.world.api_version):
+            route = self._vi_json
         if route is None:
             return Outgoing(404, b"404 Not Found\n", "text/plain")
         return route(incoming)
@@ -73,16 +77,30 @@ class Endpoint:
         return Outgoing(200, soap.service_versions(self.world.api_version))
 
     def _soap(self, incoming: Incoming) -> Outgoing:
-        envelope = Envelope(
-            incoming.body,
-            soap_action=incoming.headers.get("soapaction", ""),
-            cookie=_session_cookie(incoming.headers.get("cookie", "")),
-            user_agent=incoming.headers.get("user-agent", ""),
-            address=incoming.address,
-        )
-        answer = self._dispatcher.answer(envelope)
-        headers = {"Set-Cookie": f'{COOKIE}="{answer.cookie}"; Path=/; HttpOnly'} if answer.cookie else {}
+        version = soap.negotiate(incoming.headers.get("soapaction", ""), self.world.api_version)
+        try:
+            request = soap.parse(incoming.body, version)
+        except soap.InvalidEnvelope as error:
+            return Outgoing(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
+        answer = self._answer(request, incoming, _session_cookie(incoming.headers.get("cookie", "")))
+        headers = {"Set-Cookie": f'{COOKIE}="{answer.token}"; Path=/; HttpOnly'} if answer.token else {}
         return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
+
+    def _vi_json(self, incoming: Incoming) -> Outgoing:
+        request = vijson.parse(incoming)
+        answer = self._answer(request, incoming, incoming.headers.get(rest.SESSION_HEADER, ""))
+        return Outgoing(
+            answer.status,
+            answer.body,
+            "application/json",
+            headers={rest.SESSION_HEADER: answer.token} if answer.token else {},
+            ending=answer.ending,
+            pace_s=answer.pace_s,
+        )
+
+    def _answer(self, request: MethodCall, incoming: Incoming, token: str) -> Answer:
+        sender = Sender(token, incoming.headers.get("user-agent", ""), incoming.address)
+        return self._dispatcher.answer(request, sender)
 
     def _rpc(self, incoming: Incoming) -> Outgoing:
         with self.world.lock, self._automation_call():

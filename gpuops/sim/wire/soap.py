@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -10,7 +11,7 @@ from xml.parsers import expat
 from lxml import etree
 from pyVmomi import SoapAdapter, VmomiSupport, vmodl
 
-from gpuops.sim.core.encoder import NAMESPACE, EncodedXml, encoder, escape
+from gpuops.sim.core.encoder import NAMESPACE, Encoded, Encoding, encoder, escape
 from gpuops.sim.core.managed_object import ManagedObject
 
 _ENVELOPE: Final = f"{{{SoapAdapter.XMLNS_SOAPENV}}}"
@@ -41,7 +42,56 @@ class SoapRequest:
     receiver_type: str
     moid: str
     operation_id: str
+    version: str
     element: Any
+
+    @property
+    def wire(self) -> Callable[[str], Encoding]:
+        """How values are written for a version."""
+        return encoder
+
+    def arguments(self, info: Any) -> dict[str, Any]:
+        """The parameters as pyVmomi values by name; omitted ones are None, omitted lists empty.
+
+        Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
+        """
+        given: dict[str, list[Any]] = {}
+        for child in self.element:
+            given.setdefault(etree.QName(child).localname, []).append(child)
+        given.pop("_this", None)
+        known = {parameter.name: parameter for parameter in info.params}
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise vmodl.fault.InvalidRequest(msg=f"{self.method} has no parameter {unknown}")
+        return {name: _argument(given.get(name, []), parameter, self.version) for name, parameter in known.items()}
+
+    def property_path(self) -> str:
+        """Which property a Fetch is for. Raises vmodl.fault.InvalidArgument when it does not say."""
+        for child in self.element:
+            if etree.QName(child).localname == "prop":
+                return (child.text or "").strip()
+        raise vmodl.fault.InvalidArgument(msg="A specified parameter was not correct: prop", invalidProperty="prop")
+
+    def starts(self) -> Iterator[str]:
+        """The types of the objects that a bulk read starts from."""
+        for element in self.element.iter():
+            if isinstance(element.tag, str) and element.tag.rsplit("}", 1)[-1] == "obj":
+                yield element.get("type", "")
+
+    def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
+        """The HTTP status and body with a method's result; a void or unset one has no returnval."""
+        parts = result.parts if isinstance(result, Encoded) else [_returned(result, static, self.version).encode()]
+        head, tail = f'{_HEAD}<{self.method}Response xmlns="{NAMESPACE}">', f"</{self.method}Response>{_TAIL}"
+        return 200, b"".join((head.encode(), *parts, tail.encode()))
+
+    def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:
+        """The same with the value of a property; an unset one has no returnval."""
+        returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
+        return self.reply(Encoded(returned), object)
+
+    def fault_reply(self, fault: Any) -> bytes:
+        """The body of a reply with a fault."""
+        return fault_reply(fault, self.version)
 
 
 @cache
@@ -68,7 +118,7 @@ def service_versions(newest: str) -> bytes:
     ).encode()
 
 
-def parse(body: bytes) -> SoapRequest:
+def parse(body: bytes, version: str) -> SoapRequest:
     """The request in an envelope. Raises InvalidEnvelope."""
     try:
         envelope = etree.fromstring(body, _PARSER)
@@ -86,6 +136,7 @@ def parse(body: bytes) -> SoapRequest:
         receiver_type=this.get("type", "").rsplit(":", 1)[-1],
         moid=(this.text or "").strip(),
         operation_id=_operation_id(envelope.find(f"{_ENVELOPE}Header")),
+        version=version,
         element=element,
     )
 
@@ -95,30 +146,6 @@ def _operation_id(header: Any) -> str:
         return ""
     found = {etree.QName(child).localname: child.text or "" for child in header if isinstance(child.tag, str)}
     return next((found[name] for name in _OPERATION_ID_HEADERS if name in found), "")
-
-
-def arguments(request: SoapRequest, info: Any, version: str) -> dict[str, Any]:
-    """The parameters as pyVmomi values by name; omitted ones are None, omitted lists empty.
-
-    Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
-    """
-    given: dict[str, list[Any]] = {}
-    for child in request.element:
-        given.setdefault(etree.QName(child).localname, []).append(child)
-    given.pop("_this", None)
-    known = {parameter.name: parameter for parameter in info.params}
-    unknown = next((name for name in given if name not in known), None)
-    if unknown is not None:
-        raise vmodl.fault.InvalidRequest(msg=f"{request.method} has no parameter {unknown}")
-    return {name: _argument(given.get(name, []), parameter, version) for name, parameter in known.items()}
-
-
-def text_parameter(request: SoapRequest, name: str) -> str:
-    """The text of a parameter. Raises vmodl.fault.InvalidArgument when it is missing."""
-    for child in request.element:
-        if etree.QName(child).localname == name:
-            return (child.text or "").strip()
-    raise vmodl.fault.InvalidArgument(msg=f"A specified parameter was not correct: {name}", invalidProperty=name)
 
 
 def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
@@ -191,13 +218,6 @@ _LARGEST_KEPT: Final = 16 * 1024
 def _property_spec(text: bytes, version: str) -> Any:
     """What a filter wants of a type: a client asks for the same long list in every read, and nothing changes it."""
     return _value(text, _PROPERTY_SPEC, version)
-
-
-def reply(method: str, result: Any, static: Any, version: str) -> bytes:
-    """The 200 reply with a method's result; a void or unset one has no returnval."""
-    parts = result.parts if isinstance(result, EncodedXml) else [_returned(result, static, version).encode()]
-    head, tail = f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">', f"</{method}Response>{_TAIL}"
-    return b"".join((head.encode(), *parts, tail.encode()))
 
 
 def _returned(result: Any, static: Any, version: str) -> str:

@@ -1,0 +1,222 @@
+"""Writes vmomi values as VI/JSON of one API version, by the same type tables as the XML of SOAP.
+
+The form is that of vCenter 8.0 U1 and later (Broadcom, Virtual Infrastructure JSON API): `_typeName` in each data
+object; a value of a simple type or an array in a field of any type is boxed, `{"_typeName": "string", "_value": ...}`;
+a fault in a field is the fault itself with its message in `faultstring`, without the LocalizedMethodFault around it
+that SOAP has.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import cache
+from json.encoder import encode_basestring
+from typing import Any, Final, NamedTuple
+
+from pyVmomi import Iso8601, VmomiSupport, vmodl
+
+from gpuops.sim.core.encoder import EncodeError
+from gpuops.sim.core.managed_object import ManagedObject
+
+TYPE_NAME: Final = "_typeName"
+VALUE: Final = "_value"
+FAULT_MESSAGE: Final = "faultstring"
+REFERENCE: Final = "ManagedObjectReference"
+
+_SIMPLE_NAMES: Final = {"base64Binary": "binary"}
+"""Simple types that VI/JSON calls otherwise than XML Schema does."""
+_TEXTS: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)
+"""What is a name of something in the API, and a string on the wire."""
+
+Write = Callable[[str], object]
+
+
+class _JsonField(NamedTuple):
+    name: str
+    head: str
+    static: Any
+    is_link: bool
+    is_list: bool
+    required: bool
+
+
+class _JsonPlan(NamedTuple):
+    """How a data object type is written in a version."""
+
+    head: str
+    fields: tuple[_JsonField, ...]
+
+
+class JsonEncoder:
+    """Writes values as a client of `version` knows them: newer fields and types do not appear."""
+
+    property_tail: Final = b"}"
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._known = VmomiSupport.parentMap[version]
+        self._plans: dict[type, _JsonPlan] = {}
+
+    # --- what replies are joined from -------------------------------------------------------------------------------
+
+    def fragment(self, value: Any) -> bytes:
+        return self.document(value, object) if value is not None else b""
+
+    def text(self, value: str) -> str:
+        return encode_basestring(value)[1:-1]
+
+    def property_head(self, path: str) -> bytes:
+        return f'{{"{TYPE_NAME}":"DynamicProperty","name":{encode_basestring(path)},"val":'.encode()
+
+    def member(self, tag: str, value: Any, static: Any) -> bytes:
+        return f'"{tag}":'.encode() + self.document(value, static)
+
+    def value_member(self, fragment: bytes) -> bytes:
+        return b'"val":' + fragment
+
+    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
+        return f'"{tag}":{_reference(obj_type, moid)}'.encode()
+
+    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
+        return b"".join((f'{{"{TYPE_NAME}":"{name}",'.encode(), b",".join(members), b"}"))
+
+    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
+        return b"".join((f'"{tag}":['.encode(), b",".join(items), b"]"))
+
+    def listing(self, items: Iterable[bytes]) -> bytes:
+        return b"".join((b"[", b",".join(items), b"]"))
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def document(self, value: Any, static: Any) -> bytes:
+        """The JSON of a value in a place of this declared type."""
+        parts: list[str] = []
+        self._write(parts.append, value, static)
+        return "".join(parts).encode()
+
+    def _write(self, write: Write, value: Any, static: Any) -> None:
+        if isinstance(value, list):
+            self._list(write, value, static)
+        elif isinstance(value, (vmodl.MethodFault, VmomiSupport.DataObject)):
+            self._structure(write, value)
+        elif isinstance(value, VmomiSupport.ManagedObject):
+            write(_reference(value._wsdlName, value._moId))
+        elif isinstance(value, ManagedObject):
+            write(_reference(value.wsdl_name, value.moid))
+        elif static is object:
+            write(f'{{"{TYPE_NAME}":"{_simple_name(value.__class__)}","{VALUE}":{_simple(value)}}}')
+        else:
+            write(_simple(value))
+
+    def _list(self, write: Write, values: list[Any], static: Any) -> None:
+        boxed = static is object
+        if boxed:
+            if not isinstance(values, VmomiSupport.Array):
+                raise EncodeError("an untyped list has no place in a field of any type")
+            write(f'{{"{TYPE_NAME}":"{_array_name(values.Item)}","{VALUE}":')
+            static = type(values)
+        write("[")
+        for number, each in enumerate(values):
+            if number:
+                write(",")
+            self._write(write, each, static.Item)
+        write("]}" if boxed else "]")
+
+    def _structure(self, write: Write, value: Any) -> None:
+        plan = self._plan(type(value))
+        write(plan.head)
+        held = value.__dict__.get
+        message = held("msg") if isinstance(value, vmodl.MethodFault) else None
+        if message:
+            write(f',"{FAULT_MESSAGE}":{encode_basestring(message)}')
+        for name, head, static, is_link, is_list, required in plan.fields:
+            item = held(name)
+            if item is None or (is_list and not item):
+                if not required:
+                    continue
+                if not is_list:
+                    raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
+                item = ()
+            write(head)
+            if is_link:
+                write(_simple(getattr(item, "key", item)))
+            elif is_list and not item:
+                write("[]")
+            else:
+                self._write(write, item, static)
+        write("}")
+
+    def _plan(self, cls: Any) -> _JsonPlan:
+        plan = self._plans.get(cls)
+        if plan is None:
+            name = VmomiSupport.GetWsdlName(VmomiSupport.GetCompatibleType(cls, self.version))
+            told = (info for info in cls._GetPropertyList() if info.version in self._known)
+            fields = tuple(
+                _field(info) for info in told if not (issubclass(cls, vmodl.MethodFault) and info.name == "msg")
+            )
+            plan = self._plans[cls] = _JsonPlan(f'{{"{TYPE_NAME}":"{name}"', fields)
+        return plan
+
+
+def unboxed(fragment: bytes) -> bytes:
+    """What a fragment is in a place of the declared type: without the box of a simple value or an array."""
+    head, colon, value = fragment.partition(f'","{VALUE}":'.encode())
+    is_box = colon and head.startswith(f'{{"{TYPE_NAME}":"'.encode()) and head.count(b'"') == 3
+    return value[:-1] if is_box else fragment
+
+
+def _field(info: Any) -> _JsonField:
+    is_list = issubclass(info.type, list)
+    is_link = bool(info.flags & VmomiSupport.F_LINK) and not is_list
+    required = not info.flags & VmomiSupport.F_OPTIONAL
+    return _JsonField(info.name, f',"{info.name}":', info.type, is_link, is_list, required)
+
+
+def _reference(obj_type: str, moid: str) -> str:
+    return f'{{"{TYPE_NAME}":"{REFERENCE}","type":"{obj_type}","value":{encode_basestring(moid)}}}'
+
+
+@cache
+def _simple_name(cls: Any) -> str:
+    """The name of a simple type in a box."""
+    if issubclass(cls, _TEXTS):
+        return "string"
+    name = str(VmomiSupport.GetWsdlName(cls))
+    return _SIMPLE_NAMES.get(name, name)
+
+
+@cache
+def _array_name(item_type: Any) -> str:
+    """The name of an array type in a box."""
+    if item_type in _TEXTS:
+        return "ArrayOfString"
+    if issubclass(item_type, VmomiSupport.ManagedObject):
+        return f"ArrayOf{REFERENCE}"
+    name = _SIMPLE_NAMES.get(str(VmomiSupport.GetWsdlName(item_type)), str(VmomiSupport.GetWsdlName(item_type)))
+    return f"ArrayOf{name[0].upper()}{name[1:]}"
+
+
+def _simple(value: Any) -> str:
+    if isinstance(value, str):
+        return encode_basestring(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, datetime):
+        return f'"{Iso8601.ISO8601Format(value)}"'
+    if isinstance(value, bytes):
+        return f'"{b64encode(value).decode("ascii")}"'
+    if isinstance(value, VmomiSupport.ManagedMethod):
+        return f'"{value.info.wsdlName}"'
+    if isinstance(value, type):
+        return f'"{VmomiSupport.GetWsdlName(value)}"'
+    raise EncodeError(f"{type(value).__name__} is no type of the API")
+
+
+@cache
+def json_encoder(version: str) -> JsonEncoder:
+    """The encoder of an API version, with its compiled plans."""
+    return JsonEncoder(version)

@@ -1,0 +1,214 @@
+"""Reads VI/JSON values as the pyVmomi values of their declared types."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from pyVmomi import Iso8601, VmomiSupport, vmodl
+
+from gpuops.sim.core.encoder import NAMESPACE
+from gpuops.sim.core.json_encoder import FAULT_MESSAGE, REFERENCE, TYPE_NAME, VALUE
+
+_NAMED: Final = {
+    "binary": VmomiSupport.binary,
+    "ArrayOfBinary": VmomiSupport.GetWsdlType(NAMESPACE, "ArrayOfBase64Binary"),
+    f"ArrayOf{REFERENCE}": VmomiSupport.GetVmodlType("ManagedObject[]"),
+}
+"""Types whose names pyVmomi does not know, or knows for another one."""
+_WHOLE: Final = {
+    "byte": (-(1 << 7), 1 << 8),
+    "short": (-(1 << 15), 1 << 15),
+    "int": (-(1 << 31), 1 << 31),
+    "long": (-(1 << 63), 1 << 63),
+}
+"""The numbers of each whole type: the first one, and the one after the last; bytes are sent signed and unsigned."""
+_LARGEST: Final = 1 << 1023
+"""Numbers from here on are none of the API's."""
+_LOCALIZED: Final = "LocalizedMethodFault"
+
+
+class Unreadable(ValueError):
+    """A JSON value is none of the type that stands there; the text says which."""
+
+
+class OfOtherType(Unreadable):
+    """It says itself that it is of another type."""
+
+
+def decode(value: object, expected: Any, version: str) -> Any:
+    """The value as pyVmomi has it. Raises Unreadable."""
+    if expected is object:
+        return _any(value, version)
+    if issubclass(expected, list):
+        if not isinstance(value, list):
+            raise Unreadable(f"an array of {VmomiSupport.GetWsdlName(expected.Item)} is expected")
+        return expected([decode(each, expected.Item, version) for each in value])
+    if issubclass(expected, VmomiSupport.ManagedObject):
+        return _reference(value, expected)
+    if issubclass(expected, vmodl.MethodFault):
+        return _fault(value, expected, version)
+    if issubclass(expected, VmomiSupport.DataObject):
+        return _structure(value, expected, version)
+    return _simple(value, expected)
+
+
+def _any(value: object, version: str) -> Any:
+    """A value of a type that it names itself."""
+    fields = _fields(value)
+    name = fields.get(TYPE_NAME)
+    if not isinstance(name, str):
+        raise Unreadable(f"a value of any type needs its {TYPE_NAME}")
+    if name == REFERENCE:
+        return _reference(value, VmomiSupport.ManagedObject)
+    if name == _LOCALIZED:
+        return _fault(value, vmodl.MethodFault, version)
+    kind = _type(name)
+    if issubclass(kind, (VmomiSupport.DataObject, vmodl.MethodFault)):
+        return decode(value, kind, version)
+    if issubclass(kind, VmomiSupport.ManagedObject) or VALUE not in fields:
+        raise Unreadable(f"{name} is no value")
+    return decode(fields[VALUE], kind, version)
+
+
+def _reference(value: object, expected: Any) -> Any:
+    fields = _fields(value)
+    name, moid = fields.get("type"), fields.get("value")
+    if fields.get(TYPE_NAME, REFERENCE) != REFERENCE:
+        raise OfOtherType(f"a {REFERENCE} is expected")
+    if not isinstance(name, str) or not isinstance(moid, str):
+        raise Unreadable("a reference needs type and value")
+    kind = _type(name)
+    if not issubclass(kind, expected):
+        raise OfOtherType(f"a reference to a {VmomiSupport.GetWsdlName(expected)} is expected")
+    return kind(moid)
+
+
+def _fault(value: object, expected: Any, version: str) -> Any:
+    """A fault by itself, or in the LocalizedMethodFault of SOAP, as govmomi sends it."""
+    fields = dict(_fields(value))
+    message = fields.pop(FAULT_MESSAGE, None)
+    if fields.get(TYPE_NAME) == _LOCALIZED or "fault" in fields:
+        message = fields.get("localizedMessage")
+        fields = dict(_fields(fields.get("fault")))
+    if message is not None and not isinstance(message, str):
+        raise Unreadable("the message of a fault is text")
+    fault = _structure(fields, expected, version)
+    fault.msg = message
+    return fault
+
+
+def _structure(value: object, expected: Any, version: str) -> Any:
+    fields = dict(_fields(value))
+    name = fields.pop(TYPE_NAME, None)
+    kind = expected if name is None else _type(name)
+    if not issubclass(kind, expected):
+        raise OfOtherType(f"{name} is no {VmomiSupport.GetWsdlName(expected)}")
+    known = _properties(kind, version)
+    made = kind()
+    for field, each in fields.items():
+        info = known.get(field)
+        if info is None:
+            raise Unreadable(f"{VmomiSupport.GetWsdlName(kind)} has no field {field}")
+        if each is None:
+            continue
+        setattr(made, info.name, decode(each, str if info.flags & VmomiSupport.F_LINK else info.type, version))
+    return made
+
+
+@cache
+def _properties(kind: Any, version: str) -> dict[str, Any]:
+    known = VmomiSupport.parentMap[version]
+    return {info.name: info for info in kind._GetPropertyList() if info.version in known}
+
+
+def _simple(value: object, expected: Any) -> Any:
+    found = None
+    if isinstance(value, bool):
+        found = value if expected is bool else None
+    elif isinstance(value, str):
+        found = _of_text(value, expected)
+    elif isinstance(value, (int, float)):
+        found = _of_number(value, expected)
+    if found is None:
+        raise Unreadable(f"{_shown(value)} is no {VmomiSupport.GetWsdlName(expected)}")
+    return found
+
+
+def _of_number(value: float, expected: Any) -> Any:
+    if issubclass(expected, float):
+        return expected(value) if abs(value) < _LARGEST else None
+    if isinstance(value, int) and issubclass(expected, int) and expected is not bool:
+        first, end = _WHOLE[VmomiSupport.GetWsdlName(expected)]
+        return expected(value) if first <= value < end else None
+    return None
+
+
+def _of_text(value: str, expected: Any) -> Any:
+    if expected is datetime:
+        return _moment(value)
+    if expected is VmomiSupport.binary:
+        return _binary(value)
+    if expected is type:
+        return _type(value)
+    if expected is VmomiSupport.ManagedMethod:
+        return _method(value)
+    if issubclass(expected, VmomiSupport.Enum):
+        return getattr(expected, value) if value in expected.values else None
+    return expected(value) if issubclass(expected, str) else None
+
+
+def _method(name: str) -> Any:
+    try:
+        return VmomiSupport.GetWsdlMethod(NAMESPACE, name)
+    except KeyError:
+        return None
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = Iso8601.ParseISO8601(text)
+    except (ValueError, OverflowError):
+        return None
+    return moment if isinstance(moment, datetime) else None
+
+
+def _binary(text: str) -> Any:
+    try:
+        return VmomiSupport.binary(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Unreadable("a JSON object is expected")
+    return value
+
+
+def _type(name: object) -> Any:
+    """The type of that name. Raises Unreadable for one that the API does not have."""
+    found = _known_type(name) if isinstance(name, str) else None
+    if found is None:
+        raise Unreadable(f"there is no type {_shown(name)}")
+    return found
+
+
+def _known_type(name: str) -> Any:
+    if name in _NAMED:
+        return _NAMED[name]
+    for namespace in (NAMESPACE, VmomiSupport.XMLNS_XSD):
+        try:
+            return VmomiSupport.GetWsdlType(namespace, name)
+        except KeyError:
+            continue
+    return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
