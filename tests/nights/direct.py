@@ -321,13 +321,13 @@ class DirectVcenter:
             task = self._task(each.ref)
             if task is None or task.state is not TaskState.QUEUED:
                 continue
+            self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
             try:
                 self._ask("CancelTask", each.ref, task.CancelTask, f"gpuops-{each.ref}")
             except NotConnected:
                 raise
             except (Lost, vmodl.MethodFault, GpuopsError):
                 continue
-            self._withdrawn.add(each.ref)
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         def reached() -> frozenset[str]:

@@ -8,7 +8,7 @@ from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.registration import enter, leave, new_moid
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations.inventory_change import forget
+from gpuops.sim.operations.removal import forget
 from gpuops.sim.scenario.hosts import enter_host
 
 

@@ -137,8 +137,7 @@ def invalid_type(text: str, entity: Any) -> Exception:
 
 def in_use(entity: Any) -> Exception:
     """ResourceInUse: something is still in it."""
-    text = f"The resource '{entity.name}' is in use."
-    return _fault(vim.fault.ResourceInUse, text, type=type(entity.ref), name=entity.name)
+    return resource_in_use(entity.name, f"The resource '{entity.name}' is in use.", type(entity.ref))
 
 
 def stale_change_version() -> Exception:
@@ -162,8 +161,8 @@ def already_exists(name: str) -> Exception:
     )
 
 
-def resource_in_use(name: str, text: str) -> Exception:
-    return _fault(vim.fault.ResourceInUse, text, type=vim.Network, name=name)
+def resource_in_use(name: str, text: str, kind: type = vim.Network) -> Exception:
+    return _fault(vim.fault.ResourceInUse, text, type=kind, name=name)
 
 
 def host_config(text: str) -> Exception:

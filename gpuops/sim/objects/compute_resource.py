@@ -9,7 +9,7 @@ from gpuops.sim.inventory.entities import ComputeEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
 from gpuops.sim.objects.resource_pool import ResourcePool
-from gpuops.sim.operations import cluster_change, initial_placement, inventory_change
+from gpuops.sim.operations import cluster_change, initial_placement, inventory_change, removal
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
@@ -63,7 +63,7 @@ class ComputeResource(ComputeEntity):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
 
 def _union(lists: Any) -> list[str]:

@@ -8,7 +8,7 @@ from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
-from gpuops.sim.operations import distributed_change, inventory_change
+from gpuops.sim.operations import distributed_change, removal
 from gpuops.sim.render import distributed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class DistributedVirtualPortgroup(PortgroupEntity, Network):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
 
 class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
@@ -104,7 +104,7 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
 
 def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:

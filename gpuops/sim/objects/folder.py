@@ -11,7 +11,7 @@ from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
-from gpuops.sim.operations import creation, distributed_change, inventory_change, power, registering
+from gpuops.sim.operations import creation, distributed_change, inventory_change, power, registering, removal
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -98,11 +98,11 @@ class Folder(FolderEntity):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
     @method
     def UnregisterAndDestroy_Task(self, call: Call) -> Any:
-        return inventory_change.unregister_and_destroy(self, call)
+        return removal.unregister_and_destroy(self, call)
 
 
 class Datacenter(ManagedEntity):
@@ -150,7 +150,7 @@ class Datacenter(ManagedEntity):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
 
 FOLDERS: Final = ("vm", "host", "datastore", "network")

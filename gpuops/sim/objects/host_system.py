@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.core.managed_object import SharedXml, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import inventory_change, maintenance
+from gpuops.sim.operations import inventory_change, maintenance, removal
 from gpuops.sim.render import distributed, host_config, host_graphics, host_hardware, host_network
 from gpuops.sim.render.pci import pci_devices
 
@@ -195,7 +195,7 @@ class HostSystem(HostEntity):
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
     @method
     def RebootHost_Task(self, call: Call, force: bool) -> Any:

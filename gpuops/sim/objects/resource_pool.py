@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
-from gpuops.sim.operations import inventory_change
+from gpuops.sim.operations import inventory_change, removal
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -86,11 +86,11 @@ class ResourcePool(PoolEntity):
 
     @method
     def DestroyChildren(self, call: Call) -> None:
-        inventory_change.destroy_children(self, call)
+        removal.destroy_children(self, call)
 
     @method
     def Destroy_Task(self, call: Call) -> Any:
-        return inventory_change.destroy(self, call)
+        return removal.destroy(self, call)
 
 
 def new_pool(world: World, moid: str, name: str, parent: PoolEntity) -> ResourcePool:

@@ -1,7 +1,6 @@
-"""Datacenters, clusters, hosts and resource pools made and removed by clients, and hosts disconnected and reconnected.
+"""Datacenters, clusters, hosts and resource pools made and moved by clients, and hosts disconnected and reconnected.
 
-`objects` hands over what makes an object of its types. What is removed must be empty: hosts of a cluster, VMs of a host
-and children of a datacenter keep it in use (vcsim answers the same; the API declares no more than VimFault).
+`objects` hands over what makes an object of its types.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.registration import new_moid
-from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.operations import cluster_change, distributed_change, movement, registering
+from gpuops.sim.operations import cluster_change
+from gpuops.sim.operations.removal import forget
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
@@ -154,181 +153,6 @@ def _connect(host: HostEntity, call: Call, task: str, connection: str, begin: Ca
         host.runtime_changed()
 
     return host.world.tasks.start(call, task, host, CHANGE_S, begin=begin, finish=finish, exclusive=True)
-
-
-def destroy(entity: ManagedEntity, call: Call) -> Any:
-    """Destroy_Task of anything but a VM. A folder takes what is in it along (vSphere API, Folder)."""
-    world = entity.world
-    world.authority.require(call, entity, DELETING[entity.wsdl_name])
-
-    def begin() -> None:
-        _may_go(entity)
-
-    def finish() -> None:
-        _may_go(entity)
-        _gone(entity, call)
-
-    return world.tasks.start(call, "Destroy_Task", entity, CHANGE_S, begin=begin, finish=finish)
-
-
-DELETING: Final = {
-    "Folder": "Folder.Delete",
-    "Datacenter": "Datacenter.Delete",
-    "ClusterComputeResource": "Host.Inventory.DeleteCluster",
-    "ComputeResource": "Host.Inventory.RemoveHostFromCluster",
-    "HostSystem": "Host.Inventory.RemoveHostFromCluster",
-    "ResourcePool": "Resource.DeletePool",
-    "VirtualApp": "VApp.Delete",
-    "VmwareDistributedVirtualSwitch": "DVSwitch.Delete",
-    "DistributedVirtualPortgroup": "DVPortgroup.Delete",
-}
-"""What removing an object of each type takes (VMware vSphere Security, defined privileges)."""
-
-
-def unregister_and_destroy(folder: FolderEntity, call: Call) -> Any:
-    """UnregisterAndDestroy_Task: the folder and those below go, the files of its VMs stay.
-
-    Declared faults: NotSupported for a folder that holds no VMs (vSphere API, Folder.UnregisterAndDestroy_Task).
-    """
-    world = folder.world
-    if folder.kind != "vm":
-        raise faults.not_supported("Only folders of VMs are unregistered and destroyed.")
-
-    def begin() -> None:
-        _folder_may_go(folder)
-
-    def finish() -> None:
-        _folder_may_go(folder)
-        _gone(folder, call, of_vm=registering.unregister)
-
-    return world.tasks.start(call, "UnregisterAndDestroy_Task", folder, CHANGE_S, begin=begin, finish=finish)
-
-
-def _may_go(entity: Any) -> None:
-    """Raises what keeps an object from being removed: of a root pool InvalidType (vSphere API, ResourcePool)."""
-    match entity:
-        case FolderEntity():
-            _folder_may_go(entity)
-        case HostEntity():
-            _host_may_go(entity)
-        case ComputeEntity():
-            if entity.host_moids and entity.wsdl_name == "ClusterComputeResource":
-                raise faults.in_use(entity)
-            for host in entity.hosts():
-                _host_may_go(host)
-        case PoolEntity():
-            if isinstance(entity.above(), ComputeEntity):
-                raise faults.invalid_type("The root resource pool goes with its cluster or host.", entity)
-        case DistributedSwitchEntity() | PortgroupEntity():
-            distributed_change.may_go(entity)
-        case _:
-            if any(folder.children for folder in entity.folders.values()):
-                raise faults.in_use(entity)
-
-
-def _folder_may_go(folder: FolderEntity) -> None:
-    if not isinstance(folder.above(), FolderEntity):
-        raise faults.not_supported("The folders that vCenter makes itself are not removed.")
-    for child in folder.children.values():
-        if isinstance(child, VmEntity):
-            movement.may_be_destroyed(child)
-        else:
-            _may_go(child)
-
-
-def _host_may_go(host: HostEntity) -> None:
-    if host.state.vms:
-        raise faults.in_use(host)
-    if host.state.network.proxies:
-        raise faults.in_use(host.world.get(host.state.network.proxies[0].switch))
-    if host.state.connection == "connected" and not host.state.in_maintenance:
-        raise faults.wrong_state("The host must be disconnected or in maintenance mode.")
-
-
-def _gone(entity: Any, call: Call, of_vm: Callable[[VmEntity, Call], None] = movement.gone) -> None:
-    """Remove it, with what belongs to it alone; `of_vm` removes the VMs of a folder."""
-    world = entity.world
-    match entity:
-        case FolderEntity():
-            for child in list(entity.children.values()):
-                if isinstance(child, VmEntity):
-                    of_vm(child, call)
-                elif world.find(child.moid) is child:  # a port group may have gone with its switch
-                    _gone(child, call, of_vm)
-        case HostEntity() if entity.compute_resource().wsdl_name == "ComputeResource":
-            entity = entity.compute_resource()  # a host alone goes with its compute resource
-    world.ledger.record(call, entity, before={"name": entity.name}, after={})
-    forget(entity)
-
-
-def forget(entity: Any) -> None:
-    """Take an object, and the objects that are parts of it, out of the inventory."""
-    world = entity.world
-    match entity:
-        case DistributedSwitchEntity() | PortgroupEntity():
-            distributed_change.forget(entity)
-        case HostEntity():
-            _forget_host(entity)
-        case ComputeEntity():
-            _forget_compute(entity)
-        case PoolEntity():
-            _hand_over(entity)
-            world.unregister(entity)
-        case FolderEntity():
-            world.unregister(entity)
-        case _:
-            for folder in entity.folders.values():
-                world.unregister(folder)
-            world.unregister(entity)
-    above = world.find(entity.parent)
-    if isinstance(above, FolderEntity):
-        above.remove(entity)
-
-
-def _forget_compute(compute: ComputeEntity) -> None:
-    world = compute.world
-    for host in compute.hosts():
-        _forget_host(host)
-    for pool in list(compute.pool.pools):
-        forget(pool)
-    for part in (world.get(f"datastoreBrowser-{compute.moid}"), compute.browser, compute.pool, compute):
-        world.unregister(part)
-
-
-def _forget_host(host: HostEntity) -> None:
-    world, compute = host.world, host.compute_resource()
-    compute.host_moids.remove(host.moid)
-    for moid in host.state.datastores:
-        store = world.get(moid)
-        store.host_moids.remove(host.moid)
-        store.touch("host", "summary")
-    for made in (*host.managers.values(), world.get(f"datastoreBrowser-{host.moid}")):
-        world.unregister(made)
-    host.managers.clear()
-    world.unregister(host)
-    compute.touch("host", "datastore", "network")
-    compute.load_changed()
-
-
-def _hand_over(pool: PoolEntity) -> None:
-    """What is in a pool that goes moves to the pool above (vSphere API, ResourcePool.Destroy_Task)."""
-    above: PoolEntity = pool.world.get(pool.parent)
-    above.pools.remove(pool)
-    for child in pool.pools:
-        child.parent = above.moid
-        above.pools.append(child)
-        child.touch("parent")
-    for vm in list(pool.members.values()):
-        vm.leave_pool()
-        vm.state.pool = above.moid
-        above.add(vm)
-    above.touch("resourcePool")
-
-
-def destroy_children(pool: PoolEntity, call: Call) -> None:
-    """DestroyChildren: the pools below go, and their VMs come into this one."""
-    while pool.pools:
-        _gone(pool.pools[0], call)
 
 
 def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:

@@ -11,7 +11,8 @@ from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntit
 from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish
 from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.resource_pool import new_pool
-from gpuops.sim.operations.inventory_change import forget, rehome, reparent
+from gpuops.sim.operations.inventory_change import rehome, reparent
+from gpuops.sim.operations.removal import forget
 from gpuops.sim.scenario.hosts import enter_host
 from gpuops.sim.state.host_state import HostState
 
