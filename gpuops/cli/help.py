@@ -13,7 +13,7 @@ from gpuops.errors import UsageError
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from gpuops.report.layout import Shown
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -44,7 +44,10 @@ def help(
     if topic not in manual:
         raise _unknown(topic, list(manual), context)
     text = manual[topic].read_text(encoding="utf-8")
-    output.show(_page(text), {**document, "topic": topic, "text": text})
+    if sys.stdout.isatty() and output.chosen() is output.OutputFormat.TEXT:
+        _render(text)
+    else:
+        output.show(text.rstrip("\n"), {**document, "topic": topic, "text": text})
 
 
 def _manual() -> dict[str, Traversable]:
@@ -59,38 +62,23 @@ def _title(text: str) -> str:
     return text.partition("\n")[0].removeprefix("# ")
 
 
-def _list(titles: dict[str, str]) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def _list(titles: dict[str, str]) -> Shown:
+    from gpuops.report.layout import Text, TextTable
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = TextTable()
     for name, title in titles.items():
-        table.add_row(Text(name, "bold"), Text(title))
-    return Group(table, Text("gpuops help TOPIC shows one, gpuops COMMAND --help the options of a command", "dim"))
+        table.add_row(Text(name, "bold"), title)
+    return (table, Text("gpuops help TOPIC shows one, gpuops COMMAND --help the options of a command", "dim"))
 
 
-def _page(text: str) -> RenderableType:
-    """Rendered on a terminal; elsewhere the page as it is written, which is plain text."""
-    from rich.text import Text
-
-    if not sys.stdout.isatty():
-        return Text(text.rstrip("\n"))
-    return _Rendered(text)
-
-
-class _Rendered:
+def _render(text: str) -> None:
     """Markdown in the colours of the terminal itself: rich's own backgrounds fit dark ones only."""
+    from rich.markdown import Markdown
+    from rich.theme import Theme
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.markdown import Markdown
-        from rich.theme import Theme
-
-        with console.use_theme(Theme({"markdown.code": "cyan"})):
-            yield from console.render(Markdown(self.text, code_theme="ansi_dark", hyperlinks=False), options)
+    console = output.rich_console(sys.stdout)
+    with console.use_theme(Theme({"markdown.code": "cyan"})):
+        console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
 def _unknown(topic: str, names: list[str], context: typer.Context) -> UsageError:

@@ -122,6 +122,6 @@ def _ask(prompt: str) -> str:
 
 
 def _warn(warning: str) -> None:
-    from rich.text import Text
+    from gpuops.report.layout import Text
 
     output.note(Text(f"warning: {warning}", "bold red"))

@@ -1,22 +1,23 @@
 """Prints what commands have to say: one document on stdout, everything else on stderr.
 
-On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, and a line is as long as it needs.
+On a terminal text is coloured (NO_COLOR and TERM=dumb are heeded) and wrapped to its width. Elsewhere it is plain, and
+a line is as long as it needs.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
+    from gpuops.report.layout import Line, Shown
     from gpuops.report.plan_json import Document
 
 
@@ -28,7 +29,12 @@ class OutputFormat(StrEnum):
     YAML = "yaml"
 
 
-_PLAIN_WIDTH: Final = 10_000
+_CODES: Final = {
+    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"
+}  # fmt: skip
+_USUAL_WIDTH: Final = 80
+_ANY_TERMINAL: Final = ("bold", "dim")
+"""What is left of a style where no colours are wanted (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 
 
@@ -41,7 +47,11 @@ def choose(chosen: OutputFormat) -> None:
     _chosen.set(chosen)
 
 
-def show(text: RenderableType, document: Document) -> None:
+def chosen() -> OutputFormat:
+    return _chosen.get()
+
+
+def show(text: Shown, document: Document) -> None:
     """Prints one result on stdout in the chosen format.
 
     Raises ResultNotWritten, and BrokenPipeError when its reader left.
@@ -60,16 +70,15 @@ def show(text: RenderableType, document: Document) -> None:
 
 def show_document(document: Document) -> None:
     """Prints a document on stdout as JSON, or as YAML."""
+    from gpuops.report.json_text import document_text, pieces
+
     if _chosen.get() is OutputFormat.YAML:
-        sys.stdout.write(_yaml(document))
-        return
-    import json
-
-    # ASCII only: no character of a VM's name can move a cursor
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        sys.stdout.write(_yaml(document_text(document)))
+    else:
+        sys.stdout.writelines(pieces(document))
 
 
-def note(text: RenderableType) -> None:
+def note(text: Shown) -> None:
     """Prints progress, a warning or a question's matter on stderr."""
     with _ignoring_lost_stderr():
         print_text(text, sys.stderr)
@@ -109,40 +118,58 @@ def _ignoring_lost_stderr() -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def print_text(text: RenderableType, stream: TextIO) -> None:
-    """Prints for people: as the terminal takes it, or plain and never cut."""
-    if stream.isatty():
-        console_for(stream).print(text)
-        return
-    # rendered apart from the stream: rich would answer a broken pipe by closing stdout and leaving
-    encoding = stream.encoding or "utf-8"  # rich draws with what it has
-    rendered = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
-    console_for(rendered).print(text)
-    rendered.seek(0)
-    stream.write("".join(f"{line.rstrip()}\n" for line in rendered.read().splitlines()))
+def print_text(text: Shown, stream: TextIO) -> None:
+    """Prints for people: as the terminal takes it, or plain and never cut. Nothing is written of a view that fails."""
+    from gpuops.report.layout import lines
+
+    encoding = (stream.encoding or "utf-8").lower()
+    terminal = stream.isatty()
+    shown = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
+    written = _styled(os.environ) if terminal else _plain
+    printed = "".join(f"{written(line)}\n" for line in shown)
+    stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def console_for(stream: TextIO) -> Console:
+def _plain(line: Line) -> str:
+    return "".join(text for text, _ in line).rstrip()
+
+
+def _styled(environment: Mapping[str, str]) -> Callable[[Line], str]:
+    """Writes a line with the escape sequences that a terminal like this takes."""
+    if environment.get("TERM", "").lower() in ("dumb", "unknown"):
+        return _plain
+    codes = {style: _CODES[style] for style in _ANY_TERMINAL} if environment.get("NO_COLOR") else _CODES
+
+    def piece(text: str, style: str) -> str:
+        sequence = ";".join(codes[word] for word in style.split() if word in codes)
+        return f"\x1b[{sequence}m{text}\x1b[0m" if sequence and text else text
+
+    return lambda line: "".join(piece(text, style) for text, style in line).rstrip()
+
+
+def _terminal_width(stream: TextIO) -> int:
+    """COLUMNS, else what the terminal says, else 80."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    return _USUAL_WIDTH
+
+
+def rich_console(stream: TextIO) -> Console:
+    """For what only rich draws on a terminal: a progress bar, a page of the manual."""
     from rich.console import Console
 
-    plain = not stream.isatty()
-    return Console(
-        file=stream,
-        width=_PLAIN_WIDTH if plain else None,
-        no_color=plain or None,
-        force_terminal=False if plain else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+    return Console(file=stream, markup=False, highlight=False, emoji=False)
 
 
-def _yaml(document: Document) -> str:
-    import json
-
+def _yaml(document: str) -> str:
+    """The same values as in JSON: enums as their text, lists whole."""
+    import msgspec
     import yaml
 
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    plain = json.loads(json.dumps(document))  # the same values as in JSON: enums as their text
-    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=False, width=_PLAIN_WIDTH)
+    plain = msgspec.json.decode(document)
+    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=False, width=10_000)
     return text

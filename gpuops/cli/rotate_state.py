@@ -60,7 +60,7 @@ def _show(found: RotationStatus) -> None:
 
 
 def _watch(look: Callable[[], RotationStatus]) -> None:
-    from rich.text import Text
+    from gpuops.report.layout import Text
 
     try:
         for found in changes(look, lambda: clock.pause(EVERY_S)):
@@ -72,9 +72,8 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
 
 def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> Iterator[RotationStatus]:
     """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
-    from rich.text import Text
-
     from gpuops.errors import VcenterUnreachable
+    from gpuops.report.layout import Text
 
     shown: Document | None = None
     away = ""
@@ -170,11 +169,10 @@ def unlock(
     Example:
       gpuops rotate unlock --id 5f0c9a1e7d3b2a64 --policy templates/policy.yaml --vcenter prod
     """
-    from rich.text import Text
-
     from gpuops.api import rotate_unlock
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.report.layout import Text
     from gpuops.report.plan_json import SCHEMA_VERSION
     from gpuops.report.rotation_status import lease_document
     from gpuops.report.text import visible

@@ -16,7 +16,6 @@ from gpuops.errors import Refused, UsageError
 from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.progress import Progress as Bar
 
     from gpuops.api import Consent, Site
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
+    from gpuops.report.layout import Shown
 
 
 class ConsentPrompt:
@@ -40,7 +40,7 @@ class ConsentPrompt:
         confirm(plan_text(report.plan, report.before))
 
 
-def confirm(shown: RenderableType, what: str = "the plan above stops, moves or reboots something") -> None:
+def confirm(shown: Shown, what: str = "the plan above stops, moves or reboots something") -> None:
     """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
     output.note(shown)
     if not sys.stdin.isatty():
@@ -76,8 +76,7 @@ class Progress:
             self._bar.add_task("", total=self.steps)
 
     def __call__(self, outcome: Outcome) -> None:
-        from rich.text import Text
-
+        from gpuops.report.layout import Text
         from gpuops.report.plan_text import outcome_line
 
         self.ended += 1
@@ -108,7 +107,7 @@ def _bar() -> Bar:
     from rich.progress import Progress as Bar
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    return Bar(*columns, console=output.console_for(sys.stderr), transient=True)
+    return Bar(*columns, console=output.rich_console(sys.stderr), transient=True)
 
 
 ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
@@ -149,11 +148,10 @@ def carry_out(
 
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
-    from rich.text import Text
-
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
+    from gpuops.report.layout import Text
     from gpuops.report.text import visible
 
     said = policy if isinstance(policy, Policy) else None
@@ -161,13 +159,11 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
-    from rich.console import Group
-    from rich.text import Text
-
+    from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
 
     text = report_text(report, explain=explain)
     if saved is not None:
-        text = Group(text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
+        text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))

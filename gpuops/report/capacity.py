@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.fleet_part import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.report.inventory import by_size, figure, without_series
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, size, visible
 
@@ -43,21 +40,21 @@ class _Both:
         return (self.now,) if self.after is None else (self.now, self.after)
 
 
-def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> RenderableType:
+def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> Shown:
     """A heading, and a table for each place that the scope leads to."""
     whole = _Both(found.now, found.after)
-    lines: list[RenderableType] = [Text(_heading(found), "bold")]
+    lines: list[Shown] = [Text(_heading(found), "bold")]
     if found.after is not None:
         night = f"policy {visible(policy)}" if policy else "the policy"
         lines.append(Text(f"after: when {count(found.desktops, 'desktop')} that {night} may take now are suspended"))
     if not found.now.gpus:
-        return Group(*lines, Text("no GPU to answer for"))
+        return (*lines, Text("no GPU to answer for"))
     if found.profile is not None:
         table = _places_table(whole, found.profile)
-        return Group(*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended(found))
+        return (*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended(found))
     for place in _shown(whole, scope):
         lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
-    return Group(*lines, *_notes(whole), *_suspended(found))
+    return (*lines, *_notes(whole), *_suspended(found))
 
 
 def _suspended(found: Capacity) -> Iterator[Text]:
@@ -112,7 +109,7 @@ def _title(place: FleetPart) -> str:
     return f"{visible(place.name)}: {beside}{count(place.gpus, 'GPU')}"
 
 
-def _profiles_table(place: _Both) -> Table:
+def _profiles_table(place: _Both) -> TextTable:
     table = _table("profile", len(place.worlds))
     merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name in sorted(place.now.fits, key=by_size):
@@ -120,18 +117,18 @@ def _profiles_table(place: _Both) -> Table:
         cells = _cells([world.fits[name] for world in place.worlds])
         merged.setdefault((stem, cells), []).append(name[len(stem) :])
     for (stem, cells), letters in merged.items():
-        table.add_row(Text(visible(f"{stem}{'|'.join(letters)}")), *cells)
+        table.add_row(visible(f"{stem}{'|'.join(letters)}"), *cells)
     for device, cells in _device_rows(place):
-        table.add_row(Text(visible(f"whole {_device_name(device)}")), *cells)
+        table.add_row(visible(f"whole {_device_name(device)}"), *cells)
     return table
 
 
-def _places_table(whole: _Both, profile: str) -> Table:
+def _places_table(whole: _Both, profile: str) -> TextTable:
     table = _table(visible(profile), len(whole.worlds), "why")
     for place in (each for cluster in whole.parts for each in _with_parts(cluster)):
         fits = [world.fits.get(profile, _NOTHING) for world in place.worlds]
         why = _because(fits[-1].slots) if place.now.level is Level.NODE else ""
-        table.add_row(Text(_INDENT[place.now.level] + visible(place.now.name)), *_cells(fits), Text(visible(why)))
+        table.add_row(_INDENT[place.now.level] + visible(place.now.name), *_cells(fits), visible(why))
     return table
 
 
@@ -141,16 +138,9 @@ def _with_parts(place: _Both) -> Iterator[_Both]:
         yield from _with_parts(part)
 
 
-def _table(first: str, worlds: int, *more: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first)
-    for column in ("now", "after")[:worlds]:
-        table.add_column(column, justify="right")
-    for column in ("in one VM", "in one VM after")[:worlds]:
-        table.add_column(column)
-    for column in more:
-        table.add_column(column, overflow="fold")
-    return table
+def _table(first: str, worlds: int, *more: str) -> TextTable:
+    figures = (*("now", "after")[:worlds], *("in one VM", "in one VM after")[:worlds])
+    return TextTable(first, *figures, *more, right=range(1, 1 + worlds))
 
 
 def _cells(fits: list[Fit]) -> tuple[str, ...]:
@@ -174,7 +164,7 @@ def _device_name(device: Device) -> str:
 
 def _largest_lines(place: _Both) -> Iterator[Text]:
     for word, world in zip(("now", "after"), place.worlds, strict=False):
-        yield Text(f"largest {word}: ", "dim").append(_largest_text(world.largest), "default")
+        yield Text(f"largest {word}: ", "dim").append(_largest_text(world.largest))
 
 
 def _largest_text(largest: Largest | None) -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving
@@ -15,6 +12,7 @@ from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
 from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.host_plan import changes
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count, visible
@@ -22,9 +20,9 @@ from gpuops.report.text import count, visible
 _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
 
 
-def change_text(report: ChangeReport) -> RenderableType:
+def change_text(report: ChangeReport) -> Shown:
     """One run: refusals, or each round with its hosts and VMs and, once applied, what became of each host."""
-    return Group(*_lines(report), Text(_summary(report), "bold"))
+    return (*_lines(report), Text(_summary(report), "bold"))
 
 
 def change_document(report: ChangeReport) -> Document:
@@ -61,23 +59,23 @@ def change_document(report: ChangeReport) -> Document:
     }
 
 
-def status_text(status: ChangeStatus) -> RenderableType:
+def status_text(status: ChangeStatus) -> Shown:
     """Where the change stands, host by host."""
     missed = missed_lines(status.given_up)
     if not status.verb or status.began is None:
-        return Group(Text("no change of hosts is under way", "bold"), *missed)
+        return (Text("no change of hosts is under way", "bold"), *missed)
     lines = [
-        Text("  ").append(f"{host.state:<10}", _STATES[host.state]).append(visible(host.name), "default").append(
-            f"  not back: {visible(', '.join(host.away))}" if host.away else "", "default"
-        )
+        Text("  ")
+        .append(f"{host.state:<10}", _STATES[host.state])
+        .append(visible(host.name) + (f"  not back: {visible(', '.join(host.away))}" if host.away else ""))
         for host in status.parts
-    ]  # fmt: skip
+    ]
     done = sum(part.state == "done" for part in status.parts)
     at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
     closing = (
         f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.parts), status.noun)} done"
     )
-    return Group(*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
+    return (*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
 
 
 def status_document(status: ChangeStatus) -> Document:
@@ -131,7 +129,7 @@ def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
     rows += [(each.vm.name, _goes(each)) for each in planned.away]
     width = max((len(visible(what)) for what, _ in rows), default=0)
     for what, how in rows:
-        yield Text(f"      {visible(what):<{width}}  ").append(visible(how), "default")
+        yield Text(f"      {visible(what):<{width}}  ").append(visible(how))
 
 
 def _goes(away: Away) -> str:
@@ -147,8 +145,8 @@ def _goes(away: Away) -> str:
 
 def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
     line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(_name(outcome, report)), "default")
-    return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "", "default")
+    line.append(visible(_name(outcome, report)))
+    return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "")
 
 
 def _name(outcome: Outcome[HostStep], report: ChangeReport) -> str:

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 _FEW: Final = 4
 
 
-def defrag_text(found: Defragmentation) -> RenderableType:
+def defrag_text(found: Defragmentation) -> Shown:
     """A heading with the figures, the moves, the GPUs before and after, the VMs that stay, and one closing line."""
-    lines: list[RenderableType] = [Text(_heading(found), "bold"), Text(_figures(found)), *_assumes(found)]
+    lines: list[Shown] = [Text(_heading(found), "bold"), Text(_figures(found)), *_assumes(found)]
     if found.moves:
         lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
     lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
     lines += _unclear(found)
-    return Group(*lines, Text(_closing(found), "bold"))
+    return (*lines, Text(_closing(found), "bold"))
 
 
 def defrag_document(found: Defragmentation) -> Document:
@@ -88,16 +85,16 @@ def _assumes(found: Defragmentation) -> Iterator[Text]:
         yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(found.assumes)}", "dim")
 
 
-def _moves(moves: Sequence[PlannedMove]) -> Table:
+def _moves(moves: Sequence[PlannedMove]) -> TextTable:
     table = _table("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
         table.add_row(
             str(number),
-            Text(visible(move.vm.name)),
-            Text(visible(move.source.name)),
-            Text(visible(move.target.name)),
-            Text(_where(move)),
-            Text(move.way.value),
+            visible(move.vm.name),
+            visible(move.source.name),
+            visible(move.target.name),
+            _where(move),
+            move.way.value,
             str(move.free),
         )
     return table
@@ -109,13 +106,13 @@ def _where(move: PlannedMove) -> str:
     return word.join(map(str, move.gpus))
 
 
-def _hosts(found: Defragmentation) -> Table:
+def _hosts(found: Defragmentation) -> TextTable:
     table = _table("GPU", "before", "after")
     for host in found.hosts:
-        table.add_row(Text(visible(host.host.name)), f"{host.before} free", f"{host.after} free")
+        table.add_row(visible(host.host.name), f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
             alike = "" if gpu.certain else " or one like it"
-            table.add_row(Text(f"  {gpu.address}{alike}"), *(_held(held, found) for held in (gpu.before, gpu.after)))
+            table.add_row(f"  {gpu.address}{alike}", *(_held(held, found) for held in (gpu.before, gpu.after)))
     return table
 
 
@@ -144,7 +141,7 @@ def _stays(stays: Sequence[StayingVm]) -> Iterator[Text]:
         "; ".join(map(visible, stays[0].reasons)) if others < _FEW else f"{visible(first)}; and {others} reasons more"
     )
     only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
-    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}", "default")
+    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}")
 
 
 def _unclear(found: Defragmentation) -> Iterator[Text]:
@@ -154,7 +151,7 @@ def _unclear(found: Defragmentation) -> Iterator[Text]:
         alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
     for (host, because), addresses in alike.items():
         where = f"{visible(host)} {', '.join(addresses)}"
-        yield Text("not counted: ", "yellow").append(f"{where}: {visible(because)}", "default")
+        yield Text("not counted: ", "yellow").append(f"{where}: {visible(because)}")
 
 
 def _closing(found: Defragmentation) -> str:
@@ -164,11 +161,8 @@ def _closing(found: Defragmentation) -> str:
     return f"a plan only, nothing was changed{more}"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def _table(*columns: str) -> TextTable:
+    return TextTable(*columns)
 
 
 def _move(move: PlannedMove) -> Document:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.model.role import RoleState
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def doctor_text(found: Examination) -> RenderableType:
+def doctor_text(found: Examination) -> Shown:
     """A line per finding and its fix below it, worst first, and one closing line."""
     inventory = found.inventory
     gpus = sum(len(host.gpus) for host in found.hosts)
@@ -26,7 +24,7 @@ def doctor_text(found: Examination) -> RenderableType:
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     lines = [line for finding in found.findings for line in _lines(finding)]
-    return Group(Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
+    return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
 
 
 def doctor_document(found: Examination) -> Document:
@@ -47,7 +45,7 @@ def doctor_document(found: Examination) -> Document:
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
     head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
-    head.append(f"{visible(finding.subject)}: {visible(finding.reason)}", "default")
+    head.append(f"{visible(finding.subject)}: {visible(finding.reason)}")
     return head, Text(f"         fix: {visible(finding.fix)}", "dim")
 
 
@@ -58,14 +56,14 @@ def _summary(found: Examination) -> str:
     return ", ".join(count(number, severity.value) for severity, number in numbers.items() if number)
 
 
-def roles_text(states: Sequence[RoleState]) -> RenderableType:
+def roles_text(states: Sequence[RoleState]) -> Shown:
     """Each role: right, missing or unlike, what it lacks and has too much, and where it is given."""
-    return Group(*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
+    return (*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
 
 
 def _role(state: RoleState) -> Iterator[Text]:
     word, style = _word(state)
-    yield Text(f"{word:<8} ", style).append(visible(state.wish.name), "default")
+    yield Text(f"{word:<8} ", style).append(visible(state.wish.name))
     if not state.right:
         lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
         for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.plan.core.given_up import Abandonment, Missed
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import visible
 
@@ -17,7 +15,7 @@ def missed_lines(missed: Iterable[Missed]) -> list[Text]:
     lines = []
     for each in missed:
         given = each.given
-        lines.append(Text("given up ", "yellow").append(visible(f"{given.thing} {given.name} {each.since}"), "default"))
+        lines.append(Text("given up ", "yellow").append(visible(f"{given.thing} {given.name} {each.since}")))
         lines.append(Text(f"         next: {visible(each.move)}", "dim"))
     return lines
 
@@ -38,10 +36,10 @@ def missed_documents(missed: Iterable[Missed]) -> list[Document]:
     ]
 
 
-def abandonment_text(found: Abandonment) -> RenderableType:
+def abandonment_text(found: Abandonment) -> Shown:
     """What is given up, and what that means."""
     said = "was given up before" if found.already else "given up" if found.applied else "would be given up"
-    return Group(
+    return (
         *(Text(f"  {visible(line)}") for line in found.means),
         Text(f"{visible(found.name)}: {said}", "bold"),
         *(Text(f"next: {visible(line)}", "yellow") for line in found.left),

@@ -6,22 +6,20 @@ import sys
 from collections.abc import Iterator
 from typing import assert_never
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
 from gpuops.report.changes import Change
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
 from gpuops.report.text import visible
 
 
-def host_report_text(report: Report[HostStep]) -> RenderableType:
+def host_report_text(report: Report[HostStep]) -> Shown:
     """One run: refusals, or each host with its changes and, once applied, its outcome; and one closing line."""
-    return Group(*_lines(report), Text(summary(report), "bold"))
+    return (*_lines(report), Text(summary(report), "bold"))
 
 
 def host_report_document(report: Report[HostStep], kind: str) -> Document:
@@ -137,7 +135,7 @@ def _head(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) 
     line = Text("  ")
     if outcome is not None:
         line.append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(title(step, before)), "default")
+    line.append(visible(title(step, before)))
     if outcome is not None and outcome.reason:
-        line.append(f"  {visible(outcome.reason)}", "default")
+        line.append(f"  {visible(outcome.reason)}")
     return line

@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.model.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, SmiState
@@ -19,21 +15,22 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 
-def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> RenderableType:
+def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """A heading and a table for each host."""
     gpus = sum(len(host.gpus) for host in hosts)
     heading = (
         f"vCenter {visible(inventory.api_version)}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
-    lines: list[RenderableType] = [Text(heading, "bold")]
+    lines: list[Shown] = [Text(heading, "bold")]
     for host in hosts:
         lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host)]
-    return Group(*lines)
+    return lines
 
 
 def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
@@ -65,15 +62,13 @@ def _mode_title(host: Host) -> str:
     return f"{visible(host.name)}: default type {default}, assignment policy {policy}"
 
 
-def _mode_table(host: Host) -> Table:
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("  GPU", "model", "used as", "configured as", "vGPU mode", "label", "reboot"):
-        table.add_column(column, no_wrap=True)
+def _mode_table(host: Host) -> TextTable:
+    table = TextTable("  GPU", "model", "used as", "configured as", "vGPU mode", "label", "reboot")
     for gpu in host.gpus:
         label = gpu.passthrough.label if gpu.passthrough else None
         reboot = {None: "unknown", True: "pending", False: ""}[pending(gpu)]
         cells = (f"  {gpu.address}", gpu.name, _used(gpu), _configured(gpu), _mode(gpu), label or "", reboot)
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        table.add_row(*(visible(cell) for cell in cells))
     return table
 
 
@@ -123,14 +118,14 @@ def _mode_host(host: Host) -> Document:
 _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 
 
-def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> RenderableType:
+def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """A heading and a table for each host; a host that did not answer says why."""
     heading = f"vCenter {visible(inventory.api_version)}: {count(len(hosts), 'host')}"
-    lines: list[RenderableType] = [Text(f"{heading}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
+    lines: list[Shown] = [Text(f"{heading}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
     for host in hosts:
         lines += [Text(), Text(visible(host.name), "bold"), _mig_table(host)]
         lines += [Text(f"  {visible(text)}", "yellow") for text in (host.settings or HostSettings()).unread]
-    return Group(*lines)
+    return lines
 
 
 def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
@@ -171,25 +166,23 @@ def _in_vcenter(gpu: PhysicalGpu) -> bool | None:
     return None if gpu.vgpu_mode is None else gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
 
 
-def _mig_table(host: Host) -> Table:
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+def _mig_table(host: Host) -> TextTable:
     asked = (host.settings or HostSettings()).mig is not None
-    for column in ("  GPU", "model", "vCenter", *(("nvidia-smi", "pending") if asked else ())):
-        table.add_column(column, no_wrap=True)
+    table = TextTable("  GPU", "model", "vCenter", *(("nvidia-smi", "pending") if asked else ()))
     for gpu in host.gpus:
         cells = [f"  {gpu.address}", gpu.name, _WORDS[_in_vcenter(gpu)]]
         if asked:
             state = _state(gpu, host)
             current, waiting = (state.current, state.pending) if state else (None, None)
             cells += [_WORDS[current] if state else "not listed", "" if current == waiting else _WORDS[waiting]]
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        table.add_row(*(visible(cell) for cell in cells))
     return table
 
 
 UNSEEN = "in force: as the loaded module was told; what nvidia-smi set on a host since its boot is not seen from here"
 
 
-def scheduler_text(found: Schedulers) -> RenderableType:
+def scheduler_text(found: Schedulers) -> Shown:
     """A heading and a table for each host."""
     inventory = found.inventory
     gpus = sum(len(each.gpus) for each in found.hosts)
@@ -197,11 +190,11 @@ def scheduler_text(found: Schedulers) -> RenderableType:
         f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
-    lines: list[RenderableType] = [Text(heading, "bold")]
+    lines: list[Shown] = [Text(heading, "bold")]
     for host in found.hosts:
         lines += [Text(), Text(_scheduler_title(host), "bold"), _scheduler_table(host)]
         lines += [Text(f"  unknown: {visible(reason)}", "yellow") for reason in host.settings.unread]
-    return Group(*lines, Text(), Text(UNSEEN, "dim"))
+    return (*lines, Text(), Text(UNSEEN, "dim"))
 
 
 def scheduler_document(found: Schedulers) -> Document:
@@ -235,12 +228,10 @@ def _driver(found: HostScheduler) -> str:
     return f"driver {visible(found.driver.version)} ({branch}, {reads or 'unknown'} round robin)"
 
 
-def _scheduler_table(found: HostScheduler) -> Table:
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("  GPU", "model", "configured", "in force", "reboot"):
-        table.add_column(column, no_wrap=True)
+def _scheduler_table(found: HostScheduler) -> TextTable:
+    table = TextTable("  GPU", "model", "configured", "in force", "reboot")
     for gpu in found.gpus:
-        table.add_row(*(Text(visible(cell)) for cell in _row(gpu)))
+        table.add_row(*(visible(cell) for cell in _row(gpu)))
     return table
 
 

@@ -6,12 +6,8 @@ The document is the contract for programs. null = unknown, never off, free or ze
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import assert_never
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
 from gpuops.advise.capacity import Slots
 from gpuops.model.host import Host
@@ -20,6 +16,7 @@ from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.report.changes import describe
 from gpuops.report.fleet import Fleet, Free, GpuView, HostView, NodeView
+from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, size, visible
 
@@ -27,11 +24,12 @@ _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 _POWER = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended", None: "power unknown"}
 
 
-def fleet_text(fleet: Fleet) -> RenderableType:
+def fleet_text(fleet: Fleet) -> Iterator[Shown]:
     """The heading, a tree per host with GPUs, and a line for the hosts without."""
-    trees = [_host_text(view) for view in fleet.hosts]
-    rest = [Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs", "dim")] if fleet.hosts_without_gpus else []
-    return Group(Text(heading(fleet), "bold"), *trees, *rest)
+    yield Text(heading(fleet), "bold")
+    yield from map(_host_text, fleet.hosts)
+    if fleet.hosts_without_gpus:
+        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs", "dim")
 
 
 def heading(fleet: Fleet) -> str:
@@ -44,27 +42,25 @@ def heading(fleet: Fleet) -> str:
     )
 
 
-def vms_text(fleet: Fleet) -> RenderableType:
+def vms_text(fleet: Fleet) -> Shown:
     """A table: each VM, its power, host, size and GPU devices."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path"):
-        table.add_column(column, overflow="fold")
+    table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
     for vm in fleet.vms:
         host = fleet.inventory.host_of(vm)
         table.add_row(
-            _plain(vm.name),
+            visible(vm.name),
             _POWER[vm.power],
-            _plain(host.name if host else "unknown"),
+            visible(host.name if host else "unknown"),
             "unknown" if vm.vcpus is None else str(vm.vcpus),
             size(vm.memory_mib),
-            _plain(_devices(vm)),
-            _plain(vm.path),
+            visible(_devices(vm)),
+            visible(vm.path),
         )
     return table
 
 
 def _host_text(view: HostView) -> Tree:
-    tree = Tree(_host_label(view.host, view.cluster), guide_style="dim")
+    tree = Tree(_host_label(view.host, view.cluster))
     for node in view.nodes:
         _node_text(tree.add(_node_label(node)), node)
     if together := _on_several_gpus(view):
@@ -168,10 +164,6 @@ def _devices(vm: Vm) -> str:
         text = f"vGPU {device.profile}" if isinstance(device, VgpuDevice) else describe(device)
         texts[text] = texts.get(text, 0) + 1
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in texts.items()) or "none"
-
-
-def _plain(text: str) -> Text:
-    return Text(visible(text))
 
 
 def fleet_document(fleet: Fleet) -> Document:

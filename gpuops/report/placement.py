@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.model.catalog import Catalog
 from gpuops.model.workload import Workload
 from gpuops.plan.core.device_signature import signature
@@ -20,15 +16,16 @@ from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.queue.batch.place_all import BatchResult
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.text import count, size, visible
 
 _FEW: Final = 4
 
 
-def placements_text(found: Placements, *, explain: bool = False) -> RenderableType:
+def placements_text(found: Placements, *, explain: bool = False) -> Shown:
     """Why each went where it did if that was asked, the places, the refusals, warnings, and one closing line."""
-    lines: list[RenderableType] = []
+    lines: list[Shown] = []
     if explain:
         lines += [line for answer in found.answers for line in _explained(answer)]
     if found.placed:
@@ -38,7 +35,7 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
     lines += [*map(_warning, found.warnings), *_pins(found.placed), *_claims(found.claims), *_later(found)]
     lines += _kept_text(found)
     lines += _optimum_text(found)
-    return Group(*lines, Text(summary(found), "bold"))
+    return (*lines, Text(summary(found), "bold"))
 
 
 def summary(found: Placements) -> str:
@@ -124,16 +121,14 @@ def _what(workload: Workload) -> str:
     return kind if workload.gpus == 1 else f"{workload.gpus} x {kind}"
 
 
-def _table(placed: Sequence[Placed]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("", "request", "host", "GPUs", "NUMA node", "start", "needs"):
-        table.add_column(column, overflow="fold")
+def _table(placed: Sequence[Placed]) -> TextTable:
+    table = TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs")
     for number, answer in enumerate(placed, 1):
         nodes = answer.placement.bound_to
         table.add_row(
             str(number),
-            Text(visible(answer.workload.name)),
-            Text(visible(answer.placement.host.name)),
+            visible(answer.workload.name),
+            visible(answer.placement.host.name),
             _gpus(answer),
             ", ".join(map(str, nodes)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
@@ -155,7 +150,7 @@ def _gpus(answer: Placed) -> str:
 
 def _refused(refusal: Refusal) -> Iterator[Text]:
     name = visible(refusal.workload.name)
-    yield Text("no place: ", "bold red").append(f"{name}: {visible(needs(refusal.workload))}", "default")
+    yield Text("no place: ", "bold red").append(f"{name}: {visible(needs(refusal.workload))}")
     for line, hint in _grouped(refusal.rejections, refusal.workload.name):
         yield Text(f"          {visible(line)}")
         if hint:
@@ -191,7 +186,7 @@ def _explained(answer: Placed | Refusal) -> Iterator[Text]:
 
 
 def _choice_text(choice: Choice) -> Text:
-    word, style = ("would do", "default") if choice.feasible else ("not", "dim")
+    word, style = ("would do", "") if choice.feasible else ("not", "dim")
     if choice.chosen:
         word, style = "chosen", "green"
     return Text(f"  {word:<8} {visible(choice.subject)}: {visible(choice.reason)}", style)

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
+from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, duration, visible
 
 _LONGEST_VALUE: Final = 100
@@ -34,15 +32,14 @@ _NAMES: Final = {
 }
 
 
-def report_text(report: Report, *, explain: bool = False) -> RenderableType:
+def report_text(report: Report, *, explain: bool = False) -> Shown:
     """One run: what was chosen, what changes (or did), what was left out, and one closing line."""
-    lines = [*plan_lines(report, explain=explain), *_warnings(report.plan), Text(summary(report), "bold")]
-    return Group(*lines)
+    return (*plan_lines(report, explain=explain), *_warnings(report.plan), Text(summary(report), "bold"))
 
 
-def plan_text(plan: Plan, inventory: Inventory) -> RenderableType:
+def plan_text(plan: Plan, inventory: Inventory) -> Shown:
     """A plan before anything is done: what a person is asked to agree to."""
-    return Group(*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
+    return (*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
 
 
 def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
@@ -82,11 +79,11 @@ def summary(report: Report[AnyStep]) -> str:
 def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     """One step and how it ended: `done     suspend desk-001  3.1 s`."""
     line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(title(outcome.step, inventory)), "default")
+    line.append(visible(title(outcome.step, inventory)))
     if outcome.duration_s is not None:
         line.append(f"  {duration(outcome.duration_s)}", "dim")
     if outcome.reason:
-        line.append(f"  {visible(outcome.reason)}", "default")
+        line.append(f"  {visible(outcome.reason)}")
     return line
 
 
@@ -136,7 +133,7 @@ def _choices(plan: Plan) -> Iterator[Text]:
 def rejection_lines(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
     """A line for each "no", and its next move below it."""
     for rejection in rejections:
-        yield Text(f"{word}: ", style).append(visible(str(rejection)), "default")
+        yield Text(f"{word}: ", style).append(visible(str(rejection)))
         if rejection.hint:
             yield Text(f"         next: {visible(rejection.hint)}", "dim")
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.return_order import role_of
 from gpuops.plan.rotation.preview import ExpectedRun, HostProof, NightPreview
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM
 from gpuops.report.text import count, visible
 
 
-def preview_text(found: NightPreview) -> RenderableType:
+def preview_text(found: NightPreview) -> Shown:
     """The night, table by table, and the ML VMs that would run."""
-    return Group(*_parts(found))
+    return _parts(found)
 
 
-def _parts(found: NightPreview) -> Iterator[RenderableType]:
+def _parts(found: NightPreview) -> Iterator[Shown]:
     yield Text(_headline(found), "bold")
     yield Text(f"planned on what vCenter showed at {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}", "dim")
     if found.night_plan.refusals:
@@ -105,12 +102,10 @@ def _proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
             yield proof.host.name, begins, "not proved", str(refusal)
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[RenderableType]:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
+    table = TextTable(*columns)
     for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+        table.add_row(*(visible(cell) for cell in row))
     yield Text(title, "bold cyan")
     yield table
 

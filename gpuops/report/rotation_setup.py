@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from gpuops.plan.rotation.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
@@ -17,9 +15,9 @@ SHOWN: Final = 8
 """Names of desktops in one line; the document has them all."""
 
 
-def setup_text(setup: Setup) -> RenderableType:
+def setup_text(setup: Setup) -> Shown:
     """What is there, what was made or is missing, and which desktops no owner has agreed to."""
-    return Group(*_lines(setup))
+    return _lines(setup)
 
 
 def _lines(setup: Setup) -> Iterator[Text]:

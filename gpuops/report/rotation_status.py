@@ -9,15 +9,12 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from gpuops.model.journal import Audit, AuditedChain
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.given_up import missed_documents, missed_lines
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
@@ -36,9 +33,9 @@ _STYLES = {
 NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not seen"
 
 
-def status_text(status: RotationStatus) -> RenderableType:
+def status_text(status: RotationStatus) -> Shown:
     """What is open, VM by VM, and the command that closes it."""
-    lines: list[RenderableType] = []
+    lines: list[Shown] = []
     if status.journal_lost:
         lines.append(Text(f"{visible(status.journal_lost)}: this is what vCenter's markers say", "bold red"))
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
@@ -59,10 +56,10 @@ def status_text(status: RotationStatus) -> RenderableType:
     if status.policy is not None and status.lock_vm is None:
         heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
-        return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
+        return (*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
     closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
-    return Group(*lines, closing, *heard, _table(status))
+    return (*lines, closing, *heard, _table(status))
 
 
 def status_document(status: RotationStatus) -> Document:
@@ -98,7 +95,7 @@ def lease_document(lease: Lease) -> Document:
     }
 
 
-def _lease_lines(status: RotationStatus) -> list[RenderableType]:
+def _lease_lines(status: RotationStatus) -> list[Shown]:
     if status.lock_trouble:
         return [Text(f"warning: {visible(status.lock_trouble)}", "yellow")]
     if status.lease is not None:
@@ -133,21 +130,19 @@ def _since(status: RotationStatus) -> str:
     return f"at {status.cut_off_since:%Y-%m-%d %H:%M %Z} " if status.cut_off_since else ""
 
 
-def _table(status: RotationStatus) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def _table(status: RotationStatus) -> TextTable:
     idle = status.under_way is None  # while a run is under way, no other command is the next move
-    for column in ("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ())):
-        table.add_column(column, overflow="fold")
+    table = TextTable("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ()))
     for taken_vm in status.vms:
         original = taken_vm.original
         table.add_row(
-            Text(visible(original.name)),
+            visible(original.name),
             original.role.value,
-            Text(visible(original.night)),
-            Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
+            visible(original.night),
+            visible(status.names.get(original.host or "", original.host or "unknown")),
             Text(taken_vm.whereabouts.value, _STYLES[taken_vm.whereabouts]),
-            Text(visible(taken_vm.reason)),
-            *((Text(visible(taken_vm.advice)),) if idle else ()),
+            visible(taken_vm.reason),
+            *((visible(taken_vm.advice),) if idle else ()),
         )
     return table
 
@@ -169,7 +164,7 @@ def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:
     }
 
 
-def audit_text(audit: Audit) -> Group:
+def audit_text(audit: Audit) -> Shown:
     """A line for each vCenter, and one for all of it."""
     lines = [Text(visible(_chain_line(chain)), "red" if chain.bad else "") for chain in audit.chains]
     if audit.damage:
@@ -179,7 +174,7 @@ def audit_text(audit: Audit) -> Group:
         lines.append(
             Text("next: gpuops rotate day --policy FILE goes by vCenter's markers; then move the journal aside")
         )
-    return Group(*lines)
+    return lines
 
 
 def audit_document(audit: Audit) -> dict[str, Any]:

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import visible
 
@@ -48,9 +46,9 @@ Known = Iterable[tuple[str, str]]
 """(id, what a client sees of it)."""
 
 
-def faults_text(known: Known) -> RenderableType:
+def faults_text(known: Known) -> Shown:
     """A line per fault."""
-    return Group(*(Text(f"{name:<4} {sees}") for name, sees in known))
+    return (Text(f"{name:<4} {sees}") for name, sees in known)
 
 
 def faults_document(known: Known) -> Document:
@@ -62,11 +60,11 @@ def faults_document(known: Known) -> Document:
 Entry = Mapping[str, Any]
 
 
-def ledger_text(entries: Sequence[Entry]) -> RenderableType:
+def ledger_text(entries: Sequence[Entry]) -> Shown:
     """A line per effect, and below it each value that changed."""
     if not entries:
         return Text("nothing was done")
-    return Group(*(line for entry in entries for line in _lines(entry)))
+    return (line for entry in entries for line in _lines(entry))
 
 
 def ledger_document(entries: Sequence[Entry]) -> Document:
@@ -76,7 +74,7 @@ def ledger_document(entries: Sequence[Entry]) -> Document:
 
 def _lines(entry: Entry) -> list[Text]:
     head = Text(f"{entry['sequence']:>4}  {entry['at']}  ", "dim")
-    head.append(f"{visible(entry['method'])} {visible(entry['name'])}", "default")
+    head.append(f"{visible(entry['method'])} {visible(entry['name'])}")
     head.append(f"  by {visible(entry['user'])}", "dim")
     before, after = entry["before"], entry["after"]
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]

@@ -9,11 +9,10 @@ from enum import StrEnum
 
 import pytest
 import yaml
-from rich.table import Table
-from rich.text import Text
 
 from gpuops.cli import output
 from gpuops.cli.output import OutputFormat
+from gpuops.report.layout import Text, TextTable, Tree
 
 
 class Power(StrEnum):
@@ -43,7 +42,7 @@ def test_a_pipe_gets_whole_lines_without_colours(capsys: pytest.CaptureFixture[s
 
 
 def test_a_table_in_a_pipe_is_neither_cut_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table("name", "value", box=None, pad_edge=False)
+    table = TextTable("name", "value")
     table.add_row("x" * 100, "y" * 100)
     output.show(table, DOCUMENT)
     header, row = capsys.readouterr().out.splitlines()
@@ -59,6 +58,46 @@ def test_a_terminal_gets_colours_and_its_own_width(monkeypatch: pytest.MonkeyPat
     output.print_text(Text(LONG, "bold red"), terminal)
     assert "\x1b[1;31m" in terminal.getvalue()
     assert len(terminal.getvalue().splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("environment", "printed"),
+    [
+        ({"TERM": "xterm", "NO_COLOR": "1"}, "\x1b[1mbad\x1b[0m news"),
+        ({"TERM": "xterm", "NO_COLOR": ""}, "\x1b[1;31mbad\x1b[0m news"),
+        ({"TERM": "dumb"}, "bad news"),
+    ],
+)
+def test_a_terminal_without_colours_gets_none(
+    environment: dict[str, str], printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    output.print_text(Text("bad", "bold red").append(" news"), terminal)
+    assert terminal.getvalue() == f"{printed}\n"
+
+
+def test_what_an_encoding_lacks_is_written_as_an_escape() -> None:
+    taken = io.BytesIO()
+    stream = io.TextIOWrapper(taken, "latin-1")
+    tree = Tree(Text("Zürich"))
+    tree.add(Text("山"))
+    output.print_text(tree, stream)
+    stream.flush()
+    assert taken.getvalue() == b"Z\xfcrich\n`-- \\u5c71\n"
+
+
+def test_nothing_is_written_of_a_view_that_fails() -> None:
+    def view() -> Iterator[Text]:
+        yield Text("a first line")
+        raise ValueError
+
+    stream = io.StringIO()
+    with pytest.raises(ValueError):
+        output.print_text(view(), stream)
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("chosen", [OutputFormat.JSON, OutputFormat.YAML])

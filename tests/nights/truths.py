@@ -7,14 +7,11 @@ what is shown is what is done.
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
-
-from rich.console import Console
 
 from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
@@ -23,6 +20,7 @@ from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.rotation.lease import TTL_S
+from gpuops.report.layout import plain
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
 from gpuops.sim.state.vm_state import Power
@@ -69,7 +67,7 @@ def every_report_is_shown(night: Played) -> Iterator[str]:
     """I24: a report can be shown to people and to programs, with all of its reasons."""
     for report, _ in night.told:
         try:
-            Console(file=io.StringIO(), width=200).print(report_text(report, explain=True), soft_wrap=True)
+            plain(report_text(report, explain=True))
             report_document(report, "rotate")
         except Exception as error:
             yield f"I24: a report cannot be shown: {type(error).__name__}: {error}"

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from rich.console import Console, RenderableType
 
 from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.report import layout
+from gpuops.report.layout import Shown
 
 A100 = (0x10DE, 0x20F1)
 FIRST, SECOND, THIRD = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"))
@@ -101,13 +102,6 @@ def inventory() -> Inventory:
 
 
 @pytest.fixture
-def plain() -> Callable[[RenderableType], str]:
+def plain() -> Callable[[Shown], str]:
     """Renders as a pipe would see it."""
-
-    def render(renderable: RenderableType) -> str:
-        console = Console(width=200, no_color=True, force_terminal=False, markup=False, highlight=False, emoji=False)
-        with console.capture() as captured:
-            console.print(renderable)
-        return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-    return render
+    return layout.plain

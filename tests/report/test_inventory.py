@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
-from rich.console import RenderableType
 
 from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
@@ -14,8 +12,10 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.report.fleet import Fleet, fleet
 from gpuops.report.inventory import fleet_document, fleet_text, vms_text
+from gpuops.report.json_text import document_text
+from gpuops.report.layout import Shown
 
-Render = Callable[[RenderableType], str]
+Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]
 
 
@@ -38,7 +38,7 @@ def test_vms(whole: Fleet, plain: Render, golden: Golden) -> None:
 
 
 def test_document(whole: Fleet, golden: Golden) -> None:
-    golden("inventory.json", json.dumps(fleet_document(whole), indent=2) + "\n")
+    golden("inventory.json", document_text(fleet_document(whole)))
 
 
 def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:

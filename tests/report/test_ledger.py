@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rich.console import RenderableType
-
+from gpuops.report.layout import Shown
 from gpuops.report.simulator import ledger_document, ledger_text
 
-Render = Callable[[RenderableType], str]
+Render = Callable[[Shown], str]
 
 ENTRY = {
     "sequence": 7,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from rich.console import RenderableType
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
@@ -29,10 +28,11 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.report.layout import Shown
 from gpuops.report.plan_json import error_document, report_document
 from gpuops.report.plan_text import plan_text, report_text, summary
 
-Render = Callable[[RenderableType], str]
+Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]
 
 ADDRESS = PciAddress.parse("0000:3b:00.0")

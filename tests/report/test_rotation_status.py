@@ -8,15 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from rich.console import RenderableType
 
 from gpuops.model.rotation import LockHolder, Original, Role
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+from gpuops.report.layout import Shown
 from gpuops.report.rotation_status import status_document, status_text
 
-Render = Callable[[RenderableType], str]
+Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]
 
 ORIGINAL = Original("2026-11-02", Role.DESKTOP, "vm-1", "uuid-1", "desk-01", "host-1", ("nvidia_a40-8q",))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
@@ -17,6 +15,7 @@ from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.vm.attach import Attach
+from gpuops.report.layout import plain
 from gpuops.report.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.catalogue import rules_of
@@ -173,7 +172,4 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
 
 
 def shown(setup: Setup) -> str:
-    console = Console(width=300, file=StringIO())
-    console.print(setup_text(setup))
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+    return plain(setup_text(setup))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from io import StringIO
 from random import Random
 
 import pytest
-from rich.console import Console
 
 from gpuops.catalog import load
 from gpuops.model.catalog import Catalog
@@ -21,6 +19,7 @@ from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
+from gpuops.report.layout import plain
 from gpuops.report.placement import placements_document, placements_text
 from tests.plan.queue.reasons import Judge, told
 from tests.plan.queue.test_admitted import MODELS, names
@@ -92,10 +91,9 @@ def check(seed: int) -> int:
     pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
     asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
     found = asked.placements(world.inventory(inventory([], [])), catalog())
-    printed = StringIO()
-    Console(file=printed, width=10_000).print(placements_text(found))
+    printed = plain(placements_text(found))
     refused = {answer.workload.name: answer for answer in found.answers if isinstance(answer, Refusal)}
-    lines = list(told(printed.getvalue()))
+    lines = list(told(printed))
     assert {name for name, _ in lines} == set(refused), "each refusal has a reason"
     for name, line in lines:
         Judge(world, found, refused[name], pin).check(line)
@@ -181,9 +179,7 @@ def told_of(seed: int) -> str:
     pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
     asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
     found = asked.placements(world.inventory(inventory([], [])), load(everything=True))
-    printed = StringIO()
-    Console(file=printed, width=10_000).print(placements_text(found))
-    return printed.getvalue() + json.dumps(placements_document(found, catalog()), indent=1)
+    return plain(placements_text(found)) + json.dumps(placements_document(found, catalog()), indent=1)
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))

@@ -1,0 +1,74 @@
+"""Documents as JSON text, piece by piece: of a fleet's ten thousand records one at a time is in memory as text.
+
+A document may give a list of records as an iterator, which makes them when they are written. The text is printable
+ASCII: no character of a VM's name can move a cursor. msgspec writes it, in a tenth of the CPU that json's indented text
+takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from gpuops.report.plan_json import Document
+
+_INDENT: Final = 2
+
+
+def document_text(document: Document) -> str:
+    """All of it."""
+    return "".join(pieces(document))
+
+
+def pieces(document: Document) -> Iterator[str]:
+    """The text in pieces, in the order of the document; nothing of it twice, so an iterator in it is used up."""
+    sign = "{"
+    for key, value in document.items():
+        yield f"{sign}\n  {_encoded(key)}: "
+        if isinstance(value, Iterator | list | tuple):
+            yield from _records(value)
+        else:
+            yield _below(_encoded(value), _INDENT)
+        sign = ","
+    yield "\n}\n"
+
+
+def _records(records: Iterable[Any]) -> Iterator[str]:
+    sign = "["
+    for record in records:
+        yield f"{sign}\n    {_below(_encoded(record), 2 * _INDENT)}"
+        sign = ","
+    yield "[]" if sign == "[" else "\n  ]"
+
+
+def _below(text: str, indent: int) -> str:
+    return text.replace("\n", "\n" + " " * indent)
+
+
+_UNSEEN: Final = re.compile(r"[^\x00-\x7e]+")
+
+
+def _encoded(value: Any) -> str:
+    import msgspec
+
+    try:
+        text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain_text), indent=_INDENT).decode()
+    except UnicodeEncodeError:  # a file whose name is no UTF-8
+        return _escaped(value)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _UNSEEN.sub(lambda found: _escaped(found.group())[1:-1], text)
+
+
+def _escaped(value: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=_INDENT)
+
+
+def _plain_text(value: Any) -> str:
+    """A text of a class of its own."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no value of a document")

@@ -1,0 +1,235 @@
+"""What views print for people: lines with styles, tables and trees, and the lines of text that these become.
+
+Widths are counted once per column and a line is put together as one string, so that the tables of a fleet come at the
+speed of writing (rich's layout takes half a millisecond per row). Nothing here knows a terminal: `gpuops.cli.output`
+says how wide one is and what its colours are. Characters are as wide as rich's tables say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, Self, TypeAlias
+
+Piece = tuple[str, str]
+"""A text, and its style: `bold`, `dim` and a colour, in any number; empty = none."""
+Line = Sequence[Piece]
+Shown: TypeAlias = "str | Text | TextTable | Tree | Iterable[Shown]"
+"""What a view returns; the parts of an iterable stand below one another."""
+
+
+class Text:
+    """A text in pieces. Newlines end lines."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, text: str = "", style: str = "") -> None:
+        self.pieces: list[Piece] = [(text, style)]
+
+    def append(self, more: str | Text, style: str = "") -> Self:
+        self.pieces += more.pieces if isinstance(more, Text) else [(more, style)]
+        return self
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+class TextTable:
+    """Columns as wide as their widest cell, two blanks between them. On a terminal, cells are folded to fit."""
+
+    __slots__ = ("headers", "right", "rows")
+
+    def __init__(self, *headers: str, right: Collection[int] = ()) -> None:
+        """`right`: the numbers of the columns that end on one line; none of the last."""
+        self.headers = headers
+        self.right = frozenset(right)
+        self.rows: list[tuple[str | Text, ...]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        self.rows.append(cells)
+
+
+class Tree:
+    """A label, and below it the trees of its parts behind guides."""
+
+    __slots__ = ("label", "parts")
+
+    def __init__(self, label: Text) -> None:
+        self.label = label
+        self.parts: list[Tree] = []
+
+    def add(self, label: Text) -> Tree:
+        self.parts.append(Tree(label))
+        return self.parts[-1]
+
+
+_GAP: Final = "  "
+_GUIDES: Final = ("├── ", "└── ", "│   ", "    ")
+_ASCII_GUIDES: Final = ("+-- ", "`-- ", "|   ", "    ")
+
+
+def lines(shown: Shown, width: int | None = None, *, ascii_only: bool = False) -> Iterator[Line]:
+    """The lines of a view; with `width` none is wider, wrapped between words where that can be."""
+    match shown:
+        case str():
+            yield from _wrapped([(shown, "")], width)
+        case Text():
+            yield from _wrapped(shown.pieces, width)
+        case TextTable():
+            yield from _table_lines(shown, width)
+        case Tree():
+            yield from _tree_lines(shown, width, _ASCII_GUIDES if ascii_only else _GUIDES, "", "")
+        case _:
+            for part in shown:
+                yield from lines(part, width, ascii_only=ascii_only)
+
+
+def plain(shown: Shown) -> str:
+    """The view as a file or a pipe gets it: no styles, lines as long as they need."""
+    return "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines(shown))
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str, below: str) -> Iterator[Line]:
+    """`first` stands before the label, `below` before its further lines and before its parts."""
+    fork, last, down, blank = guides
+    room = None if width is None else max(width - len(below), 1)
+    for number, line in enumerate(_wrapped(tree.label.pieces, room)):
+        guide = below if number else first
+        yield [(guide, "dim"), *line] if guide else line
+    for part in tree.parts:
+        ends = part is tree.parts[-1]
+        yield from _tree_lines(part, width, guides, below + (last if ends else fork), below + (blank if ends else down))
+
+
+def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
+    header = [tuple(Text(text, "bold") for text in table.headers)] if table.headers else []
+    widths = [0] * len((header or table.rows or [()])[0])
+    for row in chain(header, table.rows):
+        for column, cell in enumerate(row):
+            needs = cells(cell if isinstance(cell, str) else cell.plain)
+            if needs > widths[column]:
+                widths[column] = needs
+    if width is not None:
+        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1))
+    for row in chain(header, table.rows):
+        yield from _row_lines(row, widths, table.right, folded=width is not None)
+
+
+def _fitted(widths: Sequence[int], room: int) -> list[int]:
+    """The widest columns cut to one width, so that all of them fit in the room.
+
+    >>> _fitted([4, 30, 50], 44)
+    [4, 20, 20]
+    """
+    most = max(widths, default=0)
+    while most > 1 and sum(min(each, most) for each in widths) > room:
+        most -= 1
+    return [min(each, most) for each in widths]
+
+
+def _row_lines(
+    row: Sequence[str | Text], widths: Sequence[int], right: Collection[int], *, folded: bool
+) -> Iterator[Line]:
+    if not folded and all(isinstance(cell, str) for cell in row):  # the rows of a fleet: one string, without pieces
+        padded = (
+            f"{' ' * (width - cells(cell))}{cell}" if column in right else f"{cell}{' ' * (width - cells(cell))}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+            if isinstance(cell, str)
+        )
+        yield [(_GAP.join(padded), "")]
+        return
+    wrapped = [
+        list(_wrapped([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
+        for cell, width in zip(row, widths, strict=False)
+    ]
+    for number in range(max(map(len, wrapped), default=0)):
+        line: list[Piece] = []
+        for column, (parts, width) in enumerate(zip(wrapped, widths, strict=False)):
+            part = parts[number] if number < len(parts) else []
+            blank = (" " * (width - sum(cells(text) for text, _ in part)), "")
+            line += [blank, *part] if column in right else [*part, blank]
+            line.append((_GAP, ""))
+        yield line
+
+
+def _wrapped(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
+    """The lines that newlines make of a text, each wrapped to the width."""
+    if any("\n" in text for text, _ in pieces):
+        for line in _split(pieces):
+            yield from _wrapped(line, width)
+        return
+    if width is None or sum(cells(text) for text, _ in pieces) <= width:
+        yield pieces
+        return
+    starts = _line_starts("".join(text for text, _ in pieces), width)
+    for begin, end in zip(starts, [*starts[1:], None], strict=True):
+        yield _stripped(_cut(pieces, begin, end))
+
+
+def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    found: list[list[Piece]] = [[]]
+    for text, style in pieces:
+        first, *more = text.split("\n")
+        found[-1].append((first, style))
+        found += [[(each, style)] for each in more]
+    return found
+
+
+_WORD: Final = re.compile(r"\s*\S+\s*")
+
+
+def _line_starts(text: str, width: int) -> list[int]:
+    """Where the lines of a text begin: at a word, or inside of one that is wider than a line.
+
+    >>> _line_starts("ab cde fghijklm", 6)
+    [0, 7, 13]
+    """
+    starts, used = [0], 0
+    for word in _WORD.finditer(text):
+        needs = cells(word.group().rstrip())
+        if needs > width:
+            for at in range(word.start(), word.start() + len(word.group().rstrip())):
+                one = cells(text[at])
+                if used + one > width and at > starts[-1]:
+                    starts.append(at)
+                    used = 0
+                used += one
+            used += len(word.group()) - len(word.group().rstrip())
+            continue
+        if used + needs > width and word.start() > starts[-1]:
+            starts.append(word.start())
+            used = 0
+        used += cells(word.group())
+    return starts
+
+
+def _cut(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
+    """The pieces of a part of their text."""
+    found, at = [], 0
+    for text, style in pieces:
+        part = text[max(begin - at, 0) : None if end is None else max(end - at, 0)]
+        if part:
+            found.append((part, style))
+        at += len(text)
+    return found
+
+
+def _stripped(line: list[Piece]) -> list[Piece]:
+    """Without blanks at its end: they may be what was too wide."""
+    while line and not line[-1][0].rstrip():
+        line.pop()
+    if line:
+        text, style = line[-1]
+        line[-1] = (text.rstrip(), style)
+    return line

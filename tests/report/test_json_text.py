@@ -1,0 +1,78 @@
+"""Documents as text mean what json says they mean, whatever is in them, and are ASCII."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.report.json_text import document_text, pieces
+
+
+class Power(StrEnum):
+    ON = "poweredOn"
+
+
+class Owned(str):
+    """A text of a library's own class."""
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters()),  # lone surrogates among them
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(st.characters()), VALUES, min_size=1, max_size=5))
+def test_any_document_is_read_as_it_was(document: dict[str, Any]) -> None:
+    text = document_text(document)
+    assert all(one == "\n" or " " <= one <= "~" for one in text)
+    assert json.loads(text) == document
+
+
+NAME = "山\x9b\x7f\u202e\udc80"
+DOCUMENT = {"power": Power.ON, "of": Owned("x"), "empty": [], "none": {}, "name": NAME, "two": (1, None)}
+
+
+def test_the_text_is_laid_out_as_it_always_was() -> None:
+    assert document_text({**DOCUMENT, "hosts": [{"a": [1, {"b": "é\n"}]}, {}]}) == (
+        json.dumps({**DOCUMENT, "hosts": [{"a": [1, {"b": "é\n"}]}, {}]}, indent=2) + "\n"
+    )
+
+
+def test_records_are_made_when_they_are_written() -> None:
+    made: list[int] = []
+
+    def records() -> Any:
+        for number in range(3):
+            made.append(number)
+            yield {"number": number}
+
+    written = pieces({"kind": "x", "records": records(), "total": 3})
+    seen = []
+    for piece in written:
+        seen.append((piece.strip(), len(made)))
+    assert [number for piece, number in seen if '"number"' in piece] == [1, 2, 3]
+    assert json.loads(document_text({"records": iter(())})) == {"records": []}
+
+
+def test_what_is_no_value_of_a_document_is_told() -> None:
+    with pytest.raises(TypeError, match="object is no value of a document"):
+        document_text({"x": object()})
+
+
+def test_msgspec_is_loaded_with_the_first_document() -> None:
+    import subprocess
+
+    probe = "import sys, gpuops.report.json_text; sys.exit('msgspec' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

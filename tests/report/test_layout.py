@@ -1,0 +1,78 @@
+"""Lines, tables and trees as they are printed: whole in a pipe, fitted to the width of a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.report.layout import Shown, Text, TextTable, Tree, cells, lines, plain
+
+
+def shown(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
+    return ["".join(text for text, _ in line).rstrip() for line in lines(view, width, ascii_only=ascii_only)]
+
+
+def table(*rows: tuple[str | Text, ...], right: tuple[int, ...] = ()) -> TextTable:
+    made = TextTable("VM", "GPUs", right=right)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def tree() -> Tree:
+    host = Tree(Text("host"))
+    host.add(Text("node 0")).add(Text("a GPU with a name"))
+    host.add(Text("node 1"))
+    return host
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert plain(table(("ml-01", "2"), ("a", "10"), right=(1,))) == "VM     GPUs\nml-01     2\na        10\n"
+
+
+def test_a_character_of_two_columns_counts_twice() -> None:
+    printed = shown(table(("山田", "1"), ("abcde", "2")))
+    assert printed == ["VM     GPUs", "山田   1", "abcde  2"]
+    assert {cells(line.rpartition(" ")[0]) for line in printed} == {6}
+
+
+def test_cells_with_styles_stand_where_others_stand() -> None:
+    bold = Text("ml").append("-01", "bold")
+    assert plain(table((bold, "2"), ("a", "10"), right=(1,))) == plain(table(("ml-01", "2"), ("a", "10"), right=(1,)))
+
+
+@pytest.mark.parametrize("width", [7, 10, 20, 40])
+def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_character_is_lost(width: int) -> None:
+    row = ("desk-0001.example.com", "vGPU grid_a40-8q, vGPU grid_a40-8q")
+    printed = shown(table(row), width)
+    assert max(map(len, printed)) <= width
+    assert sorted("".join(printed).replace(" ", "")) == sorted("".join(("VM", "GPUs", *row)).replace(" ", ""))
+
+
+def test_a_table_without_rows_or_headers() -> None:
+    assert shown(table()) == ["VM  GPUs"]
+    assert shown(TextTable()) == []
+
+
+def test_a_long_line_is_wrapped_between_words_and_inside_one_that_is_longer() -> None:
+    assert shown(Text("a note of ").append("several", "bold").append(" words"), 10) == ["a note of", "several", "words"]
+    assert shown("abcdefghij kl", 4) == ["abcd", "efgh", "ij", "kl"]
+
+
+def test_styles_stay_with_their_text_where_a_line_is_wrapped() -> None:
+    text = Text("first ").append("second third", "red")
+    assert list(lines(text, 12)) == [[("first ", ""), ("second", "red")], [("third", "red")]]
+
+
+def test_newlines_end_lines() -> None:
+    assert shown(Text("a\nb").append("c\n", "bold")) == ["a", "bc", ""]
+    assert shown(("a\n\nb", Text())) == ["a", "", "b", ""]
+
+
+def test_a_tree_has_guides_that_go_down_beside_what_is_wrapped() -> None:
+    assert shown(tree()) == ["host", "├── node 0", "│   └── a GPU with a name", "└── node 1"]
+    narrow = shown(tree(), 18)
+    assert narrow == ["host", "├── node 0", "│   └── a GPU with", "│       a name", "└── node 1"]
+
+
+def test_a_tree_where_only_ascii_is_known() -> None:
+    assert shown(tree(), ascii_only=True) == ["host", "+-- node 0", "|   `-- a GPU with a name", "`-- node 1"]
