@@ -1,6 +1,6 @@
 """`python -m gpuops` is the `gpuops` command."""
 
-from gpuops.cli.app import main
+from gpuops.cli import main
 
 if __name__ == "__main__":
     main()

@@ -24,6 +24,7 @@ from gpuops.cli import output, signals
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommandGroup, CommonOptions, spread
 from gpuops.config import private_file
+from gpuops.distribution import NAME, refuse_other_project
 
 SHORT_HELP: Final = {
     "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
@@ -120,7 +121,7 @@ def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gpuops {__version__}")
+        typer.echo(f"gpuops {__version__} ({NAME})")
         raise typer.Exit
 
 
@@ -148,7 +149,7 @@ NEW_OBJECTS_BEFORE_COLLECTION: Final = 100_000
 
 
 def main() -> None:
-    """Runs the command line; the entry point of the `gpuops` script."""
+    """Runs the command line, unless another project's files lie among ours."""
     gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)
     private_file.forbid_core_files()
     signals.install()
@@ -156,6 +157,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if refused := guarded(refuse_other_project):
+        sys.exit(refused)
     app(prog_name="gpuops")
 
 

@@ -130,7 +130,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
     except ImportError as error:
         raise TargetError(
             f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
-            hint="pip install 'gpuops[keyring]'",
+            hint="pip install 'gpuops-vsphere[keyring]'",
         ) from error
     try:
         found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")

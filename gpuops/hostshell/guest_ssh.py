@@ -44,7 +44,7 @@ class GuestSsh:
 
         assert hook.ssh is not None
         if find_spec("asyncssh") is None:
-            return "asyncssh is not installed: pip install 'gpuops[ssh]'"
+            return "asyncssh is not installed: pip install 'gpuops-vsphere[ssh]'"
         if (why := unusable_address(hook.ssh.host)) is not None:
             return f"{hook.ssh.host[:80]!r} cannot be entered by SSH: {why}"
         if not _knows(self._known, hook.ssh.host):

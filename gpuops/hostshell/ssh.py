@@ -62,7 +62,7 @@ class Ssh:
         try:
             import asyncssh
         except ImportError as error:
-            hint = "install the extra that has it: gpuops[ssh]"
+            hint = "pip install 'gpuops-vsphere[ssh]'"
             raise Refused("a host shell needs asyncssh, and it is not installed", hint=hint) from error
         known = self.known_hosts.expanduser()
         if not known.is_file():

@@ -17,6 +17,7 @@ from gpuops.config.file import config_file
 from gpuops.config.layers import Flags
 from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
 from gpuops.config.targets import Configuration, read_configuration
+from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
 from gpuops.model.target import Secret
 
@@ -50,6 +51,7 @@ class ConnectionArguments:
 
 def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
     """The vCenter meant and the way to it. Raises TargetError, UsageError."""
+    refuse_other_project()
     if connection.password is not None and connection.password_file is not None:
         raise UsageError("password and password_file exclude each other", hint="give one of them")
     if connection.journal_url is not None:  # it may hold a password: an argument that is not logged is no command line

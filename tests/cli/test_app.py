@@ -106,7 +106,7 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
 
 
 def test_version() -> None:
-    assert run("--version").stdout == f"gpuops {__version__}\n"
+    assert run("--version").stdout == f"gpuops {__version__} (gpuops-vsphere)\n"
 
 
 @pytest.mark.parametrize("words", ALL)

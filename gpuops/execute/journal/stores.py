@@ -1,8 +1,8 @@
 """Opens the records of one vCenter: in an SQLite file of the state directory, or in a PostgreSQL database by URL.
 
 `Journal` calls it. A PostgreSQL database, which several machines share, needs psycopg
-(`pip install 'gpuops[postgresql]'`); who may write next is decided by it: the head of a vCenter moves only from where
-the writer saw it.
+(`pip install 'gpuops-vsphere[postgresql]'`); who may write next is decided by it: the head of a vCenter moves only from
+where the writer saw it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ options:
       - The directory of the journal and its locks. Default E(GPUOPS_STATE_DIR), or C(~/.local/state/gpuops).
     type: path
 requirements:
-  - gpuops
+  - gpuops-vsphere
 notes:
-  - The module runs where the Python package gpuops is installed, as a rule on the control node.
+  - The module runs where the Python package gpuops-vsphere is installed, as a rule on the control node.
 """

@@ -51,7 +51,7 @@ def finish(module, ask):
         from gpuops.errors import GpuopsError
         from gpuops.tasks.connection import forbid_core_files
     except ImportError:
-        module.fail_json(msg=missing_required_lib("gpuops"), exception=traceback.format_exc())
+        module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
     forbid_core_files()
     try:
         answer = ask(module)

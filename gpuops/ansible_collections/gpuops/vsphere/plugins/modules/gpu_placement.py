@@ -129,7 +129,7 @@ options:
     elements: str
   optimize:
     description:
-      - All requests at once, by a solver; tells how much more is possible. Needs C(gpuops[optimize]).
+      - All requests at once, by a solver; tells how much more is possible. Needs C(gpuops-vsphere[optimize]).
     type: bool
     default: false
   explain:

@@ -21,7 +21,7 @@ attributes:
   platform:
     platforms: posix
 requirements:
-  - gpuops
+  - gpuops-vsphere
 options:
   state:
     description:
