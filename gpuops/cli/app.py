@@ -43,6 +43,7 @@ SHORT_HELP: Final = {
     "roles": "Compare vCenter's roles with those that gpuops needs.",
     "sim": "Serve a simulated vCenter, and read what was done to it.",
     "demo": "Watch an attach, a night and a morning, simulated.",
+    "template": "Show and write the templates that come with gpuops.",
     "help": "Show the manual.",
 }
 """What `gpuops --help` says of each, whole on a line of 80 columns, and in which order."""

@@ -57,10 +57,20 @@ def read_bytes(
                 size += len(piece)
     except (OSError, ValueError) as unread:  # a name with a null character is a ValueError
         reason = getattr(unread, "strerror", None) or unread
-        raise error(f"{name or path} cannot be read: {reason}", hint=hint or f"look at it: ls -l {path}") from unread
+        missing = isinstance(unread, FileNotFoundError)
+        hint = hint or (_template_of(path) if missing else "") or f"look at it: ls -l {path}"
+        raise error(f"{name or path} cannot be read: {reason}", hint=hint) from unread
     if size > largest:
         raise error(f"{name or path} is larger than {largest} bytes", hint=hint or "is it the right file?")
     return b"".join(parts)
+
+
+def _template_of(path: Path) -> str:
+    """The command that writes a missing file of the manual's examples; '' = it is none of them."""
+    from gpuops.config.templates import named_by
+
+    found = named_by(path)
+    return f"gpuops template write {found}" if found else ""
 
 
 def read_text(path: Path, *, largest: int = SMALL, error: type[GpuopsError] = UsageError, name: str = "") -> str:

@@ -1,0 +1,128 @@
+"""`gpuops template`: the policies, requests, roles, units and reports that come with gpuops, to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommandGroup
+from gpuops.config.templates import FOLDER, described, templates
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.report.layout import Shown
+
+template = typer.Typer(
+    name="template",
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Show and write the templates that come with gpuops.",
+)
+
+
+def names(incomplete: str) -> list[str]:
+    return [name for name in templates() if name.startswith(incomplete)]
+
+
+@template.command("list")
+def template_list() -> None:
+    """List the templates.
+
+    \b
+    Example:
+      gpuops template list
+    """
+    found = {name: described(path.read_text(encoding="utf-8")) for name, path in templates().items()}
+    output.show(_list(found), _document("template-list", templates=found))
+
+
+@template.command("show")
+def template_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one.", autocompletion=names)],
+) -> None:
+    """Print one template.
+
+    \b
+    Example:
+      gpuops template show policy.yaml
+    """
+    text = _file(name).read_text(encoding="utf-8")
+    output.show(text.rstrip("\n"), _document("template-show", template=name, text=text))
+
+
+@template.command("write")
+def template_write(
+    wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which ones.", autocompletion=names)],
+    into: Annotated[
+        Path, typer.Option(metavar="DIR", help="The directory they come into; it is made where it is missing.")
+    ] = Path(FOLDER),
+    force: Annotated[bool, typer.Option("--force", help="Replace files that say something else.")] = False,
+) -> None:
+    """Write templates into a directory, where the manual's examples find them.
+
+    \b
+    Examples:
+      gpuops template write policy.yaml
+      gpuops template write roles/night.yaml gpuops.service.j2 --into site
+    """
+    texts = {name: _file(name).read_text(encoding="utf-8") for name in wanted}
+    changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]
+    for name in changed:
+        _write(into / name, texts[name])
+    said = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
+    output.show("\n".join(said), _document("template-write", written=[str(into / name) for name in changed]))
+
+
+def _file(name: str) -> Path:
+    known = templates()
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, 1)
+        raise UsageError(f"there is no template {name!r}", hint=f"gpuops template show {near[0]}" if near else _LISTED)
+    return known[name]
+
+
+_LISTED = "gpuops template list"
+
+
+def _is_there(path: Path, text: str, *, force: bool) -> bool:
+    """Whether the file says this already. Raises UsageError for one that says something else, and is to be kept."""
+    from gpuops.config.file import is_missing, read_bytes
+
+    try:
+        there = read_bytes(path)
+    except UsageError as error:
+        if is_missing(error):
+            return False
+        raise
+    if there != text.encode() and not force:
+        raise UsageError(f"{path} is there and says something else", hint="--force replaces it, --into DIR spares it")
+    return there == text.encode()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--into DIR names a place") from error
+
+
+def _document(kind: str, **content: object) -> dict[str, object]:
+    from gpuops.report.plan_json import SCHEMA_VERSION
+
+    return {"schema_version": SCHEMA_VERSION, "kind": kind, **content}
+
+
+def _list(found: dict[str, str]) -> Shown:
+    from gpuops.report.layout import Text, TextTable
+
+    table = TextTable()
+    for name, said in found.items():
+        table.add_row(Text(name, "bold"), said)
+    return (table, Text("gpuops template write NAME writes one into templates/", "dim"))

@@ -1,0 +1,41 @@
+"""The templates that come with gpuops: policies, requests, roles, units of systemd, reports.
+
+In the sources they are the folder `templates`; the wheel carries that folder inside the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = "templates"
+"""Where the manual's examples expect them."""
+_PLACES: Final = (Path(__file__).parents[1] / "_templates", Path(__file__).parents[2] / FOLDER)
+
+
+@cache
+def templates() -> Mapping[str, Path]:
+    """The file of each template by its name below the folder: `policy.yaml`, `roles/night.yaml`."""
+    root = next(place for place in _PLACES if place.is_dir())
+    return {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def described(text: str) -> str:
+    """What a template says of itself: its first comment without the marks of the comment, or its `description`."""
+    first = text.lstrip().partition("\n")[0]
+    if first.startswith("{") and not first.startswith("{#"):
+        return str(json.loads(text)["description"])
+    for begin, end in (("{#", "#}"), ("#", "")):
+        if first.startswith(begin):
+            return first.removeprefix(begin).rstrip("-" + end).strip().removesuffix(":")
+    return ""
+
+
+def named_by(path: Path) -> str | None:
+    """The template that a path of the manual's examples means: `templates/policy.yaml` is `policy.yaml`."""
+    parts = path.parts
+    name = "/".join(parts[parts.index(FOLDER) + 1 :]) if FOLDER in parts else ""
+    return name if name in templates() else None
