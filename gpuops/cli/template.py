@@ -9,6 +9,8 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommandGroup
+from gpuops.config.file import is_missing, read_bytes, read_text
+from gpuops.config.private_file import write_private
 from gpuops.config.templates import FOLDER, described, templates
 from gpuops.errors import UsageError
 
@@ -36,7 +38,7 @@ def template_list() -> None:
     Example:
       gpuops template list
     """
-    found = {name: described(path.read_text(encoding="utf-8")) for name, path in templates().items()}
+    found = {name: described(_text(name)) for name in templates()}
     output.show(_list(found), _document("template-list", templates=found))
 
 
@@ -50,7 +52,7 @@ def template_show(
     Example:
       gpuops template show policy.yaml
     """
-    text = _file(name).read_text(encoding="utf-8")
+    text = _text(name)
     output.show(text.rstrip("\n"), _document("template-show", template=name, text=text))
 
 
@@ -69,7 +71,7 @@ def template_write(
       gpuops template write policy.yaml
       gpuops template write roles/night.yaml gpuops.service.j2 --into site
     """
-    texts = {name: _file(name).read_text(encoding="utf-8") for name in wanted}
+    texts = {name: _text(name) for name in wanted}
     changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]
     for name in changed:
         _write(into / name, texts[name])
@@ -77,14 +79,14 @@ def template_write(
     output.show("\n".join(said), _document("template-write", written=[str(into / name) for name in changed]))
 
 
-def _file(name: str) -> Path:
+def _text(name: str) -> str:
     known = templates()
     if name not in known:
         from difflib import get_close_matches
 
         near = get_close_matches(name, known, 1)
         raise UsageError(f"there is no template {name!r}", hint=f"gpuops template show {near[0]}" if near else _LISTED)
-    return known[name]
+    return read_text(known[name])
 
 
 _LISTED = "gpuops template list"
@@ -92,8 +94,6 @@ _LISTED = "gpuops template list"
 
 def _is_there(path: Path, text: str, *, force: bool) -> bool:
     """Whether the file says this already. Raises UsageError for one that says something else, and is to be kept."""
-    from gpuops.config.file import is_missing, read_bytes
-
     try:
         there = read_bytes(path)
     except UsageError as error:
@@ -108,9 +108,9 @@ def _is_there(path: Path, text: str, *, force: bool) -> bool:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--into DIR names a place") from error
+    write_private(path, text)
 
 
 def _document(kind: str, **content: object) -> dict[str, object]:

@@ -5,11 +5,12 @@ In the sources they are the folder `templates`; the wheel carries that folder in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from gpuops.config.file import parse_json
 
 FOLDER: Final = "templates"
 """Where the manual's examples expect them."""
@@ -27,7 +28,7 @@ def described(text: str) -> str:
     """What a template says of itself: its first comment without the marks of the comment, or its `description`."""
     first = text.lstrip().partition("\n")[0]
     if first.startswith("{") and not first.startswith("{#"):
-        return str(json.loads(text)["description"])
+        return str(parse_json(text)["description"])
     for begin, end in (("{#", "#}"), ("#", "")):
         if first.startswith(begin):
             return first.removeprefix(begin).rstrip("-" + end).strip().removesuffix(":")
