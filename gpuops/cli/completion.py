@@ -1,4 +1,4 @@
-"""Completion of VM, profile and target names, from what an earlier command read. It never connects.
+"""Completion of names of VMs, hosts, clusters, profiles and targets, from what an earlier command read; never connects.
 
 Every command that reads an inventory leaves the names it saw, per vCenter, readable by this user alone. Names older
 than ten minutes complete nothing: a wrong name offered is worse than none.
@@ -32,6 +32,7 @@ def remember(name: str, inventory: Inventory) -> None:
 
     names = {
         "vms": sorted({vm.name for vm in inventory.vms.values()}),
+        "clusters": sorted({cluster.name for cluster in inventory.clusters.values()}),
         "hosts": sorted({host.name for host in inventory.hosts.values()}),
         "profiles": list(inventory.offered_profiles),
     }
@@ -62,6 +63,10 @@ def vms(context: typer.Context, incomplete: str) -> list[str]:
 
 def hosts(context: typer.Context, incomplete: str) -> list[str]:
     return _remembered(context, "hosts", incomplete)
+
+
+def clusters(context: typer.Context, incomplete: str) -> list[str]:
+    return _remembered(context, "clusters", incomplete)
 
 
 def profiles(context: typer.Context, incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from gpuops.cli import completion, output
 from gpuops.cli.options import CommonOptions, spread
-from gpuops.errors import NoPermission
+from gpuops.errors import NoPermission, UsageError
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -20,14 +20,34 @@ if TYPE_CHECKING:
 def inventory(
     common: CommonOptions,
     vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Each host, on a fleet too: of more than 20 there is a summary first.")
+    ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Only the hosts of this cluster.", metavar="NAME", autocompletion=completion.clusters),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="Only this host.", metavar="NAME", autocompletion=completion.hosts)
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Only hosts that offer this vGPU profile.", metavar="NAME", autocompletion=completion.profiles
+            help="Only hosts that offer this vGPU profile, and its figures.",
+            metavar="NAME",
+            autocompletion=completion.profiles,
         ),
+    ] = None,
+    holder: Annotated[
+        str | None,
+        typer.Option(help="Only the GPUs that this VM holds.", metavar="VM", autocompletion=completion.vms),
+    ] = None,
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="Only GPUs with room for a vGPU (of --profile), or whole and unheld."),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The first N hosts (with --vms: VMs), and how many more.")
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the snapshot, to plan on it later.")] = None,
     saved: Annotated[
@@ -39,14 +59,18 @@ def inventory(
     \b
     Examples:
       gpuops inventory --vcenter sim:lab
-      gpuops inventory --profile a100-3-20c --output json --vcenter sim:lab
+      gpuops inventory --profile a100-3-20c --free --output json --vcenter sim:lab
       gpuops inventory --save fleet.json --vcenter sim:lab
     """
     from gpuops.api import catalog_of
     from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.report.fleet import fleet
+    from gpuops.report.fleet import FleetFilters, fleet
+    from gpuops.report.fleet_summary import MOST_HOSTS, summary_text
     from gpuops.report.inventory import fleet_document, fleet_text, vms_text
 
+    if vms and (hosts or free):
+        raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")
+    filters = FleetFilters(cluster, host, profile, holder, free)
     with open_site(common, saved=saved) as site:
         seen = read_inventory(site, common, saved=saved)
         if save is not None and saved is None:
@@ -55,8 +79,15 @@ def inventory(
         from gpuops.config import snapshot
 
         snapshot.save(seen, save)
-    found = fleet(seen, catalog_of(seen), host=host, profile=profile)
-    output.show(vms_text(found) if vms else fleet_text(found), fleet_document(found))
+    found = fleet(seen, catalog_of(seen), filters)
+    whole = filters == FleetFilters() and limit is None and not hosts
+    if vms:
+        text = vms_text(found, limit)
+    elif whole and len(found.gpu_hosts) > MOST_HOSTS:
+        text = summary_text(found)
+    else:
+        text = fleet_text(found, limit)
+    output.show(text, fleet_document(found, limit))
 
 
 def _with_offers(seen: Inventory, site: Site) -> Inventory:

@@ -219,6 +219,7 @@ _GROUPS: Final = (CommonOptions, RunOptions, RebootOptions, HostShellOptions)
 _COMPLETIONS: Final = {
     Names.VMS: completion.vms,
     Names.HOSTS: completion.hosts,
+    Names.CLUSTERS: completion.clusters,
     Names.PROFILES: completion.profiles,
 }
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -5,8 +5,9 @@ Text and JSON are two renderings of these values, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
@@ -18,6 +19,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.device_signature import is_gpu
+from gpuops.plan.core.scope import Scope, cluster_name
 from gpuops.report.text import visible
 
 Free = Mapping[str, Slots]
@@ -67,40 +69,87 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetFilters:
+    """Which part of a fleet is shown. All of them hold at once; nothing said = all of it."""
+
+    cluster: str | None = None
+    """Hosts of this cluster (its name or id; where several share the name, all of them), and the VMs on them."""
+    host: str | None = None
+    """This host (its name, the first label of it, or its id), and the VMs on it."""
+    profile: str | None = None
+    """Hosts that offer this vGPU profile with the figures of it alone, and VMs that have it."""
+    holder: str | None = None
+    """The GPUs that this VM holds now and the host that it is on, and of VMs this one."""
+    free: bool = False
+    """GPUs with room, or perhaps room, for another vGPU (of `profile`), and GPUs in DirectPath I/O that no VM holds;
+    the VMs on their hosts."""
+
+
+@dataclass(frozen=True)
 class Fleet:
-    """All hosts with GPUs, and how many have none."""
+    """The hosts with GPUs that are meant, and how many have none.
+
+    Not slotted: views of a thousand hosts are made when somebody looks at them.
+    """
 
     inventory: Inventory
-    hosts: tuple[HostView, ...]
-    hosts_without_gpus: int
-    vms: tuple[Vm, ...]
-    """Those that carry a GPU device, by path."""
+    catalog: Catalog
+    filters: FleetFilters
+    profile: str | None
+    """The full name of the profile that is meant."""
+    holder: Vm | None
+    meant: tuple[Host, ...]
+    """By name, with GPUs or without."""
+
+    @property
+    def gpu_hosts(self) -> tuple[Host, ...]:
+        """Those with GPUs, before it is known what is free on them."""
+        return tuple(host for host in self.meant if host.gpus and (self.profile is None or host.offers(self.profile)))
+
+    @property
+    def hosts_without_gpus(self) -> int:
+        return sum(not host.gpus for host in self.meant)
+
+    @cached_property
+    def hosts(self) -> tuple[HostView, ...]:
+        """Each with the GPUs that are meant; with `free`, those where one has room."""
+        views = (_host(host, self) for host in self.gpu_hosts)
+        return tuple(view for view in views if view.nodes or not self.filters.free)
+
+    @cached_property
+    def vms(self) -> tuple[Vm, ...]:
+        """Those that carry a GPU device, by path."""
+        of_hosts = self.filters.host is not None or self.filters.cluster is not None
+        refs = {view.host.ref for view in self.hosts} if self.filters.free else {host.ref for host in self.meant}
+        found = [
+            vm
+            for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
+            if _gpu_devices(vm)
+            and (vm.host in refs or not (of_hosts or self.filters.free))
+            and (self.profile is None or self.profile in vm.profiles)
+        ]
+        return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
 
 
-def fleet(inventory: Inventory, catalog: Catalog, *, host: str | None = None, profile: str | None = None) -> Fleet:
-    """The snapshot arranged; with `host` only that one, with `profile` only hosts that offer it, and its figures.
+def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None = None) -> Fleet:
+    """The snapshot arranged, or the part of it that the filters leave.
 
-    Raises HostNotFound, ProfileUnknown, ProfileAmbiguous.
+    Raises UsageError for a cluster that is not there, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown,
+    ProfileAmbiguous.
     """
-    one = inventory.find_host(host) if host is not None else None
-    name = resolve(profile, inventory.offered_profiles) if profile is not None else None
-    wanted = [one] if one is not None else sorted(inventory.hosts.values(), key=lambda host: host.name)
-    with_gpus = [host for host in wanted if host.gpus and (name is None or host.offers(name))]
-    return Fleet(
-        inventory,
-        hosts=tuple(_host(host, inventory, catalog, name) for host in with_gpus),
-        hosts_without_gpus=sum(not host.gpus for host in wanted),
-        vms=_gpu_vms(inventory, one, name),
+    filters = filters or FleetFilters()
+    scope = Scope(cluster=filters.cluster)
+    scope.check(inventory)
+    one = inventory.find_host(filters.host) if filters.host is not None else None
+    profile = resolve(filters.profile, inventory.offered_profiles) if filters.profile is not None else None
+    holder = inventory.find_vm(filters.holder) if filters.holder is not None else None
+    meant = (
+        host
+        for host in ([one] if one is not None else inventory.hosts.values())
+        if scope.outside(host, inventory) is None and (holder is None or holder.host == host.ref)
     )
-
-
-def _gpu_vms(inventory: Inventory, host: Host | None, profile: str | None) -> tuple[Vm, ...]:
-    found = [
-        vm
-        for vm in inventory.vms.values()
-        if _gpu_devices(vm) and (host is None or vm.host == host.ref) and (profile is None or profile in vm.profiles)
-    ]
-    return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
+    by_name = tuple(sorted(meant, key=lambda host: host.name))
+    return Fleet(inventory, catalog, filters, profile, holder, by_name)
 
 
 def mode(gpu: PhysicalGpu) -> str:
@@ -147,21 +196,44 @@ def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...
     return tuple(sorted(found, key=lambda vm: vm.name))
 
 
-def _host(host: Host, inventory: Inventory, catalog: Catalog, profile: str | None) -> HostView:
-    offered = [offer.name for offer in host.profiles or () if profile in (None, offer.name)]
-    gpus = [_gpu(state, offered, host, inventory, catalog) for state in gpu_states(host, inventory, catalog)]
+def _host(host: Host, fleet: Fleet) -> HostView:
+    inventory, catalog = fleet.inventory, fleet.catalog
+    offered = [offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name)]
+    states = gpu_states(host, inventory, catalog)
+    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, inventory, catalog), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
     known = {node.id for node in host.numa_nodes}
     elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
-    holding = {vm.ref for view in gpus for vm in view.holders or ()}
-    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
     return HostView(
         host=host,
-        cluster=cluster.name if cluster else None,
+        cluster=cluster_name(host, inventory),
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
-        waiting=tuple(vm for vm in inventory.vms_on(host) if _gpu_devices(vm) and vm.ref not in holding),
+        waiting=_waiting(host, fleet, gpus),
     )
+
+
+def _is_meant(view: GpuView, fleet: Fleet) -> bool:
+    if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders or ()}:
+        return False
+    if not fleet.filters.free:
+        return True
+    if view.whole:
+        return view.holders == () and fleet.profile is None
+    return any(slots.possible for slots in view.free.values())
+
+
+def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...]:
+    """Who is registered here, carries a GPU device and holds none of the host's GPUs."""
+    own = fleet.inventory.vms_on(host)
+    if fleet.holder is not None:
+        own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
+    shown = {view.gpu.address for view in gpus}
+    holding = {vm.ref for view in gpus for vm in view.holders or ()}
+    for gpu in host.gpus if own else ():
+        if gpu.address not in shown:
+            holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
+    return tuple(vm for vm in own if _gpu_devices(vm) and vm.ref not in holding)
 
 
 def _gpu(state: GpuState, offered: Iterable[str], host: Host, inventory: Inventory, catalog: Catalog) -> GpuView:

@@ -24,28 +24,31 @@ _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 _POWER = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended", None: "power unknown"}
 
 
-def fleet_text(fleet: Fleet) -> Iterator[Shown]:
-    """The heading, a tree per host with GPUs, and a line for the hosts without."""
-    yield Text(heading(fleet), "bold")
-    yield from map(_host_text, fleet.hosts)
+def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
+    """The heading, a tree per host with GPUs (of `limit` hosts), and a line for the hosts without."""
+    yield heading(fleet.inventory, len(fleet.hosts), sum(len(view.gpus) for view in fleet.hosts))
+    yield from map(_host_text, fleet.hosts[:limit])
+    yield from _left_out(len(fleet.hosts), "host", limit)
+    yield from without_gpus(fleet)
+
+
+def without_gpus(fleet: Fleet) -> Iterator[Text]:
+    """How many hosts have none."""
     if fleet.hosts_without_gpus:
         yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs", "dim")
 
 
-def heading(fleet: Fleet) -> str:
+def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
     """`vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
-    gpus = sum(len(view.gpus) for view in fleet.hosts)
-    taken_at = f"{fleet.inventory.taken_at:%Y-%m-%d %H:%M %Z}"
-    return (
-        f"vCenter {visible(fleet.inventory.api_version)}: {count(len(fleet.hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"{count(len(fleet.inventory.vms), 'VM')}, read {taken_at}"
-    )
+    shown = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
+    read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    return Text(f"vCenter {visible(inventory.api_version)}: {shown}, {read_at}", "bold")
 
 
-def vms_text(fleet: Fleet) -> Shown:
-    """A table: each VM, its power, host, size and GPU devices."""
+def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
+    """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
     table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
-    for vm in fleet.vms:
+    for vm in fleet.vms[:limit]:
         host = fleet.inventory.host_of(vm)
         table.add_row(
             visible(vm.name),
@@ -56,7 +59,13 @@ def vms_text(fleet: Fleet) -> Shown:
             visible(_devices(vm)),
             visible(vm.path),
         )
-    return table
+    yield table
+    yield from _left_out(len(fleet.vms), "VM", limit)
+
+
+def _left_out(total: int, noun: str, limit: int | None) -> Iterator[Text]:
+    if limit is not None and total > limit:
+        yield Text(f"and {count(total - limit, f'more {noun}')} (--limit {limit})", "dim")
 
 
 def _host_text(view: HostView) -> Tree:
@@ -166,20 +175,35 @@ def _devices(vm: Vm) -> str:
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in texts.items()) or "none"
 
 
-def fleet_document(fleet: Fleet) -> Document:
-    """Hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices."""
+def fleet_document(fleet: Fleet, limit: int | None = None) -> Document:
+    """Hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices; both made as they are read.
+
+    With a limit there are so many hosts and VMs at most, and two keys say how many more there are.
+    """
     inventory = fleet.inventory
-    return {
+    document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "inventory",
         "vcenter": inventory.vcenter,
         "api_version": inventory.api_version,
         "read_at": inventory.taken_at.isoformat(),
-        "hosts": [_host_document(view) for view in fleet.hosts],
+        "hosts": _host_documents(fleet, limit),
         "hosts_without_gpus": fleet.hosts_without_gpus,
-        "vms": [_vm(vm, inventory) for vm in fleet.vms],
+        "vms": _vm_documents(fleet, limit),
         "vms_total": len(inventory.vms),
     }
+    if limit is not None:
+        document["hosts_left_out"] = max(len(fleet.hosts) - limit, 0)
+        document["vms_left_out"] = max(len(fleet.vms) - limit, 0)
+    return document
+
+
+def _host_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
+    yield from map(_host_document, fleet.hosts[:limit])
+
+
+def _vm_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
+    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms[:limit])
 
 
 def _host_document(view: HostView) -> Document:

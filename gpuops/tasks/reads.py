@@ -32,7 +32,7 @@ def vm_gpu_info(
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
     """
     from gpuops.api import catalog_of
-    from gpuops.report.fleet import fleet
+    from gpuops.report.fleet import FleetFilters, fleet
     from gpuops.report.vm_state import vm_state
 
     if guest is not None and vm is None:
@@ -43,7 +43,7 @@ def vm_gpu_info(
         if guest is not None and vm is not None:
             return _guest(seen.find_vm(vm), seen, guest, guest_timeout_s, site, warnings)
         if vm is None:
-            found = fleet(seen, catalog_of(seen), host=host, profile=profile).vms
+            found = fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)).vms
         else:
             one = seen.find_vm(vm)
             if one.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
@@ -77,14 +77,15 @@ def host_gpu_info(
 ) -> TaskResult:
     """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
     from gpuops.api import catalog_of
-    from gpuops.report.fleet import fleet
+    from gpuops.report.fleet import FleetFilters, fleet
     from gpuops.report.inventory import fleet_document
 
     site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
-    found = fleet_document(fleet(seen, catalog_of(seen), host=host, profile=profile))
-    return _unchanged({key: found[key] for key in ("vcenter", "api_version", "hosts", "hosts_without_gpus")}, warnings)
+    found = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
+    told = {key: found[key] for key in ("vcenter", "api_version", "hosts_without_gpus")}
+    return _unchanged({**told, "hosts": list(found["hosts"])}, warnings)
 
 
 def gpu_capacity_info(

@@ -48,6 +48,15 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
         ),
         (["inventory", "--host", "esx-99"], "no host 'esx-99'", "gpuops inventory"),
         (["inventory", "--profile", "a41-8q"], "a41-8q", "gpuops inventory"),
+        (
+            ["inventory", "--cluster", "lab-gpus"],
+            "no cluster 'lab-gpus' in this vCenter; did you mean ",
+            "gpuops capacity",
+        ),
+        (["inventory", "--holder", "ml-70"], "did you mean ml-0", "inventory --vms"),
+        (["inventory", "--limit", "0"], "'--limit'", "gpuops inventory --help"),
+        (["inventory", "--vms", "--free"], "--vms and --free exclude each other", "one of them"),
+        (["inventory", "--vms", "--hosts"], "--vms and --hosts exclude each other", "one of them"),
     ],
 )
 def test_names_that_mean_nothing_or_too_much(lab: Lab, arguments: list[str], said: str, move: str) -> None:

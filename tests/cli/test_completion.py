@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli import completion
 from gpuops.config.file import cache_dir
-from gpuops.model.host import Host, OfferedProfile
+from gpuops.model.host import Cluster, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 
@@ -22,6 +22,7 @@ INVENTORY = Inventory(
     "8.0.3.0",
     datetime(2026, 11, 2, tzinfo=UTC),
     hosts={"h": Host("h", "esx-01", profiles=(OfferedProfile("grid_a100-3-20c"), OfferedProfile("nvidia_a40-8q")))},
+    clusters={"c": Cluster("c", "gpu-1")},
     vms={ref: Vm(ref, name) for ref, name in (("a", "ml-07"), ("b", "ml-08"), ("c", "ml-09\x1b[2J"), ("d", "desk"))},
 )
 
@@ -34,6 +35,7 @@ def command(
     vcenter: str | None = None,
     vm: str = typer.Option("", autocompletion=completion.vms),
     profile: str = typer.Option("", autocompletion=completion.profiles),
+    cluster: str = typer.Option("", autocompletion=completion.clusters),
     target: str = typer.Option("", autocompletion=completion.targets),
 ) -> None:
     raise AssertionError("completion must not run the command")
@@ -48,6 +50,7 @@ def complete(words: str) -> list[str]:
 def test_names_seen_lately_are_offered() -> None:
     completion.remember("sim:lab", INVENTORY)
     assert complete("command --vcenter sim:lab --vm ml") == ["ml-07", "ml-08", ""]
+    assert complete("command --vcenter sim:lab --cluster g") == ["gpu-1", ""]
     assert complete("command --vcenter sim:lab --profile a100") == ["a100-3-20c", ""]
     assert complete("command --vcenter sim:lab --profile nvidia") == ["nvidia_a40-8q", ""]
 

@@ -196,3 +196,15 @@ def test_an_unattended_night_needs_yes(lab: Lab) -> None:
 def power_states(lab: Lab) -> dict[str, str]:
     document = json.loads(lab.run("inventory", "--output", "json").stdout)
     return {vm["name"]: vm["power"] for vm in document["vms"]}
+
+
+def test_of_a_fleet_there_is_a_summary_unless_its_hosts_are_asked_for(gpuops: Gpuops) -> None:
+    fleet = ("inventory", "--vcenter", "sim:fleet:hosts=30,vms=30")
+    summary = gpuops(*fleet).stdout
+    assert summary.startswith("vCenter 8.0.3.0: 24 hosts with 78 GPUs, 30 VMs, read ")
+    assert "each host: --hosts;" in summary
+    trees = [line for line in gpuops(*fleet, "--hosts").stdout.splitlines() if line.startswith("esx-")]
+    assert len(trees) == 24
+    for part in (["--cluster", "fleet-01"], ["--profile", "a40-8q"], ["--limit", "30"], ["--free"]):
+        assert "NUMA node" in gpuops(*fleet, *part).stdout
+    assert len(json.loads(gpuops(*fleet, "--output", "json").stdout)["hosts"]) == 24

@@ -10,7 +10,7 @@ from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.report.fleet import Fleet, fleet
+from gpuops.report.fleet import Fleet, FleetFilters, fleet
 from gpuops.report.inventory import fleet_document, fleet_text, vms_text
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
@@ -49,13 +49,13 @@ def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:
 
 
 def test_one_host(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, host="esx-02")
+    found = fleet(inventory, catalog, FleetFilters(host="esx-02"))
     assert [view.host.name for view in found.hosts] == ["esx-02.example.com"]
     assert [vm.name for vm in found.vms] == ["dynamic"]
 
 
 def test_one_profile_by_its_short_name(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, profile="A100-3-20C")
+    found = fleet(inventory, catalog, FleetFilters(profile="A100-3-20C"))
     assert [view.host.name for view in found.hosts] == ["esx-01.example.com"]
     assert list(found.hosts[0].free) == ["grid_a100-3-20c"]
     assert [vm.name for vm in found.vms] == ["ml-01"]
@@ -63,9 +63,9 @@ def test_one_profile_by_its_short_name(inventory: Inventory, catalog: Catalog) -
 
 def test_names_that_mean_nothing_here(inventory: Inventory, catalog: Catalog) -> None:
     with pytest.raises(HostNotFound):
-        fleet(inventory, catalog, host="esx-99")
+        fleet(inventory, catalog, FleetFilters(host="esx-99"))
     with pytest.raises(ProfileUnknown):
-        fleet(inventory, catalog, profile="a40-8q")
+        fleet(inventory, catalog, FleetFilters(profile="a40-8q"))
 
 
 def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
@@ -73,11 +73,11 @@ def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
     slots = found.hosts[0].free["grid_a100-4c"]
     assert (slots.at_least, slots.at_most) == (0, None)
     assert "free: ? grid_a100-4c, ? grid_a100-3-20c\n" in plain(fleet_text(found))
-    figures = fleet_document(found)["hosts"][0]["numa_nodes"][0]["gpus"][0]["free"]["grid_a100-4c"]
+    figures = next(fleet_document(found)["hosts"])["numa_nodes"][0]["gpus"][0]["free"]["grid_a100-4c"]
     assert figures["at_most"] is None
     assert "not in the catalogue" in figures["because"]
 
 
 def test_who_holds_a_gpu_is_unknown_when_the_host_does_not_tell(inventory: Inventory, catalog: Catalog) -> None:
-    found = fleet(inventory, catalog, host="esx-02")
+    found = fleet(inventory, catalog, FleetFilters(host="esx-02"))
     assert found.hosts[0].gpus[0].holders is None

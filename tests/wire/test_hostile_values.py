@@ -43,7 +43,8 @@ def read(server: HostileServer) -> tuple[int, Inventory | None]:
     def inventory() -> None:
         with Session(target_of(server)) as session:
             seen = collect.inventory(session)
-            fleet(seen, catalog_of(seen))
+            shown = fleet(seen, catalog_of(seen))
+            assert len(shown.hosts) <= len(seen.hosts) and len(shown.vms) <= len(seen.vms)
             found.append(seen)
 
     from gpuops.api import catalog_of

@@ -23,6 +23,7 @@ class Names(StrEnum):
 
     VMS = "vms"
     HOSTS = "hosts"
+    CLUSTERS = "clusters"
     PROFILES = "profiles"
 
 
@@ -45,7 +46,7 @@ GpusOfHosts = Annotated[
     tuple[str, ...], Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS")
 ]
 HostPattern = Annotated[str | None, Option("Hosts named so (esx-0*).", "PATTERN", Names.HOSTS)]
-ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME")]
+ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME", Names.CLUSTERS)]
 
 
 def word(kind: type[Word], text: str, option: str) -> Word:
