@@ -28,6 +28,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def text_again() -> Iterator[None]:
+    """The format that an earlier test chose in this process is forgotten."""
+    output.choose(OutputFormat.TEXT)
     yield
     output.choose(OutputFormat.TEXT)
 
