@@ -1,4 +1,4 @@
-"""VMs that are larger than a NUMA node: GPUs on as many nodes as they need, the same number on each.
+"""VMs that are larger than a NUMA node: GPUs on as many nodes as they need, as evenly as their number divides.
 
 Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/vm/attach.py`,
 `plan/queue/one_workload.py` and `plan/queue/batch/admission.py` call `place_near` instead of `place`.
@@ -7,7 +7,8 @@ ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaN
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
 A host does not look at nodes when it chooses GPUs, so each vGPU is pinned to its own.
 
-Example: 96 vCPUs on a host with two nodes of 64 cores need two nodes; of four vGPUs two go beside each.
+Example: 96 vCPUs on a host with two nodes of 64 cores need two nodes; of four vGPUs two go beside each, of three two
+beside the one node and one beside the other, whichever has room for two.
 """
 
 from __future__ import annotations
@@ -48,15 +49,24 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
     local = isinstance(best, Placement) and best.numa_node is not None
     if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
         return best
-    if wanted.numa is NumaPolicy.PREFERRED and not isinstance(best, Placement) and _alike(wanted):
+    refused = not isinstance(best, Placement)
+    if refused and wanted.numa is NumaPolicy.PREFERRED and _alike(wanted) and not wanted.keep_free.profiles:
         return best  # what all GPUs of a host together have no room for, those of some nodes have not either
-    # 2. Spread over nodes, on the host that would be taken anyway first.
+    # 2. Spread over nodes, on the host that would be taken anyway first; a place without a doubt before any other,
+    # but a VM stays where it is as it does otherwise.
     rejections: dict[str, tuple[Rejection, ...]] = {}
+    doubtful: list[Placement] = []
     for host in _hosts_in_order(wanted, best, inventory):
         spread = spread_over_nodes(wanted, host, inventory, catalog)
-        if isinstance(spread, Placement):
+        if not isinstance(spread, Placement):
+            rejections[host.name] = spread
+        elif spread.doubts and host.ref != wanted.vm.host:
+            doubtful.append(spread)
+        else:
             return spread
-        rejections[host.name] = spread
+    if doubtful:
+        surest = min(doubtful, key=_doubts)
+        return best if isinstance(best, Placement) and _doubts(best) < _doubts(surest) else surest
     if isinstance(best, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
         # Without required locality it was refused for other reasons than nodes.
         return best
@@ -64,6 +74,10 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
     spread_on = [name for name, reasons in rejections.items() if reasons]
     others = (reason for reason in best if not any(_is_about(reason, name) for name in spread_on))
     return tuple(dict.fromkeys((*others, *(reason for spread in rejections.values() for reason in spread))))
+
+
+def _doubts(placement: Placement) -> int:
+    return len(placement.doubts)
 
 
 def _is_about(rejection: Rejection, host: str) -> bool:
@@ -108,7 +122,8 @@ def _devices_possible(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int
 def spread_over_nodes(
     wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
-    """A place on this host with GPUs on each node that the VM needs, or what each of them lacks.
+    """The place on this host with GPUs on each node that the VM needs about which least is in doubt, or what each of
+    them lacks.
 
     () = one node is enough, or the host is refused whatever its nodes have.
     """
@@ -118,15 +133,28 @@ def spread_over_nodes(
     if refusals(wanted, host, inventory):
         return ()
     rejections = [_wider(wanted, host, count)]
-    for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
+    doubtful: list[Placement] = []
+    for nodes in _nodes_in_order(wanted, host, count):
         vm_share = share_of_vm(wanted.vm, count)
         short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
         seating = _seat_over_nodes(wanted, nodes, host, inventory, catalog)
         taken = KeptRoom(wanted, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
         if not short and seating.complete and taken is None:
-            return _placement(wanted, host, nodes, seating)
+            there = _placement(wanted, host, nodes, seating)
+            if not there.doubts:
+                return there
+            doubtful.append(there)
         rejections += (*short, *seating.rejections, *([taken] if taken else []))
-    return tuple(dict.fromkeys(rejections))
+    return min(doubtful, key=_doubts) if doubtful else tuple(dict.fromkeys(rejections))
+
+
+def _nodes_in_order(wanted: Wanted, host: Host, count: int) -> Iterator[tuple[NumaNode, ...]]:
+    """Every choice of so many nodes of the host. Where the devices do not divide by them, the first of a choice get one
+    more: each of its nodes in turn."""
+    more = len(wanted.demands) % count
+    for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
+        for first in combinations(nodes, more):
+            yield (*first, *(node for node in nodes if node not in first))
 
 
 def _wider(wanted: Wanted, host: Host, count: int) -> Rejection:
@@ -154,11 +182,13 @@ def _alike(wanted: Wanted) -> bool:
 
 
 def _hosts_in_order(wanted: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
-    """The hosts to try, the one that would be taken anyway first; a VM that exists is not moved for this."""
-    first = best.host.ref if isinstance(best, Placement) else None
-    if first is not None:
+    """The hosts to try, the one that would be taken anyway or else its own first; a VM that exists is not moved for
+    this."""
+    found = isinstance(best, Placement)
+    first = best.host.ref if isinstance(best, Placement) else wanted.vm.host
+    if first in wanted.hosts:
         yield inventory.hosts[first]
-        if wanted.vm.host is not None:
+        if found and wanted.vm.host is not None:
             return
     yield from (inventory.hosts[ref] for ref in wanted.hosts if ref != first)
 
@@ -186,7 +216,7 @@ def _seat_over_nodes(
 
 def _placement(wanted: Wanted, host: Host, nodes: Sequence[NumaNode], seating: Seating) -> Placement:
     pins = {demand.ordinal: seating.seats[demand.ordinal] for demand in wanted.demands if isinstance(demand, WantsVgpu)}
-    ids = tuple(node.id for node in nodes)
+    ids = tuple(sorted(node.id for node in nodes))
     gpus = ", ".join(sorted({str(address) for address in seating.seats.values()}))
     reason = f"GPU {gpus}: wider than a NUMA node, with GPUs on nodes {', '.join(map(str, ids))}"
     chosen = (Choice(host.name, chosen=True, reason=reason, feasible=True),) if wanted.explain else ()

@@ -1,0 +1,86 @@
+"""VMs that are larger than a NUMA node: however many GPUs they have, and where some places are in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuops.model.gpu import PciAddress, VgpuMode
+from gpuops.model.host import Host, NumaPolicy
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.multi_node import place_near
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
+from tests.plan.snapshots import CORES, FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, on_gpu, vm
+
+WIDE = CORES + 4
+"""vCPUs: more than a node has cores."""
+
+
+def placed(
+    world: Inventory, *devices: str, numa: NumaPolicy, vcpus: int = 4, keep: KeepFree = NOTHING_KEPT
+) -> Placement | tuple[Rejection, ...]:
+    made = replace(vm(90, "new", "9", *devices, vcpus=vcpus, memory_mib=8192), host=None)
+    demands = demands_of(made.devices or (), {})
+    return place_near(
+        Wanted(made, demands, tuple(world.hosts), numa, PinPolicy.AUTO, chooses_gpu=True, keep_free=keep),
+        world,
+        catalog(),
+    )
+
+
+def seats(found: Placement | tuple[Rejection, ...]) -> list[str]:
+    assert isinstance(found, Placement), found
+    return sorted(str(address) for address in found.seats.values())
+
+
+class TestThreeGpusOnTwoNodes:
+    GPUS = tuple(gpu(address, "a40", node) for address, node in ((FIRST, 0), (SECOND, 0), (THIRD, 1), (FOURTH, 1)))
+    ASKED = ("vgpu nvidia_a40-48q",) * 3
+
+    def test_two_beside_the_first_node(self) -> None:
+        found = placed(inventory([host("esx-1", *self.GPUS)], []), *self.ASKED, numa=NumaPolicy.REQUIRED)
+        assert seats(found) == [FIRST, SECOND, THIRD]
+
+    def test_two_beside_the_other_where_the_first_has_room_for_one(self) -> None:
+        busy = vm(1, "busy", "1", "vgpu nvidia_a40-48q", power=PowerState.ON)
+        world = inventory([on_gpu(host("esx-1", *self.GPUS), FIRST, "vm-1")], [busy])
+        found = placed(world, *self.ASKED, numa=NumaPolicy.REQUIRED)
+        assert seats(found) == [SECOND, THIRD, FOURTH]
+        assert isinstance(found, Placement)
+        assert found.numa_nodes == (0, 1)
+
+
+def busy_on(there: Host, profile: str, *addresses: str) -> tuple[Host, list[Vm]]:
+    """The host with a small VM that runs on each of these GPUs, as often as the GPU is named."""
+    memory, vms = {"memory_mib": 4096, "memory_reservation_mib": 4096}, []
+    for number, address in enumerate(addresses, 1):
+        vms.append(vm(number, f"busy-{number}", there.ref[5:], f"vgpu {profile}", power=PowerState.ON, **memory))
+        gpu_there = there.gpu(PciAddress.parse(address))
+        assert gpu_there is not None
+        there = on_gpu(there, address, *(gpu_there.vms or ()), vms[-1].ref)
+    return there, vms
+
+
+def test_a_place_that_is_sure_before_one_in_doubt() -> None:
+    """Where on the GPUs of the first host an instance starts nobody knows: the half that is wanted may be free."""
+    mig = VgpuMode.MULTI_INSTANCE
+    hosts = [host(name, gpu(FIRST, "a100", 0, mig), gpu(SECOND, "a100", 1, mig)) for name in ("esx-1", "esx-2")]
+    unknown, busy = busy_on(hosts[0], "grid_a100-2-10c", FIRST, SECOND)
+    asked = ("vgpu grid_a100-4-20c",) * 2
+    alone = placed(inventory([unknown], busy), *asked, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    assert isinstance(alone, Placement)
+    assert alone.doubts
+    both = placed(inventory([unknown, hosts[1]], busy), *asked, numa=NumaPolicy.REQUIRED, vcpus=WIDE)
+    assert isinstance(both, Placement)
+    assert (both.host.name, both.doubts) == ("esx-2", ())
+
+
+def test_what_would_leave_too_little_anywhere_else_is_spread_over_nodes() -> None:
+    """The host would take the empty GPU, which is beside no node that is known; each node has a slot on another."""
+    gpus = gpu(FIRST, "a40", 0), gpu(SECOND, "a40", None), gpu(THIRD, "a40", 1)
+    there, busy = busy_on(host("esx-1", *gpus), "nvidia_a40-8q", *[FIRST, THIRD] * 5)
+    keep = KeepFree((KeptProfile("nvidia_a40-48q", 1),))
+    asked, world = ("vgpu nvidia_a40-8q",) * 2, inventory([there], busy)
+    assert SECOND in seats(placed(world, *asked, numa=NumaPolicy.NONE, vcpus=WIDE))
+    assert seats(placed(world, *asked, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
