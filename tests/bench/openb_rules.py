@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.pool import NodePool
-from tests.bench.openb_trace import MILLI, MOST_GPUS, Trace, asked, site, typical
+from tests.bench.openb_trace import MILLI, MOST_GPUS, Trace, asked, insisting, site, typical
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
@@ -96,6 +96,7 @@ def pool_of(kind: type[NodePool], trace: Trace, order: Ints, step: float) -> Nod
     cpu, memory = np.array([node.cpu for node in nodes]), np.array([node.memory_mib for node in nodes])
     model = np.array([node.model for node in nodes])
     geometry, shapes, large = site(trace)
+    named = insisting(trace)
     if issubclass(kind, Rule):
-        shapes, large = typical(trace), None
-    return kind(geometry, state, cpu, memory, shapes, step=step, large=large, model=model)
+        shapes, large, named = typical(trace), None, None
+    return kind(geometry, state, cpu, memory, shapes, step=step, large=large, model=model, insisting=named)

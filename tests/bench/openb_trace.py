@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT, ShapeArrays, shape_weights
-from gpuops.plan.placement.fleet.prices import LargeShapes, slot_prices
+from gpuops.plan.placement.fleet.prices import InsistingVms, LargeShapes, slot_prices
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
@@ -163,9 +164,20 @@ def _large(trace: Trace, shapes: ShapeArrays) -> LargeShapes | None:
     ]
     count, cpu, masks = (np.array(column) for column in zip(*asks, strict=True))
     suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
-    mean = sum(map(asked, trace.pods)) / len(trace.pods)
+    size = sum(map(asked, trace.pods)) / len(trace.pods)
     column = np.full(len(count), shapes.kinds.index(MILLI))
-    return LargeShapes(column, count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
+    return LargeShapes(column, count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, size)
+
+
+def insisting(trace: Trace) -> InsistingVms | None:
+    """Pods that name GPU models; None = no pod does."""
+    anywhere, pods = (1 << len(trace.models)) - 1, [pod for pod in trace.pods if pod.count]
+    masks = tuple(sorted({pod.models for pod in pods} - {anywhere}))
+    if not masks:
+        return None
+    sizes = [[asked(pod) for pod in pods if not pod.models & ~mask] for mask in masks]
+    total = sum(map(asked, pods))
+    return InsistingVms(masks, tuple(sum(each) / total for each in sizes), tuple(map(mean, sizes)))
 
 
 def typical(trace: Trace, share: float = 0.95) -> ShapeArrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.mix_value import ShapeArrays
-from gpuops.plan.placement.fleet.prices import LargeShapes, chance_of_at_least, count_places, place_prices, slot_prices
+from gpuops.plan.placement.fleet.prices import (
+    InsistingVms,
+    LargeShapes,
+    chance_of_at_least,
+    count_places,
+    model_prices,
+    place_prices,
+    slot_prices,
+)
 from tests.bench.vgpu_across import Hosts
 from tests.bench.vgpu_world import Mig, SameSize
 
@@ -37,6 +46,16 @@ def pool(hosts: int = 3) -> Hosts:
     mix, large = shapes()
     free = np.full(rows, CPU), np.full(rows, MEMORY)
     return Hosts(Mig(), np.ones((rows, 4), np.int64), *free, mix, step=0.04, large=large)
+
+
+def pool_of_two_models(insist: float) -> Hosts:
+    """A host of the model 0 and one of the model 1; so much of all that is asked for insists on the model 0."""
+    mix, large = shapes(large=False)
+    mix = replace(mix, suits=np.ones((2, 4), np.bool_))
+    free, insisting = np.full(4, CPU), InsistingVms((0b01,), (insist,), (20.0,))
+    model = np.array([0, 0, 1, 1])
+    state = np.ones((4, 4), np.int64)
+    return Hosts(Mig(), state, free, 4 * free, mix, step=0.04, large=large, model=model, insisting=insisting)
 
 
 asks = st.builds(
@@ -180,3 +199,43 @@ def test_places_need_gpus_cpu_and_memory() -> None:
     gains[:, 4] = [4, 4, 3]
     found = count_places(large, np.zeros(3, np.int64), gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
     assert found[:, 0].tolist() == [1, 0, 0]
+
+
+@given(st.floats(0, 1), st.integers(1, 7), st.lists(st.integers(0, 2000), min_size=3, max_size=3), st.floats(1, 50))
+def test_only_who_may_go_elsewhere_pays_for_a_model_and_never_more_than_it_holds(
+    share: float, mask: int, free: list[int], size: float
+) -> None:
+    insisting, left = InsistingVms((mask,), (share,), (size,)), np.array(free, dtype=np.float64)
+    inside = np.array([bool(mask >> model & 1) for model in range(3)])
+    for models in range(1, 8):
+        price = model_prices(insisting, models, left)
+        assert (price[~inside] == 0).all()
+        assert ((price >= 0) & (price <= 1)).all()
+        if not models & ~mask:
+            assert (price == 0).all()
+
+
+def test_a_model_is_dear_where_more_insist_on_it_than_it_holds() -> None:
+    free = np.array([140.0, 860.0])
+    scarce, plenty = (model_prices(InsistingVms((0b01,), (share,), (1.0,)), 0b11, free) for share in (0.18, 0.1))
+    assert scarce[0] > 0.99
+    assert plenty[0] < 0.01
+
+
+@pytest.mark.parametrize(("insist", "model"), [(0.0, 0), (0.8, 1)])
+def test_what_may_go_anywhere_leaves_a_scarce_model_to_those_that_insist(insist: float, model: int) -> None:
+    world = pool_of_two_models(insist)
+    seat = world.choose(PoolRequest(3, 1, 8, 32))
+    assert seat is not None
+    assert world.model[seat.parts[0].row] == model
+
+
+def test_the_last_gpu_is_taken_however_dear_it_is() -> None:
+    world = pool_of_two_models(0.8)
+    for _ in range(8):
+        seat = world.choose(PoolRequest(4, 1, 4, 16, models=0b10))
+        assert seat is not None
+        world.take(seat)
+    seat = world.choose(PoolRequest(4, 1, 4, 16))
+    assert seat is not None
+    assert world.model[seat.parts[0].row] == 0

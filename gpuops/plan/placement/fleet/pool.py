@@ -15,7 +15,14 @@ import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import Geometry, GpuTransitions, NodePart, PoolRequest, PoolSeat
 from gpuops.plan.placement.fleet.mix_value import ShapeArrays, node_value
-from gpuops.plan.placement.fleet.prices import LargeShapes, count_places, half_of_two_nodes, place_prices
+from gpuops.plan.placement.fleet.prices import (
+    InsistingVms,
+    LargeShapes,
+    count_places,
+    half_of_two_nodes,
+    model_prices,
+    place_prices,
+)
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
@@ -31,6 +38,8 @@ class _ScoredRequest:
     """Of the GPU then; a way is a GPU and one of the states that it may have."""
     destroyed: Ints
     """Places for each large shape that go with it."""
+    taken: Ints
+    """GPU memory that is no longer free then."""
 
 
 NO_ROOM: Final = np.inf
@@ -54,8 +63,10 @@ class NodePool:
         large: LargeShapes | None = None,
         model: Ints | None = None,
         sibling: Ints | None = None,
+        insisting: InsistingVms | None = None,
     ) -> None:
         self.geometry, self.shapes, self.step, self.large = geometry, shapes, step, large
+        self.insisting = insisting
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
         self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
         self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
@@ -72,7 +83,10 @@ class NodePool:
     def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         """The best seat on one node, `among` these nodes if given; None = none has room."""
         scored = self._up_to_date(ask)
-        loss = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
+        loss: Floats = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
+        if self.insisting is not None:
+            free = np.bincount(self.model, weights=self.gains[:, -1]).astype(np.float64)
+            loss = loss + model_prices(self.insisting, ask.models, free)[self.model][:, None] * scored.taken
         total = self.total(loss, scored.destroyed)
         row, way = divmod(self.select(total), loss.shape[1])
         if loss[row, way] == NO_ROOM:
@@ -156,7 +170,7 @@ class NodePool:
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
             scored = self._scored[ask] = _ScoredRequest(
-                0, np.full(size, NO_ROOM), np.zeros(size, dtype=np.int64), destroyed
+                0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed, np.zeros(size, np.int64)
             )
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
@@ -178,6 +192,7 @@ class NodePool:
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
+        scored.taken[at, way] = self.gains[at, -1] - gains[:, -1]
         # 3. The places for large shapes that it destroys; their price depends on the whole pool, so it comes in
         # `total`.
         if self.large is not None:
