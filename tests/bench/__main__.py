@@ -4,7 +4,7 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, parser, simulator, tasks, churn, decisions, openb, profiles, departures, migrations,
-ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms
+ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ MODULES = {
     "numa": "tests.bench.numa_local",
     "journal": "tests.bench.journal",
     "vms": "tests.bench.many_vms",
+    "requests": "tests.bench.requests_per_run",
 }
 
 

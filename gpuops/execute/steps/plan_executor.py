@@ -7,7 +7,7 @@ stopped. A step that failed takes along what depends on it, and nothing else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from gpuops.errors import Trouble
@@ -89,13 +89,29 @@ class _Run:
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
         leaving = {sent.step.vm for sent in self._queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
+        answered: list[tuple[WaitingStep, StepInFlight]] = []
         for waiting in batch:
             result = self._executor.begin(waiting.step, leaving)
-            if isinstance(result, StepInFlight):
+            if isinstance(result, StepInFlight) and result.answered:
+                answered.append((waiting, result))
+            elif isinstance(result, StepInFlight):
                 self._queue.add_sent(waiting, result)
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._handle_end(waiting, result)
+        for waiting, _ in answered:
+            self._queue.end(waiting)
+        self._look_after([waiting.step.vm for waiting, _ in answered])
+        for waiting, sent in answered:
+            yield from self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
+
+    def _look_after(self, ended: Collection[str]) -> None:
+        """Reads the VMs whose steps have ended, and in the same look those of the steps that may follow at once."""
+        following = [waiting.step for waiting in self._queue.ready(self._executor.inventory)] if ended else []
+        if following:
+            self._executor.look_before(following, ended)
+        elif ended:
+            self._executor.look(ended)
 
     def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
         """A step that came to an end, unless it is tried again or by other means."""
@@ -135,6 +151,7 @@ class _Run:
         tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
         guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
         slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
+        self._executor.share_no_look()
         ends: list[TaskEnd] = []
         if tasks:
             for end in self._executor.vcenter.wait(list(tasks), slice_s):
@@ -144,14 +161,17 @@ class _Run:
         off = self._off(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
         self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
-        finished = [(tasks[end.task], end) for end in ends]
-        if finished or off:
-            self._executor.look([sent.step.vm for sent in (*(sent for sent, _ in finished), *off)])
-        for sent, end in finished:
-            yield from self._handle_end(self._queue.remove_sent(sent), self._executor.finish(sent.in_flight, end))
-        for sent in off:
-            done = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
-            yield from self._handle_end(self._queue.remove_sent(sent), done)
+        finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
+        finished += [(sent, None) for sent in off]
+        for sent, _ in finished:
+            self._queue.remove_sent(sent)
+        self._look_after([sent.step.vm for sent, _ in finished])
+        for sent, ended in finished:
+            if ended is not None:
+                outcome = self._executor.finish(sent.in_flight, ended)
+            else:
+                outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
+            yield from self._handle_end(sent.waiting, outcome)
         self._withdraw()
         yield from self._overdue()
 
@@ -185,6 +205,7 @@ class _Run:
     def _rest(self, seconds: float) -> None:
         """Nothing is in flight, and what is left rests before its next try: until then, or until it need not."""
         vms = [waiting.step.vm for waiting in self._queue.waiting if waiting.rest_s]
+        self._executor.share_no_look()
         self._executor.look(vms)
         found = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
         tasks = [TaskRef(task.ref) for vm in found for task in vm.tasks]

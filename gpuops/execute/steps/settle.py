@@ -58,6 +58,7 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     not_later = {tasks[intent.op_id] for intent in intents if isinstance(intent.step, NOT_LATER)}
     ends = _ends(executor.vcenter, running, not_later, timeout_s)
     if running:
+        executor.share_no_look()
         executor.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
         task = tasks[intent.op_id]

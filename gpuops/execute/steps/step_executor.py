@@ -52,6 +52,8 @@ class StepInFlight(Generic[AnyStep]):
     task: TaskRef | None
     since: datetime
     """When vCenter was last looked at before it was sent, by vCenter's clock."""
+    answered: bool = False
+    """Whether vCenter has answered that it is done: what is missing is the look at it."""
 
 
 class StepExecutor(ABC, Generic[Kind]):
@@ -117,6 +119,10 @@ class StepExecutor(ABC, Generic[Kind]):
 
     def ends_later(self, step: Kind) -> bool:
         """Whether a request without a task goes on when its reply is there."""
+        return False
+
+    def looked_at_later(self, step: Kind) -> bool:
+        """Whether a request without a task, once it is answered, is judged by the caller's next look."""
         return False
 
     def comes_about(self, step: Kind, *, repeated: bool) -> bool:
@@ -189,8 +195,14 @@ class StepExecutor(ABC, Generic[Kind]):
             task = late
         if task is not None:
             return self._in_flight(op_id, step, task, since)
+        return self._answered(op_id, step, since)
+
+    def _answered(self, op_id: str, step: Kind, since: datetime) -> Outcome[Kind] | StepInFlight[Kind]:
+        """What became of a request that was answered without a task."""
         if self.ends_later(step):
             return StepInFlight(op_id, step, None, since)
+        if self.looked_at_later(step):
+            return StepInFlight(op_id, step, None, since, answered=True)
         self.read_back(step)
         return self.judge(op_id, step, since)
 

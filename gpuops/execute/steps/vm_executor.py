@@ -46,7 +46,10 @@ FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""
 
 LOOK_S: Final = 30.0
-"""How old the look may be that a step of a night goes by, when it is sent."""
+"""How old the look may be that a step goes by, when it is sent; a night that cannot keep to it takes nothing."""
+
+SHARED_S: Final = 5.0
+"""How old a look may be that the next steps share, when nothing was sent since. `LOOK_S` holds for them too."""
 
 LOOKS: Final = 2
 """So often a desktop is looked at anew, where what comes between look and request takes too long."""
@@ -83,6 +86,9 @@ class VmExecutor(StepExecutor[Step]):
         self._leases = leases
         self._same_time = same_time
         self._looked_s = passed_s()
+        """When the look was asked for that the next steps go by."""
+        self._looked_at: dict[str, float] = {}
+        """VM -> when it was looked at for steps, as long as nothing has been sent since."""
         self._sent_since_look = False
         self._ahead: timedelta | None = None
         """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
@@ -101,21 +107,36 @@ class VmExecutor(StepExecutor[Step]):
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)
 
-    def look_before(self, steps: Sequence[Step]) -> None:
-        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of and the lock
-        VM."""
+    def look_before(self, steps: Sequence[Step], ended: Collection[str] = ()) -> None:
+        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of, the lock VM,
+        and VMs whose steps have `ended`.
+
+        Where all of these were read for steps a moment ago, and nothing was sent since, that look is shared.
+        """
         vms = {step.vm for step in steps}
         vms |= self._leases.lock_vms(vms)
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
-        asked, self._looked_s = self.journal.clock() if self._same_time else None, self.passed_s()
+        asked_s = self.passed_s()
+        if not ended and vms <= self._looked_at.keys():
+            oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
+            if asked_s - oldest_s <= SHARED_S:
+                self._looked_s = oldest_s
+                return
+        asked, self._looked_s = self.journal.clock() if self._same_time else None, asked_s
         self._sent_since_look = False
-        self.look(vms)
+        self.look({*vms, *ended})
         if self._guard is not None and self._guard.policy.needs_tags:
             self.inventory = self.vcenter.with_tags(self.inventory, vms)
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
+        self._looked_at |= dict.fromkeys(vms, asked_s)
+
+    def share_no_look(self) -> None:
+        """What was read until now is not what the next steps go by: something was sent, or time has passed, which the
+        clocks of a machine that stands still do not tell."""
+        self._looked_at.clear()
 
     def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
         """Who counts in those of the pools that were not looked at for a while."""
@@ -137,6 +158,7 @@ class VmExecutor(StepExecutor[Step]):
         unvouched = lease is not None and not lease.vouched
         overtaken = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
         if self._is_old() or (self._guard is not None and overtaken):
+            self.share_no_look()
             self.look_before([step])
         self._leaving = leaving
         return super().begin(as_it_is_now(step, self.inventory))
@@ -150,8 +172,8 @@ class VmExecutor(StepExecutor[Step]):
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
 
     def _is_old(self) -> bool:
-        """Whether the look is older than what a night may go by."""
-        return self._guard is not None and self.passed_s() - self._looked_s > LOOK_S
+        """Whether the look is older than what a step may go by."""
+        return self.passed_s() - self._looked_s > LOOK_S
 
     def objection(self, step: Step) -> str | None:
         """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
@@ -171,13 +193,14 @@ class VmExecutor(StepExecutor[Step]):
         """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
         for _ in range(LOOKS):
             if self._is_old():
+                self.share_no_look()
                 self.look_before([step])
             reason = self._not_ours(step)
             if reason is None and self.inventory is not judged:
                 reason = self._objection_to_step(step)
             if reason is not None or not self._is_old():
                 return reason
-        if isinstance(step, TAKING_STEPS):
+        if self._guard is not None and isinstance(step, TAKING_STEPS):
             return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
         return None
 
@@ -204,6 +227,7 @@ class VmExecutor(StepExecutor[Step]):
     def send(self, step: Step, op_id: str) -> TaskRef | None:
         """The task of the request; None = it has none."""
         self._sent_since_look = True
+        self.share_no_look()
         lease = self._leases.of(step.vm)
         if lease is not None:
             lease.sends()
@@ -216,6 +240,10 @@ class VmExecutor(StepExecutor[Step]):
     def ends_later(self, step: Step) -> bool:
         """A guest is asked to shut down, and takes its time."""
         return isinstance(step, ShutDownGuest)
+
+    def looked_at_later(self, step: Step) -> bool:
+        """Markers of many VMs are set one after the other, and looked at together."""
+        return isinstance(step, SetAttribute)
 
     def overtaken(self, step: Step, sent: Inventory) -> str | None:
         """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
@@ -270,6 +298,7 @@ class VmExecutor(StepExecutor[Step]):
         power = wanted_power(step) if step.vm in self.inventory.vms else None
         if not lagging or power is None:
             return False
+        self.share_no_look()
         if not self.vcenter.wait_for_power([step.vm], power, STATE_LAG_S):
             return False
         self.look([step.vm])

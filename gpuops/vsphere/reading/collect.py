@@ -63,7 +63,7 @@ _AROUND_VMS: Final = {
 
 _FIELDS: Final = "CustomFieldsManager"
 
-_Record = _Parent | ThinHost | ThinVm | Datastore | _RecentTask | _CustomFields
+_Record = _Parent | ThinHost | Host | ThinVm | Datastore | _RecentTask | _CustomFields
 
 
 def inventory(session: Session) -> Inventory:
@@ -108,23 +108,35 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     """The same snapshot with these VMs, their datastores and the GPUs of their hosts read anew; a VM that is gone is
     dropped. Each is where it is now, under its name of now.
 
+    One bulk read, and a second one where a VM has moved to a host that nobody asked for; then the clock, each time: a
+    machine that stood still, its own clocks with it, learns of that by nothing else (`execute.lease`).
     A host keeps what QueryConfigTarget told of it, and a VM its tags.
     """
-    detailed = (*paths.VM, *paths.known(paths.VM_DETAIL, session.api_version))
+    version, before = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
+    asked = {ref for vm in before if (ref := vm.host)}
     with reading(session) as reader:
         thin = reader.read_named(
-            {"VirtualMachine": detailed, **_AROUND_VMS, _FIELDS: paths.CUSTOM_FIELDS},
-            [*_custom_fields_manager(session), *(("VirtualMachine", ref) for ref in sorted(vms))],
+            {
+                "VirtualMachine": (*paths.VM, *paths.known(paths.VM_DETAIL, version)),
+                "HostSystem": (*paths.known(paths.HOST, version), *paths.HOST_DEVICES),
+                **_AROUND_VMS,
+                _FIELDS: paths.CUSTOM_FIELDS,
+            },
+            [
+                *_custom_fields_manager(session),
+                *(("VirtualMachine", ref) for ref in sorted(vms)),
+                *(("HostSystem", ref) for ref in sorted(asked)),
+            ],
             _decode_whole,
         )
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
-        touched = {
-            ref
-            for vm in (*known.values(), *(inventory.vms[ref] for ref in vms if ref in inventory.vms))
-            if (ref := vm.host)
+        # only of a VM that has moved is the host not among those that were asked for
+        moved_to = {ref for vm in known.values() if (ref := vm.host)} - asked
+        hosts = {
+            host.ref: _placed_as(inventory.hosts.get(host.ref), host)
+            for host in (*(each for each in thin if isinstance(each, Host)), *_whole_hosts(reader, version, moved_to))
         }
-        hosts = _observed_hosts(reader, session.api_version, inventory, touched)
         now = _now(reader)
     kept = {ref: vm for ref, vm in inventory.vms.items() if ref not in vms}
     stores = {**inventory.datastores, **{each.ref: each for each in thin if isinstance(each, Datastore)}}
@@ -150,20 +162,20 @@ def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
     return fresh if seen is None else replace(fresh, tags=seen.tags)
 
 
-def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
-    named = [("HostSystem", ref) for ref in sorted(refs)]
+def _placed_as(seen: Host | None, fresh: Host) -> Host:
+    """The host with its cluster and with what QueryConfigTarget told of it, which such a read does not tell."""
+    return fresh if seen is None else replace(fresh, cluster=seen.cluster, config_target=seen.config_target)
+
+
+def _whole_hosts(reader: Reader, version: str, refs: Collection[str]) -> list[Host]:
     wanted = {"HostSystem": (*paths.known(paths.HOST, version), *paths.HOST_DEVICES)}
-    found = {}
-    for host in reader.read_named(wanted, named, _decode_host):
-        before = seen.hosts.get(host.ref)
-        found[host.ref] = (
-            replace(host, cluster=before.cluster, config_target=before.config_target) if before is not None else host
-        )
-    return found
+    return reader.read_named(wanted, [("HostSystem", ref) for ref in sorted(refs)], _decode_host)
 
 
 def _decode_whole(found: ReadObject) -> _Record:
-    """The same as `_decode`, of VMs that were read with their detail."""
+    """The same as `_decode`, of VMs that were read with their detail, and of hosts with their PCI devices."""
+    if found.type == "HostSystem":
+        return _decode_host(found)
     record = _decode(found)
     return replace(record, vm=with_detail(record.vm, found)) if isinstance(record, ThinVm) else record
 
