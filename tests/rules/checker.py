@@ -210,7 +210,7 @@ RULES: Final = (
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
             "gpuops/sim/vcenter/counters.py",
-            "gpuops/sim/wire/vapi.py",  # requests to the simulator
+            "gpuops/sim/wire/automation/services.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
             "gpuops/cli/output.py",  # what it wrote itself
             "gpuops/ansible_collections/",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.rest import SESSION_HEADER
+from gpuops.sim.wire.automation.rest import SESSION_HEADER
 from tests.sim.lab import category_spec
 
 TAGGING = "/rest/com/vmware/cis/tagging"

@@ -15,8 +15,8 @@ from gpuops.sim.objects.datastore import Network
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
-from gpuops.sim.wire.vapi_inventory import BY_NAME
-from gpuops.sim.wire.vapi_vm import guest_os
+from gpuops.sim.wire.automation.inventory_reads import BY_NAME
+from gpuops.sim.wire.automation.vm_values import guest_os
 from tests.sim.automation_clients import Rest, sdk_client
 from tests.sim.conftest import connect
 from tests.sim.lab import Lab

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire.rest import SESSION_HEADER
+from gpuops.sim.wire.automation.rest import SESSION_HEADER
 from tests.sim.automation_clients import sdk_client
 from tests.sim.lab import category_spec
 from tests.sim.small_world import small_world

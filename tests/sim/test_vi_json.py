@@ -12,9 +12,7 @@ from pyVmomi import vim
 
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start
-from tests.sim.vi_json import SESSION_HEADER, JsonClient, Reply, reference, view_spec
-
-COLLECTOR = "PropertyCollector", "propertyCollector"
+from tests.sim.vi_json import COLLECTOR, SESSION_HEADER, JsonClient, Reply, object_spec, reference, retrieve, view_spec
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +86,8 @@ def test_a_property_has_its_declared_type(client: JsonClient, server: SimServer)
 def test_a_bulk_read_in_pages(client: JsonClient, server: SimServer) -> None:
     view = view_of(client, "VirtualMachine")
     spec = view_spec(view, "VirtualMachine", ["name"])
-    whole = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})
-    page = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {"maxObjects": 5}})
+    whole = retrieve(client, spec)
+    page = retrieve(client, spec, maxObjects=5)
     told = names(page)
     while "token" in page.document:
         assert len(page.document["objects"]) == 5
@@ -108,7 +106,7 @@ def test_a_bulk_read_in_pages(client: JsonClient, server: SimServer) -> None:
 def test_values_of_any_type_name_their_type(client: JsonClient) -> None:
     paths = ["name", "runtime.powerState", "config.hardware.memoryMB", "datastore", "config.hardware"]
     spec = view_spec(view_of(client, "VirtualMachine"), "VirtualMachine", paths)
-    reply = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})
+    reply = retrieve(client, spec)
     read = {each["name"]: each["val"] for each in reply.document["objects"][0]["propSet"]}
     kinds = {path: value["_typeName"] for path, value in read.items()}
     assert kinds == {
@@ -122,27 +120,44 @@ def test_values_of_any_type_name_their_type(client: JsonClient) -> None:
     assert {each["_typeName"] for each in devices} > {"VirtualDisk", "VirtualIDEController"}
 
 
-def test_a_fault_in_a_field_is_the_fault_itself(server: SimServer, client: JsonClient) -> None:
+def test_an_object_that_is_gone(server: SimServer, client: JsonClient) -> None:
     vm = next(server.world.by_type("VirtualMachine"))
-    spec = {
-        "propSet": [{"type": "VirtualMachine", "pathSet": ["name"]}],
-        "objectSet": [{"obj": reference("VirtualMachine", vm.moid)}],
-    }
-    assert names(client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})) == [
-        vm.display_name
-    ]
-    spec["objectSet"][0]["obj"] = reference("VirtualMachine", "vm-0")  # type: ignore[index]
-    gone = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})
+    there = object_spec(reference("VirtualMachine", vm.moid), ["name"])
+    assert names(retrieve(client, there)) == [vm.display_name]
+    gone = retrieve(client, object_spec(reference("VirtualMachine", "vm-0"), ["name"]))
     assert gone.document["_typeName"] == "ManagedObjectNotFound"
     assert gone.document["obj"] == reference("VirtualMachine", "vm-0")
     assert isinstance(gone.document["faultstring"], str)
 
 
+def test_a_fault_in_a_field_is_the_fault_itself(server: SimServer, client: JsonClient) -> None:
+    """As vCenter 8.0.3 writes TaskInfo.error: without the LocalizedMethodFault around it that SOAP has."""
+    host = next(server.world.by_type("HostSystem"))
+    started = client.call("HostSystem", host.moid, "ExitMaintenanceMode_Task", {"timeout": 0})
+    with server.world.lock:
+        server.world.clock.advance(60)
+    info = client.read("Task", started.document["value"], "info").document
+    assert info["state"] == "error"
+    assert info["error"] == {"_typeName": "InvalidState", "faultstring": "The host is not in maintenance mode."}
+
+
+def test_a_data_object_says_what_it_is(client: JsonClient) -> None:
+    """vCenter 8.0.3 takes an object without `_typeName` for a reference."""
+    spec = object_spec(reference("Folder", "group-d1"), ["name"])
+    spec["propSet"] = [{"type": "Folder", "pathSet": ["name"]}]
+    refused = retrieve(client, spec)
+    assert (refused.status, refused.fault) == (500, "InvalidArgument")
+    assert refused.document["faultstring"].startswith("Invalid MoRef field: ")
+    del spec["objectSet"][0]["obj"]["_typeName"]
+    spec["propSet"][0]["_typeName"] = "PropertySpec"
+    assert names(retrieve(client, spec)) == ["Datacenters"]
+
+
 def test_large_replies_are_compressed_for_who_accepts_it(client: JsonClient) -> None:
     spec = view_spec(view_of(client, "VirtualMachine"), "VirtualMachine", ["name", "config"])
-    plain = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})
+    plain = retrieve(client, spec)
     client.sent["Accept-Encoding"] = "gzip"
-    packed = client.call(*COLLECTOR, "RetrievePropertiesEx", {"specSet": [spec], "options": {}})
+    packed = retrieve(client, spec)
     assert packed.headers["content-encoding"] == "gzip"
     assert json.loads(gzip.decompress(packed.document)) == plain.document
 

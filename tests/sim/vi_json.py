@@ -13,6 +13,7 @@ from gpuops.sim.server import SimServer
 
 SESSION_HEADER = "vmware-api-session-id"
 RELEASE = "8.0.3.0"
+COLLECTOR = "PropertyCollector", "propertyCollector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +86,16 @@ def view_spec(view: Mapping[str, str], kind: str, paths: list[str]) -> dict[str,
     start = {"_typeName": "ObjectSpec", "obj": view, "skip": True, "selectSet": [traversal]}
     wanted = {"_typeName": "PropertySpec", "type": kind, "pathSet": paths}
     return {"_typeName": "PropertyFilterSpec", "propSet": [wanted], "objectSet": [start]}
+
+
+def object_spec(ref: Mapping[str, str], paths: list[str]) -> dict[str, Any]:
+    """The PropertyFilterSpec of these properties of one object."""
+    wanted = {"_typeName": "PropertySpec", "type": ref["type"], "pathSet": paths}
+    start = {"_typeName": "ObjectSpec", "obj": ref}
+    return {"_typeName": "PropertyFilterSpec", "propSet": [wanted], "objectSet": [start]}
+
+
+def retrieve(client: JsonClient, spec: Mapping[str, Any], **options: int) -> Reply:
+    """A bulk read."""
+    parameters = {"specSet": [spec], "options": {"_typeName": "RetrieveOptions", **options}}
+    return client.call(*COLLECTOR, "RetrievePropertiesEx", parameters)

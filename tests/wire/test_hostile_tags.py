@@ -16,8 +16,8 @@ from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.inventory import Inventory
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.wire import json_rpc
-from gpuops.sim.wire.vapi import VapiServices
+from gpuops.sim.wire.automation import json_rpc
+from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyVmomi import VmomiSupport
 
 from gpuops.sim.core.encoder import Encoding
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedValue
 from gpuops.sim.core.paths import PropertyPath, resolve, value_at
 
 ABSENT = b""
@@ -60,7 +60,7 @@ class Fragments:
             return ABSENT
         return encoding.fragment(typed(value, static))
 
-    def _shaped(self, obj: ManagedObject, shape: SharedXml, path: PropertyPath, encoding: Encoding) -> bytes:
+    def _shaped(self, obj: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding) -> bytes:
         """What was written for the first object of this shape, with this object's own text filled in."""
         key = (obj.wsdl_name, path.text, encoding, shape.key)
         text = self.shapes.get(key)

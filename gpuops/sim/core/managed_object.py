@@ -18,10 +18,10 @@ UNSET: Final = _Unset()
 """An optional property without a value: absent from every reply (never an empty enum)."""
 
 
-class SharedXml(NamedTuple):
-    """What makes a property's XML that of many objects: those with the same `key` differ in nothing but the `fills`.
+class SharedValue(NamedTuple):
+    """A property's value that many objects have: those with the same `key` differ in nothing but the `fills`.
 
-    `read()` gives the value with placeholders in it, `fills` the text that replaces each one in this object's XML.
+    `read()` gives the value with placeholders in it, `fills` the text that replaces each one where it is written.
     """
 
     key: Hashable
@@ -66,7 +66,7 @@ class ManagedObject:
 
     wsdl_name: ClassVar[str]
     volatile: ClassVar[bool] = False
-    """Whether its values change by themselves (with time, with the caller): then their XML is never cached."""
+    """Whether its values change by themselves (with time, with the caller): then nothing written is kept."""
     readers: ClassVar[dict[str, str]] = {}
     methods: ClassVar[dict[str, str]] = {}
 
@@ -141,7 +141,7 @@ class ManagedObject:
     def refresh(self) -> None:
         """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""
 
-    def shape(self, path: str) -> SharedXml | None:
+    def shape(self, path: str) -> SharedValue | None:
         """The shape of a property that many objects have in common; None = it is rendered for this object alone.
 
         Ten thousand device lists of a handful of shapes are then rendered a handful of times.
@@ -149,5 +149,5 @@ class ManagedObject:
         return None
 
     def touch(self, *paths: str) -> None:
-        """Say that the values at these paths changed: cached XML goes, waiting property filters hear of it."""
+        """Say that the values at these paths changed: what was kept goes, waiting property filters hear of it."""
         self.world.touched(self, paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.core.managed_object import SharedXml, method, prop
+from gpuops.sim.core.managed_object import SharedValue, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import inventory_change, maintenance, removal
@@ -37,13 +37,13 @@ class HostSystem(HostEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
-    def shape(self, path: str) -> SharedXml | None:
+    def shape(self, path: str) -> SharedValue | None:
         if path not in SHARED:
             return None
         state = self.state
         set_of_all = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
         key = (state.model, state.gpu_settings, set_of_all)
-        return SharedXml(key, lambda: getattr(self, self.readers[path])())
+        return SharedValue(key, lambda: getattr(self, self.readers[path])())
 
     @prop("summary")
     def _summary(self) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml, method, prop
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import (
@@ -78,23 +78,23 @@ class VirtualMachine(VmEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
-    def shape(self, path: str) -> SharedXml | None:
+    def shape(self, path: str) -> SharedValue | None:
         match path:
             case "config.hardware.device":
                 return self._device_shape()
             case "config.extraConfig":
-                return SharedXml(self.state.extra_config, self._extra_config)
+                return SharedValue(self.state.extra_config, self._extra_config)
             case "customValue":
-                return SharedXml(tuple(self.attributes.items()), self._custom_values)
+                return SharedValue(tuple(self.attributes.items()), self._custom_values)
             case "capability":
-                return SharedXml(None, capability)
+                return SharedValue(None, capability)
             case _:
                 return None
 
-    def _device_shape(self) -> SharedXml:
+    def _device_shape(self) -> SharedValue:
         state, host = self.state, self.host().state
         fills = dict(zip(PLACEHOLDERS, identity(state), strict=True))
-        return SharedXml(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
+        return SharedValue(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
 
     @prop("config")
     def _config(self) -> Any:

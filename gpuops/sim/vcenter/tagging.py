@@ -1,7 +1,8 @@
 """Tags, categories and associations, as the tagging service of the vSphere Automation API keeps them.
 
-One store, two wires: JSON-RPC (vmware-vcenter) and REST (govc) call the same operations (`wire/vapi.py`).
-Operation names, parameters and model fields are those of `com.vmware.cis.tagging` (vSphere Automation API reference).
+One store, two wires: JSON-RPC (vmware-vcenter) and REST (govc) call the same operations
+(`wire/automation/services.py`). Operation names, parameters and model fields are those of `com.vmware.cis.tagging`
+(vSphere Automation API reference).
 """
 
 from __future__ import annotations

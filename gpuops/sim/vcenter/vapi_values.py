@@ -1,7 +1,7 @@
 """Values and errors of the vSphere Automation API, and the check of what an operation is given.
 
-The services (`tagging.py`, `wire/vapi_inventory.py`) declare the shape of their input with these types; texts of
-messages are those of VMware's own vAPI runtime (`runtime.properties` of vmware-vapi-runtime).
+The services (`tagging.py`, `wire/automation/inventory_reads.py`) declare the shape of their input with these types;
+texts of messages are those of VMware's own vAPI runtime (`runtime.properties` of vmware-vapi-runtime).
 """
 
 from __future__ import annotations

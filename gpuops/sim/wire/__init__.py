@@ -1,1 +1,1 @@
-"""The simulated vCenter as clients reach it: HTTP, SOAP, the tag services, and the process that serves it."""
+"""The simulated vCenter as clients reach it: HTTP, SOAP, VI/JSON, the vSphere Automation API, and the process."""

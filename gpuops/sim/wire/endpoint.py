@@ -12,11 +12,12 @@ from pyVmomi import vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.wire import json_rpc, rest, soap, vijson
+from gpuops.sim.wire import soap, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
+from gpuops.sim.wire.automation import json_rpc, rest
+from gpuops.sim.wire.automation.services import VapiServices
 from gpuops.sim.wire.dispatch import Answer, Dispatcher, MethodCall, Sender
 from gpuops.sim.wire.handler import Incoming, Outgoing
-from gpuops.sim.wire.vapi import VapiServices
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World

@@ -20,7 +20,7 @@ from gpuops.sim.core.encoder import Encoded, Encoding
 from gpuops.sim.core.json_encoder import TYPE_NAME, json_encoder, unboxed
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.wire.handler import Incoming
-from gpuops.sim.wire.vijson_values import OfOtherType, Unreadable, decode
+from gpuops.sim.wire.vijson_values import OfOtherType, Unreadable, Untyped, decode
 
 VERBS: Final = frozenset({"GET", "POST"})
 FIRST_RELEASE: Final = (8, 0, 1, 0)
@@ -147,6 +147,8 @@ class JsonRequest:
             )
         try:
             return decode(given, parameter.type, self.version)
+        except Untyped as error:
+            raise vmodl.fault.InvalidArgument(msg=str(error)) from error
         except OfOtherType as error:
             raise vmodl.fault.InvalidType(msg=f"{parameter.name}: {error}", argument=parameter.name) from error
         except (Unreadable, AttributeError, TypeError, RecursionError) as error:

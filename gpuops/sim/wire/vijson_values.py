@@ -36,6 +36,10 @@ class Unreadable(ValueError):
     """A JSON value is none of the type that stands there; the text says which."""
 
 
+class Untyped(Unreadable):
+    """A JSON object without `_typeName` stands where a data object is to be; vCenter 8.0.3 takes it for a reference."""
+
+
 class OfOtherType(Unreadable):
     """It says itself that it is of another type."""
 
@@ -104,8 +108,10 @@ def _fault(value: object, expected: Any, version: str) -> Any:
 
 def _structure(value: object, expected: Any, version: str) -> Any:
     fields = dict(_fields(value))
-    name = fields.pop(TYPE_NAME, None)
-    kind = expected if name is None else _type(name)
+    if TYPE_NAME not in fields:
+        raise Untyped(f"Invalid MoRef field: {next(iter(fields), '')}")
+    name = fields.pop(TYPE_NAME)
+    kind = _type(name)
     if not issubclass(kind, expected):
         raise OfOtherType(f"{name} is no {VmomiSupport.GetWsdlName(expected)}")
     known = _properties(kind, version)

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, operation_not_found
-from gpuops.sim.wire import vapi_inventory
-from gpuops.sim.wire.vapi_power import POWER, PowerService
+from gpuops.sim.wire.automation import inventory_reads
+from gpuops.sim.wire.automation.power import POWER, PowerService
 
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
@@ -26,8 +26,8 @@ class VapiServices:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._inventory = vapi_inventory.InventoryReads(world)
-        self._power = PowerService(world, partial(self._inventory.one, vapi_inventory.BY_PATH["vm"]))
+        self._inventory = inventory_reads.InventoryReads(world)
+        self._power = PowerService(world, partial(self._inventory.one, inventory_reads.BY_PATH["vm"]))
 
     def log_in(self, user: str, password: str) -> str:
         """The id of a new session. Raises VapiFault of kind unauthenticated."""
@@ -45,8 +45,8 @@ class VapiServices:
         try:
             if service == SESSION:
                 return self._of_session(session, operation)
-            if service in vapi_inventory.BY_NAME:
-                reads = vapi_inventory.BY_NAME[service]
+            if service in inventory_reads.BY_NAME:
+                reads = inventory_reads.BY_NAME[service]
                 return self._inventory.invoke(reads, operation, parameters, session.user)
             if service == POWER:
                 return self._power.invoke(session, operation, parameters)

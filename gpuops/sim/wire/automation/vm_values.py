@@ -1,4 +1,4 @@
-"""A VM as com.vmware.vcenter.VM shows it, made from what SOAP clients read of it. `vapi_inventory.py` calls it."""
+"""A VM as com.vmware.vcenter.VM shows it, made from what SOAP clients read of it. `inventory_reads.py` calls it."""
 
 from __future__ import annotations
 

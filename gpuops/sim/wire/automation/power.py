@@ -23,7 +23,7 @@ from gpuops.sim.vcenter.vapi_values import (
     operation_not_found,
     structure,
 )
-from gpuops.sim.wire import vapi_vm
+from gpuops.sim.wire.automation import vm_values
 
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
@@ -70,7 +70,7 @@ class PowerService:
         try:
             self._world.authority.require(call, vm, f"VirtualMachine.Interact.{verb}")
             self._world.tasks.refuse_if_busy(vm)
-            state = vapi_vm.power_state(vm)
+            state = vm_values.power_state(vm)
             if state in refused:
                 raise VapiFault(refused[state], f"The virtual machine {vm.display_name} is {state}.", args=(vm.moid,))
             task = getattr(vm, method)(call)
@@ -83,7 +83,7 @@ class PowerService:
 
 
 def _info(vm: ManagedObject) -> Struct:
-    state = vapi_vm.power_state(vm)
+    state = vm_values.power_state(vm)
     clean = bool(vm.read("runtime").cleanPowerOff) if state == "POWERED_OFF" else None
     return Struct(f"{POWER}.info", {"state": state, "clean_power_off": OptionalValue(clean)})
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpuops.config.file import parse_json
 from gpuops.sim.vcenter.vapi_values import MapValue, OptionalValue, Struct, VapiFault
-from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
+from gpuops.sim.wire.automation.services import ERRORS, SESSION, VapiServices
 
 _PARSE_ERROR: Final = -32700, "Parse error."
 _INVALID_REQUEST: Final = -32600, "Invalid Request."

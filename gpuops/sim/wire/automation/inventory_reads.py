@@ -29,7 +29,7 @@ from gpuops.sim.vcenter.vapi_values import (
     operation_unsupported,
     structure,
 )
-from gpuops.sim.wire import vapi_vm
+from gpuops.sim.wire.automation import vm_values
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -321,9 +321,9 @@ _SERVICES: Final = (
             "hosts": _Filter(_TEXTS, _vm_host),
             "clusters": _Filter(_TEXTS, _vm_cluster),
             "resource_pools": _Filter(_TEXTS, _vm_pool),
-            "power_states": _Filter(ListOf(vapi_vm.POWER_STATE), vapi_vm.power_state),
+            "power_states": _Filter(ListOf(vm_values.POWER_STATE), vm_values.power_state),
         },
-        vapi_vm.summary, vapi_vm.info,
+        vm_values.summary, vm_values.info,
         ("create", "clone", "relocate", "instant_clone", "delete", "register", "unregister"),
     ),
     InventoryService(

@@ -27,9 +27,9 @@ from gpuops.sim.vcenter.vapi_values import (
     VapiFault,
     structure,
 )
-from gpuops.sim.wire import vapi_inventory
-from gpuops.sim.wire.vapi import ERRORS, SESSION, VapiServices
-from gpuops.sim.wire.vapi_power import POWER
+from gpuops.sim.wire.automation import inventory_reads
+from gpuops.sim.wire.automation.power import POWER
+from gpuops.sim.wire.automation.services import ERRORS, SESSION, VapiServices
 
 SESSION_HEADER: Final = "vmware-api-session-id"
 PREFIXES: Final = ("/rest/", "/api/")
@@ -89,8 +89,8 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
         operation = action or _by_verb(verb, identity)
         parameters = _tagging_call(steps[2], operation, identity, _content(body), old=old)
         return services.invoke(headers.get(SESSION_HEADER, ""), f"{TAGGING}.{steps[2]}", operation, parameters)
-    if steps[:1] == ["vcenter"] and 2 <= len(steps) <= 3 and steps[1] in vapi_inventory.BY_PATH:
-        service = vapi_inventory.BY_PATH[steps[1]]
+    if steps[:1] == ["vcenter"] and 2 <= len(steps) <= 3 and steps[1] in inventory_reads.BY_PATH:
+        service = inventory_reads.BY_PATH[steps[1]]
         identity = steps[2] if len(steps) == 3 else ""
         operation = action or _by_verb(verb, identity)
         parameters = _inventory_call(service, operation, identity, query, old=old)
@@ -126,7 +126,7 @@ def _tagging_call(resource: str, operation: str, identity: str, content: object,
 
 
 def _inventory_call(
-    service: vapi_inventory.InventoryService, operation: str, identity: str, query: Query, *, old: bool
+    service: inventory_reads.InventoryService, operation: str, identity: str, query: Query, *, old: bool
 ) -> dict[str, Any]:
     """The parameters of a call of a service of the inventory; the fields of its filter are in the query."""
     if operation != "list":
