@@ -6,6 +6,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,7 @@ class JsonClient:
     release: str = RELEASE
     token: str = ""
     sent: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 60
 
     def log_in(self) -> JsonClient:
         login = {"userName": self.server.username, "password": self.server.password}
@@ -56,21 +58,20 @@ class JsonClient:
     def send(self, verb: str, path: str, body: bytes = b"") -> Reply:
         headers = {"Content-Type": "application/json", **self.sent}
         headers |= {SESSION_HEADER: self.token} if self.token else {}
-        context = ssl.create_default_context(cafile=self.server.ca_file)
-        connection = http.client.HTTPSConnection(self.server.host, self.server.port, context=context, timeout=60)
-        try:
+        with closing(self._connection()) as connection:
             connection.request(verb, f"/sdk/vim25/{self.release}/{path}", body, headers)
             reply = connection.getresponse()
             content = reply.read()
-        finally:
-            connection.close()
-        is_json = (
-            reply.headers.get_content_type() == "application/json"
-            and content
-            and "content-encoding" not in {name.lower() for name in reply.headers}
-        )
-        document = json.loads(content) if is_json else content
-        return Reply(reply.status, document, {name.lower(): value for name, value in reply.headers.items()})
+        told = {name.lower(): value for name, value in reply.headers.items()}
+        is_json = told.get("content-type") == "application/json" and "content-encoding" not in told
+        return Reply(reply.status, json.loads(content) if is_json else content, told)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self.server.host, self.server.port
+        if self.server.ca_file is None:
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        trusted = ssl.create_default_context(cafile=self.server.ca_file)
+        return http.client.HTTPSConnection(host, port, context=trusted, timeout=self.timeout_s)
 
 
 def reference(kind: str, moid: str) -> dict[str, str]:

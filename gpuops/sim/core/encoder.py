@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 from pyVmomi import Iso8601, VmomiSupport, vmodl
@@ -21,6 +22,8 @@ from gpuops.sim.core.managed_object import ManagedObject
 
 NAMESPACE: Final = "urn:vim25"
 
+Parts = list[bytes]
+"""What is written, in pieces: a bulk reply is joined once, at its end."""
 Write = Callable[[str], object]
 Emit = Callable[[Write, Any], object]
 
@@ -53,7 +56,7 @@ class EncodeError(TypeError):
 class Encoded:
     """A result that is written already, in the encoding of the call that asked for it."""
 
-    parts: list[bytes]
+    parts: Parts
 
 
 def escape(text: str) -> str:
@@ -83,22 +86,25 @@ class Encoding(Protocol):
     def property_head(self, path: str) -> bytes:
         """What stands before the fragment of a property."""
 
-    def member(self, tag: str, value: Any, static: Any) -> bytes:
+    def properties(self, told: Parts) -> Parts:
+        """The field `propSet` with these heads, fragments and tails, one after the other."""
+
+    def member(self, tag: str, value: Any, static: Any) -> Parts:
         """A field of a structure."""
 
-    def value_member(self, fragment: bytes) -> bytes:
+    def value_member(self, fragment: bytes) -> Parts:
         """The field `val` with this fragment."""
 
-    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
+    def reference(self, tag: str, obj_type: str, moid: str) -> Parts:
         """A field that is a reference to an object."""
 
-    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
+    def structure(self, tag: str, name: str, members: Iterable[Parts]) -> Parts:
         """A data object of the type `name`; the items of `repeated` and `listing` are such."""
 
-    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
-        """A field that is an array of structures; empty for none."""
+    def repeated(self, tag: str, items: Iterable[Parts]) -> Parts:
+        """A field that is an array of structures."""
 
-    def listing(self, items: Iterable[bytes]) -> bytes:
+    def listing(self, items: Iterable[Parts]) -> Parts:
         """A result that is an array of structures."""
 
 
@@ -127,23 +133,26 @@ class XmlEncoder:
     def property_head(self, path: str) -> bytes:
         return f"<propSet><name>{escape(path)}</name>".encode()
 
-    def member(self, tag: str, value: Any, static: Any) -> bytes:
-        return self.element(tag, value, static).encode()
+    def properties(self, told: Parts) -> Parts:
+        return told
 
-    def value_member(self, fragment: bytes) -> bytes:
-        return fragment
+    def member(self, tag: str, value: Any, static: Any) -> Parts:
+        return [self.element(tag, value, static).encode()]
 
-    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
-        return f'<{tag} type="{obj_type}">{escape(moid)}</{tag}>'.encode()
+    def value_member(self, fragment: bytes) -> Parts:
+        return [fragment]
 
-    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
-        return b"".join((f"<{tag}>".encode(), *members, f"</{tag}>".encode()))
+    def reference(self, tag: str, obj_type: str, moid: str) -> Parts:
+        return [f'<{tag} type="{obj_type}">{escape(moid)}</{tag}>'.encode()]
 
-    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
-        return b"".join(items)
+    def structure(self, tag: str, name: str, members: Iterable[Parts]) -> Parts:
+        return [f"<{tag}>".encode(), *chain.from_iterable(members), f"</{tag}>".encode()]
 
-    def listing(self, items: Iterable[bytes]) -> bytes:
-        return b"".join(items)
+    def repeated(self, tag: str, items: Iterable[Parts]) -> Parts:
+        return list(chain.from_iterable(items))
+
+    def listing(self, items: Iterable[Parts]) -> Parts:
+        return list(chain.from_iterable(items))
 
     def array(self, tag: str, values: Any, static: Any) -> str:
         """One element per item of a list whose static type is an array type."""

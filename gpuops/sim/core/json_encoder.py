@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import Iso8601, VmomiSupport, vmodl
 
-from gpuops.sim.core.encoder import EncodeError
+from gpuops.sim.core.encoder import EncodeError, Parts
 from gpuops.sim.core.managed_object import ManagedObject
 
 TYPE_NAME: Final = "_typeName"
@@ -52,7 +52,7 @@ class _JsonPlan(NamedTuple):
 class JsonEncoder:
     """Writes values as a client of `version` knows them: newer fields and types do not appear."""
 
-    property_tail: Final = b"}"
+    property_tail: Final = b"},"
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -70,23 +70,26 @@ class JsonEncoder:
     def property_head(self, path: str) -> bytes:
         return f'{{"{TYPE_NAME}":"DynamicProperty","name":{encode_basestring(path)},"val":'.encode()
 
-    def member(self, tag: str, value: Any, static: Any) -> bytes:
-        return f'"{tag}":'.encode() + self.document(value, static)
+    def properties(self, told: Parts) -> Parts:
+        return [b'"propSet":[', *told[:-1], b"}]"]
 
-    def value_member(self, fragment: bytes) -> bytes:
-        return b'"val":' + fragment
+    def member(self, tag: str, value: Any, static: Any) -> Parts:
+        return [f'"{tag}":'.encode(), self.document(value, static)]
 
-    def reference(self, tag: str, obj_type: str, moid: str) -> bytes:
-        return f'"{tag}":{_reference(obj_type, moid)}'.encode()
+    def value_member(self, fragment: bytes) -> Parts:
+        return [b'"val":', fragment]
 
-    def structure(self, tag: str, name: str, members: Iterable[bytes]) -> bytes:
-        return b"".join((f'{{"{TYPE_NAME}":"{name}",'.encode(), b",".join(members), b"}"))
+    def reference(self, tag: str, obj_type: str, moid: str) -> Parts:
+        return [f'"{tag}":{_reference(obj_type, moid)}'.encode()]
 
-    def repeated(self, tag: str, items: Iterable[bytes]) -> bytes:
-        return b"".join((f'"{tag}":['.encode(), b",".join(items), b"]"))
+    def structure(self, tag: str, name: str, members: Iterable[Parts]) -> Parts:
+        return [f'{{"{TYPE_NAME}":"{name}",'.encode(), *_separated(members), b"}"]
 
-    def listing(self, items: Iterable[bytes]) -> bytes:
-        return b"".join((b"[", b",".join(items), b"]"))
+    def repeated(self, tag: str, items: Iterable[Parts]) -> Parts:
+        return [f'"{tag}":['.encode(), *_separated(items), b"]"]
+
+    def listing(self, items: Iterable[Parts]) -> Parts:
+        return [b"[", *_separated(items), b"]"]
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -158,6 +161,15 @@ class JsonEncoder:
             )
             plan = self._plans[cls] = _JsonPlan(f'{{"{TYPE_NAME}":"{name}"', fields)
         return plan
+
+
+def _separated(items: Iterable[Parts]) -> Parts:
+    """The pieces of these items with a comma between one item and the next."""
+    parts: Parts = []
+    for each in items:
+        parts += each
+        parts.append(b",")
+    return parts[:-1]
 
 
 def unboxed(fragment: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import Encoding
+from gpuops.sim.core.encoder import Encoding, Parts
 from gpuops.sim.core.fragments import ABSENT, Kept
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
 
@@ -25,9 +25,9 @@ def _heads(paths: tuple[str, ...], encoding: Encoding) -> tuple[tuple[Kept, byte
 
 def object_contents(
     world: World, selected: Iterable[tuple[ManagedObject, tuple[str, ...]]], encoding: Encoding, tag: str, user: str
-) -> list[bytes]:
+) -> list[Parts]:
     """One ObjectContent per object, written; what `user` may not read is in its missingSet."""
-    contents: list[bytes] = []
+    contents: list[Parts] = []
     tail = encoding.property_tail
     for obj, paths in selected:
         kept = world.fragments.of(obj.moid) if not obj.volatile else {}
@@ -38,16 +38,16 @@ def object_contents(
             missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
             hidden = hidden.union(untold)
         shown = tuple(path for path in paths if path not in hidden) if hidden else paths
-        properties: list[bytes] = []
+        told: Parts = []
         for key, head in _heads(shown, encoding):
             fragment = kept.get(key)
             if fragment is None:
                 fragment = _rendered(world, obj, key, kept, missing)
             if fragment is not ABSENT:
-                properties.append(head + fragment + tail)
+                told += head, fragment, tail
         members = [encoding.reference("obj", obj.wsdl_name, obj.moid)]
-        if properties:
-            members.append(encoding.repeated("propSet", properties))
+        if told:
+            members.append(encoding.properties(told))
         if missing:
             members.append(encoding.repeated("missingSet", missing))
         contents.append(encoding.structure(tag, "ObjectContent", members))
@@ -65,7 +65,7 @@ def _rendered(
     obj: ManagedObject,
     key: Kept,
     kept: dict[Kept, bytes],
-    missing: list[bytes],
+    missing: list[Parts],
 ) -> bytes:
     fragment, absence = readable(world, obj, *key)
     if absence:
@@ -75,10 +75,10 @@ def _rendered(
     return fragment
 
 
-def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, bytes]:
-    """(fragment, b"") of a property, or (ABSENT, the MissingProperty) when reading it ends in a fault."""
+def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:
+    """(fragment, []) of a property, or (ABSENT, the MissingProperty) when reading it ends in a fault."""
     try:
-        return world.fragments.render(obj, path, encoding), b""
+        return world.fragments.render(obj, path, encoding), []
     except vmodl.query.InvalidProperty:
         raise
     except vmodl.MethodFault as fault:
@@ -89,18 +89,18 @@ def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) ->
     return ABSENT, missing_property(path, reason, encoding)
 
 
-def hidden_property(obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
+def hidden_property(obj: ManagedObject, path: str, encoding: Encoding) -> Parts:
     """The MissingProperty of one that needs a privilege which the user lacks."""
     return missing_property(path, refusal(obj, reading_privilege(obj.wsdl_name, path)), encoding)
 
 
-def missing_property(path: str, fault: Any, encoding: Encoding) -> bytes:
+def missing_property(path: str, fault: Any, encoding: Encoding) -> Parts:
     """The MissingProperty of one that could not be read."""
     members = encoding.member("path", path, str), encoding.member("fault", fault, vmodl.MethodFault)
     return encoding.structure("missingSet", "MissingProperty", members)
 
 
-def missing_object(ref: Any, fault: Any, encoding: Encoding) -> bytes:
+def missing_object(ref: Any, fault: Any, encoding: Encoding) -> Parts:
     """The MissingObject of one that is gone."""
     members = encoding.member("obj", ref, type(ref)), encoding.member("fault", fault, vmodl.MethodFault)
     return encoding.structure("missingSet", "MissingObject", members)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import Encoded, Encoding
+from gpuops.sim.core.encoder import Encoded, Encoding, Parts
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.services.bulk_reply import object_contents
 from gpuops.sim.services.property_filter import PropertyFilter
@@ -40,7 +40,7 @@ class PropertyCollector(ManagedObject):
         self._filters: dict[str, PropertyFilter] = {}
         self._retrievals: dict[str, Page] = {}
         self._version = 0
-        self._last: tuple[str, Encoding, bytes] | None = None
+        self._last: tuple[str, Encoding, Parts] | None = None
         self._cancels = 0
         self._discarded = False
 
@@ -57,7 +57,7 @@ class PropertyCollector(ManagedObject):
     @method
     def RetrieveProperties(self, call: Call, specSet: Any) -> Encoded:
         contents = object_contents(self.world, self._selected(specSet, call), call.encoding, "returnval", call.user)
-        return Encoded([call.encoding.listing(contents)])
+        return Encoded(call.encoding.listing(contents))
 
     @method
     def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Encoded | None:
@@ -102,14 +102,14 @@ class PropertyCollector(ManagedObject):
         limits = [limit for limit in (asked, self.world.page_limit) if limit]
         size = min(limits) if limits else len(selected)
         page, rest = selected[:size], selected[size:]
-        members: list[bytes] = []
+        members: list[Parts] = []
         if rest:
             number = str(self.world.next_number())
             self._retrievals[number] = rest
             members.append(call.encoding.member("token", f"{number}:{size}", str))
         contents = object_contents(self.world, page, call.encoding, "objects", call.user)
         members.append(call.encoding.repeated("objects", contents))
-        return Encoded([call.encoding.structure("returnval", "RetrieveResult", members)])
+        return Encoded(call.encoding.structure("returnval", "RetrieveResult", members))
 
     # --- filters --------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class PropertyCollector(ManagedObject):
             and (version, call.encoding) == self._last[:2]
             and version != str(self._version)
         ):
-            return Encoded([self._last[2]])  # the reply to this request was lost; vCenter repeats it
+            return Encoded(self._last[2])  # the reply to this request was lost; vCenter repeats it
         if version not in ("", str(self._version)):
             raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
         if not version:
@@ -168,7 +168,7 @@ class PropertyCollector(ManagedObject):
                 each.restart()
         cancels = self._cancels
 
-        def ready() -> bytes | None:
+        def ready() -> Parts | None:
             if self._cancels != cancels:
                 raise vmodl.fault.RequestCanceled(msg="The request was canceled.")
             if self._discarded:
@@ -181,15 +181,15 @@ class PropertyCollector(ManagedObject):
         if update_set is None:
             return None
         self._last = (version, call.encoding, update_set)
-        return Encoded([update_set])
+        return Encoded(update_set)
 
     def _watched_tasks(self) -> Iterator[ManagedObject]:
         for each in self._filters.values():
             yield from _read_tasks(each.watched())
 
-    def _update_set(self, limit: int, encoding: Encoding) -> bytes | None:
+    def _update_set(self, limit: int, encoding: Encoding) -> Parts | None:
         """The UpdateSet of what changed, or None; it makes the next collector version."""
-        filter_sets: list[bytes] = []
+        filter_sets: list[Parts] = []
         truncated = False
         for each in list(self._filters.values()):
             updates, missing, truncated = each.take(max(0, limit), encoding)

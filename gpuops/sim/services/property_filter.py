@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import Encoding
+from gpuops.sim.core.encoder import Encoding, Parts
 from gpuops.sim.core.fragments import ABSENT, overlaps
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.core.registry import vmomi_type
@@ -62,7 +62,7 @@ class PropertyFilter(ManagedObject):
         """moid -> touched paths; None = the client knows nothing of the object yet, or is to be sent that it left."""
         self._types: dict[str, str] = {}
         """moid -> type of each object that the client knows, kept after the object is gone."""
-        self._ready: list[bytes] = []
+        self._ready: list[Parts] = []
         """Updates made and not yet sent: one more than a page, to know whether there is more."""
         self._missing: list[Any] = []
         self._unsettled = True
@@ -96,7 +96,7 @@ class PropertyFilter(ManagedObject):
         self._pending = OrderedDict.fromkeys(self._objects)
         self._unsettled = self._starting = True
 
-    def take(self, limit: int, encoding: Encoding) -> tuple[list[bytes], list[bytes], bool]:
+    def take(self, limit: int, encoding: Encoding) -> tuple[list[Parts], list[Parts], bool]:
         """(updates of objects, missing objects, whether there is more), at most `limit` updates."""
         self._refresh_views()
         if self._unsettled:
@@ -147,7 +147,7 @@ class PropertyFilter(ManagedObject):
 
     # --- updates --------------------------------------------------------------------------------------------------
 
-    def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> bytes:
+    def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> Parts:
         obj = self._objects.get(moid)
         told = self.told.get(moid)
         if obj is None:
@@ -160,20 +160,20 @@ class PropertyFilter(ManagedObject):
         if touched is not None:
             paths = tuple(path for path in paths if any(overlaps(_stem(path), _stem(each)) for each in touched))
         changes, missing = self._changes(obj, paths, told, encoding)
-        return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else b""
+        return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else []
 
-    def _left(self, moid: str, encoding: Encoding) -> bytes:
+    def _left(self, moid: str, encoding: Encoding) -> Parts:
         if self.told.pop(moid, None) is None:
-            return b""
+            return []
         return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)
 
     def _changes(
         self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], encoding: Encoding
-    ) -> tuple[list[bytes], list[bytes]]:
+    ) -> tuple[list[Parts], list[Parts]]:
         self._types[obj.moid] = obj.wsdl_name
         kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
         hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
-        changes: list[bytes] = []
+        changes: list[Parts] = []
         missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden]
         for path in paths:
             if path in hidden:
@@ -190,7 +190,7 @@ class PropertyFilter(ManagedObject):
                 told[path] = fragment
         return changes, missing
 
-    def _take_missing(self, encoding: Encoding) -> list[bytes]:
+    def _take_missing(self, encoding: Encoding) -> list[Parts]:
         refs, self._missing = self._missing, []
         return [missing_object(ref, vmodl.fault.ManagedObjectNotFound(obj=ref), encoding) for ref in refs]
 
@@ -213,14 +213,14 @@ def _stem(path: str) -> str:
     return path.split("[", 1)[0]
 
 
-def _change(path: str, fragment: bytes, encoding: Encoding) -> bytes:
+def _change(path: str, fragment: bytes, encoding: Encoding) -> Parts:
     members = [encoding.member("name", path, str), encoding.member("op", "assign" if fragment else "remove", str)]
     if fragment:
         members.append(encoding.value_member(fragment))
     return encoding.structure("changeSet", "PropertyChange", members)
 
 
-def _object_update(kind: str, ref: Any, changes: list[bytes], missing: list[bytes], encoding: Encoding) -> bytes:
+def _object_update(kind: str, ref: Any, changes: list[Parts], missing: list[Parts], encoding: Encoding) -> Parts:
     members = [encoding.member("kind", kind, str), encoding.member("obj", ref, type(ref))]
     if changes:
         members.append(encoding.repeated("changeSet", changes))

@@ -193,7 +193,8 @@ class Dispatcher:
 
     def _invoke(self, receiver: ManagedObject, request: MethodCall, call: Call) -> tuple[int, bytes]:
         info = self._method_info(receiver, request, call.version)
-        self._require_login(call, anonymous=self._is_anonymous(info, request), receiver=receiver)
+        anonymous = call.session is None and self._is_anonymous(info, request)
+        self._require_login(call, anonymous=anonymous, receiver=receiver)
         if info.privId and call.session is not None:
             self.world.authority.require(call, receiver, info.privId)
         result = getattr(receiver, request.method)(call, **request.arguments(info))

@@ -122,7 +122,7 @@ def _structure(value: object, expected: Any, version: str) -> Any:
             raise Unreadable(f"{VmomiSupport.GetWsdlName(kind)} has no field {field}")
         if each is None:
             continue
-        setattr(made, info.name, decode(each, str if info.flags & VmomiSupport.F_LINK else info.type, version))
+        setattr(made, info.name, decode(each, info.type, version))
     return made
 
 
