@@ -69,7 +69,7 @@ def template_write(
     \b
     Examples:
       gpuops template write policy.yaml
-      gpuops template write roles/night.yaml gpuops.service.j2 --into site
+      gpuops template write roles/night.yaml site.toml --into site
     """
     texts = {name: _text(name) for name in wanted}
     changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]

@@ -30,7 +30,7 @@ def test_each_is_listed_with_what_it_says_of_itself(gpuops: Gpuops) -> None:
     assert (found["kind"], set(found["templates"])) == ("template-list", set(FILES))
     assert all(found["templates"].values())
     assert found["templates"]["policy.yaml"].startswith("A rotation policy")
-    assert found["templates"]["gpuops.timer.j2"].endswith("renders it.")
+    assert found["templates"]["runbook.html.j2"].endswith("is escaped.")
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
