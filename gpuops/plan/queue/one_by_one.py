@@ -165,8 +165,8 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
     """What is placed at once, in the order of placing; the members of a unit in theirs."""
     sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
 
-    def rank(workload: Workload) -> tuple[int, bool, tuple[int, int, int], str]:
-        # What names its GPUs can have no others: who only says of what kind is given one of the rest.
+    def rank(workload: Workload) -> tuple[int, bool, tuple[bool, int, int, int], str]:
+        # What names its GPUs, or their model, can have no others: who says less is given some of the rest.
         return (-workload.priority, not workload.device, sizes[workload], workload.name)
 
     found: dict[tuple[str, str], list[Workload]] = {}
@@ -178,11 +178,12 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
     return (tuple(unit) for unit in found.values())
 
 
-def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[int, int, int]:
-    """Smaller is larger: what sorts first."""
-    devices = choices_of_devices(workload, inventory, catalog)[0]
-    gpu_mib = 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
-    return (-gpu_mib, -workload.memory_mib, -workload.vcpus)
+def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[bool, int, int, int]:
+    """Smaller is larger: what sorts first. Whether GPUs of several models would do comes before the size."""
+    devices, *others = choices_of_devices(workload, inventory, catalog)
+    if isinstance(devices, Rejection):
+        return (False, 0, -workload.memory_mib, -workload.vcpus)
+    return (bool(others), -framebuffer_mib(devices, catalog), -workload.memory_mib, -workload.vcpus)
 
 
 def contradictions(unit: Sequence[Workload], inventory: Inventory) -> tuple[Rejection, ...]:
