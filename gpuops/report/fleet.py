@@ -116,6 +116,11 @@ class Fleet:
         views = (_host(host, self) for host in self.gpu_hosts)
         return tuple(view for view in views if view.nodes or not self.filters.free)
 
+    @property
+    def host_count(self) -> int:
+        """Of `hosts`, without a look at each GPU where that is not needed."""
+        return len(self.hosts) if self.filters.free else len(self.gpu_hosts)
+
     @cached_property
     def vms(self) -> tuple[Vm, ...]:
         """Those that carry a GPU device, by path."""

@@ -193,7 +193,7 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> Document:
         "vms_total": len(inventory.vms),
     }
     if limit is not None:
-        document["hosts_left_out"] = max(len(fleet.hosts) - limit, 0)
+        document["hosts_left_out"] = max(fleet.host_count - limit, 0)
         document["vms_left_out"] = max(len(fleet.vms) - limit, 0)
     return document
 

@@ -3,8 +3,8 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, catalog, read, parser, simulator, tasks, churn, decisions, openb, profiles, departures, migrations,
-ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
+names: help, catalog, read, commands, parser, simulator, tasks, churn, decisions, openb, profiles, departures,
+migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MODULES = {
     "help": "tests.bench.help_start",
     "catalog": "tests.bench.catalog_load",
     "read": "tests.bench.bulk_read",
+    "commands": "tests.bench.commands",
     "parser": "tests.bench.parser",
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",

@@ -89,13 +89,13 @@ def _contenders(endpoint: Endpoint, paths: Paths, directory: Path) -> list[Conte
         python(DROP, "-m", "tests.bench.readers.drop", same),
         python(GPUOPS, "-m", "tests.bench.readers.gpuops", same),
         python(INVENTORY, "-m", "tests.bench.readers.gpuops", whole),
-        Contender(GOVC, ("sh", "-c", _govc_script(paths)), environment),
+        Contender(GOVC, ("sh", "-c", govc_script(paths)), environment),
         Contender(GOVC_START, (str(BINARIES / "govc"), "about"), environment),
         python(PYVMOMI, "-m", "tests.bench.readers.pyvmomi", same),
     ]
 
 
-def _govc_script(paths: Paths) -> str:
+def govc_script(paths: Paths) -> str:
     """govc reads one type a call; the shell's account includes both."""
     govc = BINARIES / "govc"
     calls = (
