@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuops.sim.server import SimServer, start
+from tests.peers import over_json
 from tests.peers.processes import BINARIES, Endpoint, Govc, running_vcsim, save_gpu_inventory
+
+WIRES = ("soap", "json")
 
 
 def built() -> None:
@@ -69,10 +73,10 @@ def lab() -> Iterator[SimServer]:
     yield from _simulated()
 
 
-@pytest.fixture
-def ask(lab: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
-    """govc for the test's own `lab`."""
-    return govc(_endpoint(lab))
+@pytest.fixture(params=WIRES)
+def ask(lab: SimServer, govc: Callable[[Endpoint], Govc], request: pytest.FixtureRequest) -> Govc:
+    """govc for the test's own `lab`, over SOAP and over VI/JSON."""
+    return replace(govc(_endpoint(lab)), over_json=request.param == "json")
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +85,15 @@ def shared_lab() -> Iterator[SimServer]:
     yield from _simulated()
 
 
-@pytest.fixture(scope="session")
-def read(shared_lab: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
-    """govc for the `lab` that tests only read."""
-    return govc(_endpoint(shared_lab))
+@pytest.fixture(scope="session", params=WIRES)
+def read(shared_lab: SimServer, govc: Callable[[Endpoint], Govc], request: pytest.FixtureRequest) -> Govc:
+    """govc for the `lab` that tests only read, over SOAP and over VI/JSON."""
+    return replace(govc(_endpoint(shared_lab)), over_json=request.param == "json")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What govc cannot do over VI/JSON fails there; where it does not, the list is wrong."""
+    for item in items:
+        name, _, parameters = item.name.partition("[")
+        if name in over_json.TESTS and "json" in parameters.rstrip("]").split("-"):
+            item.add_marker(pytest.mark.xfail(reason=over_json.TESTS[name], strict=True))

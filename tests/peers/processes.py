@@ -46,6 +46,7 @@ class Govc:
 
     endpoint: Endpoint
     home: Path
+    over_json: bool = False
 
     def __call__(self, *arguments: str) -> str:
         """What govc prints for these arguments; raises Refusal with its message when it exits non-zero."""
@@ -82,7 +83,9 @@ class Govc:
     def environment(self) -> Mapping[str, str]:
         """What govc finds in its environment: this vCenter, and nothing else."""
         # Nothing of the caller's environment: a GOVC_* variable of the developer's must not reach the test.
+        json_wire = {"GOVC_VI_JSON": "1", "GOVC_VIM_VERSION": "8.0.3.0"} if self.over_json else {}
         return {
+            **json_wire,
             "HOME": str(self.home),
             "GOVC_URL": self.endpoint.url,
             "GOVC_USERNAME": self.endpoint.username,

@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.sim.server import SimServer, start
 from tests.sample import mostly_long
+from tests.sim.all_managers import ask_for_all
 from tests.sim.vi_json import COLLECTOR, JsonClient, object_spec, reference
 
 REFUSALS = {"InvalidRequest", "InvalidType", "InvalidArgument"}
@@ -151,6 +152,27 @@ def test_a_path_to_nothing(server: SimServer, client: JsonClient, path: str, fau
 def test_a_property_that_is_none(server: SimServer, client: JsonClient, name: str) -> None:
     assert client.send("GET", f"Folder/group-d1/{name}").fault == "InvalidProperty"
     assert server.world.bugs == []
+
+
+LEFT_OUT = {"Logout", "TerminateSession", "WaitForUpdates", "WaitForUpdatesEx"}
+"""They end the session, or wait for what never comes."""
+
+
+NOT_REACHED = {"MethodNotFound", "InvalidRequest", "SystemError"}
+
+
+def test_every_method_is_reached_without_parameters() -> None:
+    """Whatever SOAP dispatches is there: it runs, or misses a parameter, or is refused by a rule."""
+    with start("lab", tls=False, clock="stepped") as server:
+        client, told = JsonClient(server).log_in(), {}
+        for obj in list(ask_for_all(server.world).registry):
+            for name in set(obj.methods) - LEFT_OUT:
+                if (obj.wsdl_name, name) not in told:
+                    reply = client.call(obj.wsdl_name, obj.moid, name)
+                    told[obj.wsdl_name, name] = reply.fault or str(reply.status)
+        assert [each for each, reply in told.items() if reply in NOT_REACHED] == []
+        assert len(told) > 150
+        assert server.world.bugs == []
 
 
 WORDS = ("null", "true", "-1", "1e400", "[]", "{}", '""', '"\\ud800"', "9" * 40, '{"_typeName": "int", "_value": 1}')

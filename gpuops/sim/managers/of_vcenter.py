@@ -36,7 +36,7 @@ METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
     "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing, "ListKmsClusters": _nothing},
     "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda _: False},
     "ExtensionManager": {"FindExtension": lambda _: None},
-    "HealthUpdateManager": {"QueryHealthUpdateProviderList": _nothing},
+    "HealthUpdateManager": {"QueryProviderList": _nothing},
     "IoFilterManager": {"QueryIoFilterInfo": _nothing},
     "IpPoolManager": {"QueryIpPools": _nothing},
     "ProfileComplianceManager": {"QueryComplianceStatus": _nothing},
