@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
 from gpuops.plan.core.versions import why_only_read
@@ -39,7 +40,7 @@ def connect(
     `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
     `warn` is called for a vCenter that is too old to be changed.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
-    Raises NotConnected, TargetError.
+    Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.login import guest_login, login
     from gpuops.config.sources import Simulated
@@ -57,9 +58,11 @@ def connect(
         target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
+        vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):
             warn(reason)
         state_dir = state_dir or default_state_dir(environ)
+        choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         if vcenter_wait is not None:

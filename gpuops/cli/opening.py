@@ -88,6 +88,7 @@ def _flags(common: CommonOptions) -> Flags:
         thumbprint=common.thumbprint,
         proxy=common.proxy,
         journal_url=common.journal_url,
+        reader=common.reader,
     )
 
 

@@ -23,6 +23,7 @@ from gpuops.cli import completion, output
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.host_settings import Displacement, Rolling, VsanMode
+from gpuops.model.login import BulkReader
 from gpuops.plan.core.command_line import Names, Option
 
 if TYPE_CHECKING:
@@ -128,6 +129,10 @@ class CommonOptions:
     journal_url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Keep the journal in this PostgreSQL database, for several machines."),
+    ] = None
+    reader: Annotated[
+        BulkReader | None,
+        typer.Option(help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it."),
     ] = None
     output: Annotated[
         OutputFormat | None, typer.Option("--output", "-o", help="text for people; json and yaml are versioned.")

@@ -14,6 +14,7 @@ from typing import Final
 
 from gpuops.config.address import Address
 from gpuops.errors import TargetError, UsageError
+from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on", "t", "y"})
@@ -41,6 +42,7 @@ class Layer:
     thumbprint_origin: str = ""
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
+    reader: BulkReader | None = None
 
     def about(self, address: Address) -> Layer:
         """This layer for a connection to that address: empty when it speaks of another vCenter."""
@@ -64,6 +66,7 @@ class Flags:
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
     thumbprint: str | None = None
+    reader: BulkReader | None = None
 
 
 def flag_layer(flags: Flags) -> Layer:
@@ -80,6 +83,7 @@ def flag_layer(flags: Flags) -> Layer:
         thumbprint_origin="--thumbprint",
         proxy=flags.proxy,
         journal_url=flags.journal_url,
+        reader=flags.reader,
     )
 
 
@@ -98,6 +102,7 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
         thumbprint_origin="GPUOPS_THUMBPRINT",
         proxy=environ.get("GPUOPS_PROXY") or None,
         journal_url=environ.get("GPUOPS_JOURNAL_URL") or None,
+        reader=_reader(environ.get("GPUOPS_READER")),
     )
 
 
@@ -154,8 +159,16 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
             thumbprint_origin=result.thumbprint_origin if result.thumbprint is not None else layer.thumbprint_origin,
             proxy=result.proxy if result.proxy is not None else layer.proxy,
             journal_url=result.journal_url if result.journal_url is not None else layer.journal_url,
+            reader=result.reader if result.reader is not None else layer.reader,
         )
     return result
+
+
+def _reader(text: str | None) -> BulkReader | None:
+    try:
+        return BulkReader(text) if text else None
+    except ValueError:
+        raise UsageError("GPUOPS_READER is none of the readers", hint="set it to auto, soap or json") from None
 
 
 def _secret(environ: Mapping[str, str], variable: str) -> Secret | None:

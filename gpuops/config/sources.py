@@ -19,6 +19,7 @@ from gpuops.config.file import NOT_PARSED, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import NotTrusted, Refused, TargetError
+from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Simulated:
 
     scenario: str
     clock: str = "virtual"
+    reader: BulkReader = BulkReader.AUTO
 
     @property
     def label(self) -> str:
@@ -66,6 +68,8 @@ class Destination:
     keyring: bool = False
     journal_url: str | None = field(default=None, repr=False)
     """The PostgreSQL database that keeps the journal; None = a file in the state directory."""
+    reader: BulkReader = BulkReader.AUTO
+    """Over which protocol inventories are read."""
     insecure_by_target: bool = False
     """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
 
@@ -96,7 +100,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configurati
         return _simulated(text, flags, environ)
     if text and text.startswith(SERVED):
         url = journal_url(flags, environ, configuration)
-        return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url)
+        return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url, reader=_reader(ours))
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
@@ -125,6 +129,10 @@ def journal_url(
     return found or (named.journal_url if named is not None else None)
 
 
+def _reader(layers: tuple[Layer, ...], named: NamedTarget | None = None) -> BulkReader:
+    return merged(layers).reader or (named.reader if named is not None else BulkReader.AUTO)
+
+
 def sim_clock(environ: Mapping[str, str]) -> str:
     """What moves the time of a simulated vCenter that is started without `--clock`."""
     return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
@@ -137,7 +145,8 @@ def _simulated(text: str, flags: Flags, environ: Mapping[str, str]) -> Simulated
             f"{text} lives as long as this command, and so does its journal: --journal-url has no meaning there",
             hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
         )
-    return Simulated(text.removeprefix(SIMULATED), sim_clock(environ))
+    reader = _reader((flag_layer(flags), gpuops_layer(environ)))
+    return Simulated(text.removeprefix(SIMULATED), sim_clock(environ), reader)
 
 
 def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:
@@ -188,6 +197,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         credential=named.credential if named else None,
         target_password_file=named.password_file if named else None,
         keyring=named.keyring if named else False,
+        reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
     )
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gpuops.config.file import is_missing, parse_toml, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.errors import TargetError
+from gpuops.model.login import BulkReader
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -45,6 +46,9 @@ class NamedTarget(BaseModel):
     """HOST:PORT of an HTTP proxy."""
     journal_url: str | None = None
     """The PostgreSQL database that keeps the journal, for several machines; without it a file of this machine."""
+
+    reader: BulkReader = BulkReader.AUTO
+    """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
 
     @field_validator("journal_url")
     @classmethod

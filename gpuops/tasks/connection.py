@@ -19,6 +19,7 @@ from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, res
 from gpuops.config.targets import Configuration, read_configuration
 from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
+from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ConnectionArguments:
     proxy_host: str | None = None
     proxy_port: int | None = None
     journal_url: str | None = field(default=None, repr=False)
+    reader: str | None = None
     state_dir: str | None = None
 
 
@@ -65,6 +67,7 @@ def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.envir
         ca_file=_path(connection.ca_file),
         verify=connection.validate_certs,
         verify_origin="validate_certs",
+        reader=_reader(connection.reader),
         proxy=f"{connection.proxy_host}:{connection.proxy_port or 8080}" if connection.proxy_host else None,
     )
     return resolve(flags, environ, configuration)
@@ -116,6 +119,13 @@ def _vcenter(connection: ConnectionArguments, configuration: Configuration) -> s
     scheme, _, rest = address.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host}:{connection.port}{slash}{path}"
+
+
+def _reader(name: str | None) -> BulkReader | None:
+    try:
+        return BulkReader(name) if name else None
+    except ValueError:
+        raise UsageError("reader is none of the readers", hint="set it to auto, soap or json") from None
 
 
 def _path(text: str | None) -> Path | None:

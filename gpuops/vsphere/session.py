@@ -23,6 +23,7 @@ from gpuops.vsphere.faults import named, translate
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.api_version import negotiate
 from gpuops.vsphere.transport.request_text import REFERENCE, written
+from gpuops.vsphere.transport.vi_json import JsonLogin, offered
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 from gpuops.vsphere.transport.xml_values import child, children, texts
 
@@ -49,6 +50,11 @@ class Session:
         self._spare: list[tuple[Wire, float]] = []
         self.idle_views: dict[tuple[str, str], str] = {}
         """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
+        self.vi_json: JsonLogin | None = None
+        """The login over VI/JSON by which bulk reads go; None = they go over SOAP."""
+        self.vi_json_alone = False
+        """Whether SOAP is no way out of a read over VI/JSON that fails."""
+        self.warn: Callable[[str], None] = lambda warning: None
         try:
             connection = network.open_connection(target, network.tls_context(target))
             try:
@@ -73,6 +79,7 @@ class Session:
 
     def close(self) -> None:
         """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
+        self._leave_vi_json()
         self._logout()
         for wire, _ in self._spare:
             wire.close()
@@ -82,6 +89,28 @@ class Session:
     def _logout(self) -> None:
         with suppress(NotConnected, SessionEnded, WireFault), self.wire() as wire:
             wire.ask("Logout", self.service["sessionManager"])
+
+    @property
+    def offers_vi_json(self) -> bool:
+        """Whether a vCenter of this version offers VI/JSON."""
+        return offered(self.api_version)
+
+    def read_over_vi_json(self, *, alone: bool = False) -> None:
+        """Bulk reads go over VI/JSON from here on; `alone`: a read that fails there is not repeated over SOAP."""
+        self.vi_json = JsonLogin(self.target, self.api_version, self.service["sessionManager"])
+        self.vi_json_alone = alone
+
+    def read_over_soap(self, why: str = "") -> None:
+        """Bulk reads go over SOAP from here on; `why` is warned of."""
+        self._leave_vi_json()
+        if why:
+            self.warn(f"VI/JSON is not used any more, SOAP is: {why}")
+
+    def _leave_vi_json(self) -> None:
+        login, self.vi_json = self.vi_json, None
+        if login is not None and login.key:
+            with suppress(NotConnected), self.wire() as wire:
+                login.log_out(wire)
 
     @contextmanager
     def wire(self) -> Iterator[Wire]:

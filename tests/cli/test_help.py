@@ -38,6 +38,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "inventory",
         "journal",
         "keep-free",
+        "login",
         "mig",
         "mode",
         "output",

@@ -223,7 +223,12 @@ RULES: Final = (
         "revealed",
         "a secret becomes text where it is put on the wire",
         _call_of("reveal"),
-        ("gpuops/vsphere/session.py", "gpuops/vsphere/reading/tags.py", "gpuops/vsphere/writing/guest_programs.py"),
+        (
+            "gpuops/vsphere/session.py",
+            "gpuops/vsphere/transport/vi_json.py",
+            "gpuops/vsphere/reading/tags.py",
+            "gpuops/vsphere/writing/guest_programs.py",
+        ),
     ),
 )
 

@@ -14,7 +14,8 @@ from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.reader import ReadObject, _objects
+from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.soap_pages import read_objects
 from gpuops.vsphere.transport.wire import SessionEnded, parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
@@ -260,11 +261,11 @@ def missing(fault: str) -> str:
 
 
 def test_what_vcenter_withholds_is_named() -> None:
-    [vm] = _objects(page(missing("NoPermission")))
+    [vm] = read_objects(page(missing("NoPermission")))
     assert (vm.ref, list(vm.properties), vm.unreadable) == ("vm-1", ["name"], ("config.extraConfig",))
 
 
 def test_a_session_that_ended_is_not_taken_for_an_unreadable_vm() -> None:
     """vCenter says NotAuthenticated property by property when the session ends in the middle of a page."""
     with pytest.raises(SessionEnded):
-        list(_objects(page(missing("NotAuthenticated"))))
+        list(read_objects(page(missing("NotAuthenticated"))))

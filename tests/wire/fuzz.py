@@ -131,7 +131,8 @@ def _pages(found: Recorded) -> Decoder:
     from gpuops.vsphere.reading import collect
     from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
     from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-    from gpuops.vsphere.reading.reader import ReadObject, _objects, split_reply
+    from gpuops.vsphere.reading.pages import ReadObject
+    from gpuops.vsphere.reading.soap_pages import read_objects, split_reply
     from gpuops.vsphere.transport.reply import checked
     from gpuops.vsphere.transport.xml_values import child
 
@@ -143,7 +144,7 @@ def _pages(found: Recorded) -> Decoder:
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
             for piece in split_reply(checked(reply)):
-                for one in _objects(child(parsed(piece, "vc:443"), "returnval")):
+                for one in read_objects(child(parsed(piece, "vc:443"), "returnval")):
                     decode(one)
 
     return Decoder([reply for method, reply in found.read if "RetrieveProperties" in method], play)

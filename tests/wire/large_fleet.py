@@ -10,16 +10,18 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading import collect
-from gpuops.vsphere.reading.reader import PAGE_OBJECTS
+from gpuops.vsphere.reading.pages import PAGE_OBJECTS
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.exchange import HttpReply
 from gpuops.vsphere.transport.wire import Wire
 
 FIRST = 1_000_000
@@ -27,6 +29,9 @@ FIRST = 1_000_000
 _OBJECT = re.compile(rb'<objects><obj type="VirtualMachine">(vm-\d+)</obj>.*?</objects>', re.DOTALL)
 _ASKED = re.compile(rb'<obj type="VirtualMachine">(vm-\d{7,})</obj>')
 _TOKEN = re.compile(rb"<token>fleet-(\d+)</token>")
+
+Ask = Callable[[bytes], bytes]
+"""Sends a request to the simulated vCenter."""
 
 
 class Pages:
@@ -42,24 +47,24 @@ class Pages:
         self.replies = 0
         self.bytes = 0
 
-    def answer(self, wire: Wire, body: bytes, deadline: float) -> bytes:
-        reply = self._answer(wire, body, deadline)
+    def answer(self, honest: Ask, body: bytes) -> bytes:
+        reply = self._answer(honest, body)
         self.replies += 1
         self.bytes += len(reply)
         return reply
 
-    def _answer(self, wire: Wire, body: bytes, deadline: float) -> bytes:
+    def _answer(self, ask: Ask, body: bytes) -> bytes:
         asked = _ASKED.findall(body)
         if asked:
             if not self._detail:
-                honest = _honest(wire, body.replace(asked[0], self._like, 1), deadline)
+                honest = ask(body.replace(asked[0], self._like, 1))
                 self._detail = next(each[0] for each in _OBJECT.finditer(honest) if each[1] == self._like)
                 self._around = _around(honest)
             return self._page(self._around, self._detail, [int(each[3:]) for each in asked], None)
         token = _TOKEN.search(body)
         if token is not None:
             return self._numbered(int(token[1]))
-        honest = _honest(wire, body, deadline)
+        honest = ask(body)
         if b'type="ContainerView"' in body and b"<RetrievePropertiesEx" in body and not self._thin:
             return self._begun(honest)
         return honest
@@ -88,15 +93,16 @@ def _around(honest: bytes) -> tuple[bytes, bytes]:
     return honest[: honest.index(b"<objects>")], honest[honest.rindex(b"</objects>") + len(b"</objects>") :]
 
 
-_honest = Wire._exchange
-
-
 @contextmanager
 def fleet(count: int) -> Iterator[tuple[Session, Pages]]:
-    pages = Pages(count)
+    pages, honest = Pages(count), Wire._exchange
+
+    def answered(wire: Wire, path: str, body: bytes, *rest: Any) -> HttpReply:
+        return HttpReply(200, "OK", pages.answer(lambda asked: honest(wire, path, asked, *rest).body, body), ())
+
     with (
         SimServer(build("lab"), tls=False) as server,
-        patch.object(Wire, "_exchange", lambda wire, body, deadline: pages.answer(wire, body, deadline)),
+        patch.object(Wire, "_exchange", answered),
         Session(Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)) as session,
     ):
         yield session, pages

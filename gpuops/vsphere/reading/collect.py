@@ -6,7 +6,7 @@ Then, only where GPUs are: the PCI devices of hosts that show one, and devices a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -19,9 +19,11 @@ from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere.reading import property_paths as paths
 from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.reading.reader import Reader, ReadObject, reading
+from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.reader import Reader, reading
+from gpuops.vsphere.reading.values import flag, items, leaves, number, said, text, whole
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.xml_values import child, children, flag, mebibytes, moment, number, text, texts, whole
+from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100
@@ -229,26 +231,16 @@ def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[Ph
     return dict(found)
 
 
-def _vms(thin: Iterable[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
-    parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
+def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
+    """VMs with their paths, their custom attributes by name, and the tasks that run on them."""
     folders: dict[str | None, str] = {}
-    return {
-        ref: replace(
-            vm,
-            path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}",
-            vapp=places[vm.vapp].name if vm.vapp is not None and vm.vapp in places else vm.vapp,
-        )
-        for ref, vm in _read_vms(thin).items()
-    }
-
-
-def _read_vms(thin: Iterable[_Record]) -> dict[str, Vm]:
-    """VMs with their custom attributes by name, and the tasks that run on them."""
     fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
     running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
         each.vm.ref: replace(
             each.vm,
+            path=f"{_folder_path(each.parent, places, folders)}/{each.vm.name}",
+            vapp=places[vapp].name if (vapp := each.vm.vapp) is not None and vapp in places else vapp,
             attributes={fields[key]: value for key, value in each.attribute_values if key in fields and value},
             tasks=tuple(task for ref in each.recent_tasks if (task := running.get(ref)) is not None),
         )
@@ -295,8 +287,10 @@ def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
 
 def _field_names(found: ReadObject) -> Mapping[int, str]:
     """None for a login that may not see them."""
-    fields = (texts(each) for each in children(found.properties.get("field")))
-    return {key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := each.get("name"))}
+    fields = map(leaves, items(found.properties.get("field")))
+    return {
+        key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := said(each.get("name")))
+    }
 
 
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:

@@ -26,26 +26,25 @@ from gpuops.model.host import (
     OfferedProfile,
     RuleKind,
 )
-from gpuops.vsphere.reading.reader import ReadObject
-from gpuops.vsphere.transport.xml_values import (
+from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.values import (
     child,
     children,
     count,
-    descendants,
+    each_with,
     flag,
+    items,
     kind,
-    mebibytes,
-    moment,
+    leaves,
     number,
-    pci_address,
-    spoken,
+    owner,
+    said,
     text,
-    texts,
     truth,
-    unsigned,
     whole,
     word,
 )
+from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, spoken, unsigned
 
 # PCI class codes (PCI Code and ID Assignment Specification): base class 03 display controllers, 12 accelerators
 _DISPLAY_CLASS: Final = 0x03
@@ -141,19 +140,19 @@ def host_with_gpus(thin: ThinHost, devices: tuple[PhysicalGpu, ...]) -> Host:
 
 def pci_gpus(found: ReadObject) -> tuple[PhysicalGpu, ...]:
     """The GPUs in a host's `hardware.pciDevice`; their graphics and passthrough state come from the thin read."""
-    classes = descendants(found.properties.get("hardware.pciDevice"), "classId")
-    return tuple(gpu for each in classes if _may_be_gpu(each.text) and (gpu := _pci_gpu(each.getparent())) is not None)
+    devices = each_with(found.properties.get("hardware.pciDevice"), "classId")
+    return tuple(gpu for code, each in devices if _may_be_gpu(code) and (gpu := _pci_gpu(owner(each))) is not None)
 
 
 @lru_cache(maxsize=256)
-def _may_be_gpu(pci_class: str | None) -> bool:
+def _may_be_gpu(pci_class: Any) -> bool:
     """Asked before anything else of a device, and remembered: a host has sixty, most of them bridges."""
     return unsigned(whole(pci_class)) >> 8 in (_DISPLAY_CLASS, _ACCELERATOR_CLASS)
 
 
 def _pci_gpu(device: Any) -> PhysicalGpu | None:
-    told = texts(device)
-    address = pci_address(told.get("id"))
+    told = leaves(device)
+    address = pci_address(said(told.get("id")))
     vendor = unsigned(whole(told.get("vendorId")))
     subsystem = unsigned(whole(told.get("subDeviceId")))
     if address is None or vendor not in _GPU_VENDORS:
@@ -162,7 +161,7 @@ def _pci_gpu(device: Any) -> PhysicalGpu | None:
         return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
     return PhysicalGpu(
         address,
-        name=told.get("deviceName") or "GPU",
+        name=said(told.get("deviceName")) or "GPU",
         vendor_id=vendor,
         device_id=unsigned(whole(told.get("deviceId"))),
         subsystem_id=subsystem or None,
@@ -190,17 +189,17 @@ def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu
 
 def _graphics(value: Any) -> dict[PciAddress, _Graphics]:
     found = {}
-    for each in children(value):
-        told = texts(each)
-        address = pci_address(told.get("pciId"))
+    for each in items(value):
+        told = leaves(each)
+        address = pci_address(said(told.get("pciId")))
         kib = whole(told.get("memorySizeInKB"))
         if address is not None:
             found[address] = _Graphics(
-                name=told.get("deviceName") or "",
-                graphics_type=spoken(GraphicsType, told.get("graphicsType")),
-                mode=spoken(VgpuMode, told.get("vgpuMode")),
+                name=said(told.get("deviceName")) or "",
+                graphics_type=spoken(GraphicsType, said(told.get("graphicsType"))),
+                mode=spoken(VgpuMode, said(told.get("vgpuMode"))),
                 memory_mib=kib // 1024 if kib else None,
-                vms=tuple([vm.text for vm in children(each, "vm") if vm.text]) if "vm" in told else (),
+                vms=_texts(each, "vm") if "vm" in told else (),
             )
     return found
 
@@ -220,10 +219,10 @@ def _passthrough(value: Any) -> dict[PciAddress, Passthrough]:
             capable=bool(truth(told.get("passthruCapable"))),
             enabled=bool(truth(told.get("passthruEnabled"))),
             active=bool(truth(told.get("passthruActive"))),
-            label=told.get("hardwareLabel") or None,
+            label=said(told.get("hardwareLabel")),
         )
-        for told in map(texts, children(value))
-        if (address := pci_address(told.get("id"))) is not None
+        for told in map(leaves, items(value))
+        if (address := pci_address(said(told.get("id")))) is not None
     }
 
 
@@ -240,7 +239,7 @@ def _numa_nodes(value: Any) -> tuple[NumaNode, ...]:
                     logical_cpus=count(each, "cpuID"),
                     memory_mib=mebibytes(memory) or 0,
                     devices=tuple(
-                        address for pci in children(each, "pciId") if (address := pci_address(pci.text)) is not None
+                        address for pci in children(each, "pciId") if (address := pci_address(text(pci))) is not None
                     ),
                 )
             )
@@ -258,13 +257,13 @@ def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
     flags = {
         name: _offered(
             name,
-            told.get("suspendSupported"),
-            told.get("migrateSupported"),
-            told.get("diskSnapshotSupported"),
-            told.get("memorySnapshotSupported"),
+            truth(told.get("suspendSupported")),
+            truth(told.get("migrateSupported")),
+            truth(told.get("diskSnapshotSupported")),
+            truth(told.get("memorySnapshotSupported")),
         )
-        for told in map(texts, children(capabilities))
-        if (name := told.get("vgpu"))
+        for told in map(leaves, items(capabilities))
+        if (name := said(told.get("vgpu")))
     }
     if offered is None:
         # an empty list is absent too: with capabilities told the host speaks of vGPU, and has no room at all now
@@ -274,21 +273,21 @@ def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
 
 
 def _names(offered: Any) -> Iterator[str]:
-    return (each.text for each in children(offered) if each.text)
+    return (name for each in items(offered) if (name := text(each)))
 
 
 @lru_cache(maxsize=4096)
 def _offered(
-    name: str, suspend: str | None, migrate: str | None, disk_snapshot: str | None, memory_snapshot: str | None
+    name: str, suspend: bool | None, migrate: bool | None, disk_snapshot: bool | None, memory_snapshot: bool | None
 ) -> OfferedProfile:
     """One value for all hosts that say the same of a profile: a fleet has thousands of them."""
-    return OfferedProfile(name, truth(suspend), truth(migrate), truth(disk_snapshot), truth(memory_snapshot))
+    return OfferedProfile(name, suspend, migrate, disk_snapshot, memory_snapshot)
 
 
 def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
     return tuple(
         DeviceBinding(address, vm)
-        for each in children(value)
+        for each in items(value)
         if (address := pci_address(text(each, "pciId") or text(each, "instanceId"))) is not None
         and (vm := text(child(each, "vm")))
     )
@@ -296,7 +295,7 @@ def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
 
 def _datastores(value: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
     """vCenter leaves an empty list out; what it may not tell is not an empty list."""
-    return None if "datastore" in unreadable else tuple([each.text for each in children(value) if each.text])
+    return None if "datastore" in unreadable else tuple([ref for each in items(value) if (ref := text(each))])
 
 
 def _megahertz(hertz: int | None) -> int | None:
@@ -327,9 +326,7 @@ def _admission(das: Any) -> AdmissionControl | None:
     policy = child(das, "admissionControlPolicy")
     way = "" if policy is None else kind(policy)
     if way == "ClusterFailoverHostAdmissionControlPolicy":
-        return AdmissionControl(
-            failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text)
-        )
+        return AdmissionControl(failover_hosts=_texts(policy, "failoverHosts"))
     level = number(das if policy is None else policy, "failoverLevel")
     if way != "ClusterFailoverResourcesAdmissionControlPolicy":
         return AdmissionControl(failover_level=level)
@@ -348,7 +345,7 @@ def _rules(configuration: Any) -> Iterator[DrsRule]:
             continue
         spoken = kind(each)
         if spoken in _BETWEEN_VMS:
-            vms = tuple(vm.text for vm in children(each, "vm") if vm.text)
+            vms = _texts(each, "vm")
             yield DrsRule(text(each, "name") or "", _BETWEEN_VMS[spoken], vms, mandatory=flag(each, "mandatory"))
         elif spoken == _VMS_AND_HOSTS:
             yield _vms_and_hosts(each, groups)
@@ -368,4 +365,8 @@ def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> D
 
 
 def _members(group: Any) -> tuple[str, ...]:
-    return tuple(each.text for name in ("vm", "host") for each in children(group, name) if each.text)
+    return (*_texts(group, "vm"), *_texts(group, "host"))
+
+
+def _texts(node: Any, name: str) -> tuple[str, ...]:
+    return tuple([found for each in children(node, name) if (found := text(each))])

@@ -18,23 +18,23 @@ from gpuops.model.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.vsphere.reading.reader import ReadObject
-from gpuops.vsphere.transport.xml_values import (
-    XSI_TYPE,
+from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.values import (
     children,
-    descendants,
+    each_with,
     flag,
+    items,
     kind,
-    moment,
+    leaves,
     number,
+    owner,
     parts_of,
-    pci_address,
+    said,
     text,
-    texts,
-    unsigned,
     whole,
     word,
 )
+from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""
@@ -132,17 +132,11 @@ def _devices(value: Any) -> tuple[GpuDevice, ...] | None:
     """Passthrough devices in device order; None when the list itself is missing (every VM has some device)."""
     if value is None:
         return None
-    return tuple([_device(each) for each in value if _is_passthrough(each.get(XSI_TYPE))])
+    return tuple([_device(each) for each in items(value) if kind(each) in _PASSTHROUGH_DEVICES])
 
 
-@lru_cache(maxsize=1024)
-def _is_passthrough(written: str | None) -> bool:
-    """Asked of the xsi:type of every device, and remembered: a VM has fifteen, of the same few types in all VMs."""
-    return (written or "").rpartition(":")[2] in _PASSTHROUGH_DEVICES
-
-
-def _device(element: Any) -> GpuDevice:
-    parts = parts_of(element)
+def _device(node: Any) -> GpuDevice:
+    parts = parts_of(node)
     key = number(parts.get("key")) or 0
     group = number(parts.get("deviceGroupInfo"), "groupInstanceKey")
     backing = parts.get("backing")
@@ -166,7 +160,7 @@ def _device(element: Any) -> GpuDevice:
             assigned = pci_address(text(backing, "assignedId"))
             return DynamicDevice(key, allowed, label=text(backing, "customLabel"), assigned=assigned, group=group)
         case _:
-            return OtherPassthrough(key, text(parts.get("deviceInfo"), "label") or kind(element))
+            return OtherPassthrough(key, text(parts.get("deviceInfo"), "label") or kind(node))
 
 
 def _virtual_node(written: int | None) -> int | None:
@@ -177,12 +171,7 @@ def _virtual_node(written: int | None) -> int | None:
 def _extra_config(value: Any) -> Mapping[str, str] | None:
     if value is None:
         return None
-    # An option is its key, then its value (OptionValue, a sequence), which may be left out.
-    return {
-        key: (told.text or "") if (told := each.getnext()) is not None else ""
-        for each in descendants(value, "key")
-        if _kept(key := each.text)
-    }
+    return {key: text(owner(found), "value") or "" for key, found in each_with(value, "key") if _kept(key)}
 
 
 @lru_cache(maxsize=4096)
@@ -192,19 +181,19 @@ def _kept(key: str | None) -> bool:
 
 
 def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
-    told = map(texts, children(value))
-    return tuple((key, each.get("value") or "") for each in told if (key := whole(each.get("key"))) is not None)
+    told = map(leaves, items(value))
+    return tuple((key, said(each.get("value")) or "") for each in told if (key := whole(each.get("key"))) is not None)
 
 
 def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
     """How many snapshot trees it has; vCenter leaves the list out when there is none."""
     if "rootSnapshot" in unreadable:
         return None
-    return sum(1 for _ in children(values.get("rootSnapshot")))
+    return sum(1 for _ in items(values.get("rootSnapshot")))
 
 
 def _refs(value: Any) -> tuple[str, ...]:
-    return () if value is None else tuple([each.text for each in value if each.text])
+    return tuple([ref for each in items(value) if (ref := text(each))])
 
 
 def _hardware_version(written: str | None) -> int | None:

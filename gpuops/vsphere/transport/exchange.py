@@ -43,6 +43,8 @@ class HttpReply:
     reason: str
     body: bytes
     set_cookie: tuple[str, ...]
+    session_key: str = ""
+    """The session that a login over VI/JSON has begun."""
 
 
 def exchange(
@@ -75,7 +77,9 @@ def exchange(
         if clock.passed_s() < until:
             raise  # silence, not a drip
         raise network.EndlessReply(until - began) from late
-    return HttpReply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
+    cookies = tuple(response.headers.get_all("Set-Cookie") or ())
+    key = response.headers.get("vmware-api-session-id", "")
+    return HttpReply(response.status, response.reason, received, cookies, key)
 
 
 def unpacked(encoding: str) -> None:

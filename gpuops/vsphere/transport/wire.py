@@ -7,7 +7,7 @@ inventory takes to read. So whatever only reads goes this way, and pyVmomi is im
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 
@@ -15,13 +15,16 @@ from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.model.target import Target
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.transport.exchange import HttpReply, exchange
 from gpuops.vsphere.transport.reply import elements
 from gpuops.vsphere.transport.request_text import reference
 from gpuops.vsphere.transport.xml_values import kind
 
 CALL_S: Final = 120
 """For one call and its whole reply."""
+_SOAP_ANSWERS: Final = frozenset({200, 500})
+_JSON_ANSWERS: Final = frozenset({200, 204, 400, 401, 403, 404, 500})
+"""HTTP statuses of results and faults (Broadcom, Virtual Infrastructure JSON API)."""
 _COOKIE: Final = "vmware_soap_session"
 _ENVELOPE: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>'
@@ -90,10 +93,30 @@ class Wire:
         again: bool = True,
     ) -> bytes:
         """The reply as it came, for those who parse it their own way. Raises NotConnected in its kinds."""
+        headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
+        if self.cookie:
+            headers["Cookie"] = self.cookie
         body = envelope(method, this, arguments)
+        reply = self._asked(self.target.path, body, headers, _SOAP_ANSWERS, deadline, again=again)
+        return reply.body
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], *, deadline: float | None = None) -> HttpReply:
+        """The reply to a call over VI/JSON, which may be a fault. Raises NotConnected in its kinds."""
+        return self._asked(path, body, headers, _JSON_ANSWERS, deadline, again=True)
+
+    def _asked(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        answers: Collection[int],
+        deadline: float | None,
+        *,
+        again: bool,
+    ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
         try:
-            return self._exchange(body, until)
+            return self._exchange(path, body, headers, answers, until)
         except network.BROKEN_OFF as error:
             self.close()
             if not again:
@@ -102,22 +125,21 @@ class Wire:
             self.close()
             raise network.connection_error(self.target, error) from error
         try:
-            return self._exchange(body, until)
+            return self._exchange(path, body, headers, answers, until)
         except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             self.close()
             raise network.connection_error(self.target, error) from error
 
-    def _exchange(self, body: bytes, deadline: float) -> bytes:
+    def _exchange(
+        self, path: str, body: bytes, headers: Mapping[str, str], answers: Collection[int], deadline: float
+    ) -> HttpReply:
         if self._connection is None:
             self._connection = network.open_connection(self.target, network.tls_context(self.target))
-        headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
-        if self.cookie:
-            headers["Cookie"] = self.cookie
-        reply = exchange(self._connection, "POST", self.target.path, until=deadline, body=body, headers=headers)
-        if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
+        reply = exchange(self._connection, "POST", path, until=deadline, body=body, headers=headers)
+        if reply.status not in answers:
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
         self._keep_cookie(reply.set_cookie)
-        return reply.body
+        return reply
 
     def _keep_cookie(self, set_cookie: Iterable[str]) -> None:
         for header in set_cookie:

@@ -15,7 +15,8 @@ from gpuops.model.vm import Vm
 from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.reader import ReadObject, reading
+from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.reader import reading
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
 from tests.bench.readers.question import Question, asked

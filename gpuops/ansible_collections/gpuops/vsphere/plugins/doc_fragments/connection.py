@@ -56,6 +56,12 @@ options:
       - The PostgreSQL database that keeps the journal, where several machines share it. Default
         E(GPUOPS_JOURNAL_URL), the target, or a file in O(state_dir).
     type: str
+  reader:
+    description:
+      - Over which protocol inventories are read. V(auto) is VI/JSON where C(gpuops login test) proved it equal to SOAP,
+        and SOAP elsewhere. Default E(GPUOPS_READER), the target, or V(auto).
+    type: str
+    choices: [auto, soap, json]
   state_dir:
     description:
       - The directory of the journal and its locks. Default E(GPUOPS_STATE_DIR), or C(~/.local/state/gpuops).

@@ -20,6 +20,7 @@ CONNECTION = {
     "proxy_host": {"type": "str"},
     "proxy_port": {"type": "int"},
     "journal_url": {"type": "str", "no_log": True},
+    "reader": {"type": "str", "choices": ["auto", "soap", "json"]},
     "state_dir": {"type": "path"},
 }
 """As in the documentation fragment `connection`. Defaults are gpuops's own: variables and the configuration file."""

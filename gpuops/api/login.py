@@ -1,0 +1,61 @@
+"""Logs in to a vCenter, says who and what, and finds out whether VI/JSON may be used there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuops.errors import Refused
+from gpuops.model.login import BulkReader, LoginTest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuops.execute.site import Site
+    from gpuops.vsphere.connection import Connection
+
+
+def login_test(site: Site) -> LoginTest:
+    """Reads the inventory by both readers, and remembers in the state directory whether they gave equal snapshots.
+
+    Raises NotConnected in its kinds, StateDamaged.
+    """
+    from gpuops.execute.state.compared_readers import identity, remember
+    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.reading.comparison import compare
+
+    vcenter = site.vcenter
+    assert isinstance(vcenter, Connection), "a saved inventory has no login"
+    target = vcenter.target
+    offered = vcenter.offers_vi_json
+    product, uuid = vcenter.about.get("fullName") or "", vcenter.uuid
+    seen, found, failure = compare(vcenter) if offered else (vcenter.inventory(), (), "")
+    test = LoginTest(
+        target.address,
+        target.username,
+        product,
+        uuid,
+        vcenter.api_version,
+        offered,
+        len(seen.hosts),
+        len(seen.vms),
+        found,
+        failure,
+    )
+    remember(site.state_dir, target.address, identity(vcenter.about, vcenter.api_version), equal=test.equal)
+    return test
+
+
+def choose_reader(vcenter: Connection, reader: BulkReader, state_dir: Path) -> None:
+    """Lets a fresh connection read over VI/JSON where that is wanted. Raises Refused where it is not offered."""
+    from gpuops.execute.state.compared_readers import identity, known_equal
+
+    if reader is BulkReader.SOAP or (reader is BulkReader.AUTO and not vcenter.offers_vi_json):
+        return
+    if not vcenter.offers_vi_json:
+        raise Refused(
+            f"{vcenter.target.address} offers no VI/JSON: its API is {vcenter.api_version}, and 8.0.1.0 brought it",
+            hint="--reader auto reads over SOAP there",
+        )
+    address, said = vcenter.target.address, identity(vcenter.about, vcenter.api_version)
+    if reader is BulkReader.JSON or known_equal(state_dir, address, said):
+        vcenter.read_over_vi_json(alone=reader is BulkReader.JSON)

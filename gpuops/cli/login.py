@@ -1,0 +1,42 @@
+"""`gpuops login`: whether a vCenter lets this login in, and over which protocol it is read."""
+
+from __future__ import annotations
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommandGroup, CommonOptions, spread
+
+login = typer.Typer(
+    name="login",
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Log in to a vCenter, and say who and what.",
+)
+
+
+@login.callback()
+def _group() -> None:
+    """Log in to a vCenter, and say who and what."""
+
+
+@login.command("test")
+@spread
+def login_test(common: CommonOptions) -> None:
+    """Log in, say who and what, and compare what VI/JSON and SOAP tell.
+
+    Inventories are read over VI/JSON (vCenter 8.0 U1 and later), which is faster, once both gave equal snapshots here;
+    that is remembered for this vCenter and its version in the state directory. Changes nothing in vCenter.
+
+    \b
+    Example:
+      gpuops login test --vcenter sim:lab
+    """
+    from gpuops.api import login_test as ask
+    from gpuops.cli.opening import open_site
+    from gpuops.report.login import login_document, login_text
+
+    with open_site(common) as site:
+        found = ask(site)
+    output.show(login_text(found), login_document(found))

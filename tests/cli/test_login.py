@@ -1,0 +1,181 @@
+"""`gpuops login test`: who and what, and which reader is used from then on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuops.cli.app import app
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.reading import json_pages
+from tests.cli.conftest import Lab, lab_on
+
+Serve = Callable[..., tuple[Lab, SimServer]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Serve:
+    """The scenario `lab` as a vCenter of some API version."""
+
+    def started(**more: Any) -> tuple[Lab, SimServer]:
+        server = SimServer(build("lab", **more))
+        request.addfinalizer(server.close)
+        opened = lab_on(server, tmp_path, clean)
+        lab = opened.__enter__()
+        request.addfinalizer(lambda: opened.__exit__(None, None, None))
+        return lab, server
+
+    return started
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one with every page that is read over VI/JSON."""
+    seen: list[str] = []
+    honest = json_pages.pieces
+
+    def counted(reply: bytes, **more: Any) -> Any:
+        seen.append("page")
+        return honest(reply, **more)
+
+    monkeypatch.setattr(json_pages, "pieces", counted)
+    return seen
+
+
+def remembered(clean: Path) -> Path:
+    return clean / ".local/state/gpuops/readers.json"
+
+
+def test_vi_json_is_used_once_it_was_compared(serve: Serve, reads: list[str], clean: Path) -> None:
+    lab, _ = serve()
+    assert lab.run("inventory").exit_code == 0
+    assert reads == [], "nobody has compared it yet"
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, tested.output
+    assert "VMware vCenter Server 8.0.3" in tested.stdout
+    assert "VI/JSON and SOAP give equal snapshots of 2 hosts and 28 VMs" in tested.stdout
+    [path] = clean.rglob("readers.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    reads.clear()
+    over_json = lab.run("inventory")
+    assert reads
+    reads.clear()
+    over_soap = lab.run("inventory", "--reader", "soap")
+    assert reads == []
+    assert over_json.stdout.splitlines()[1:] == over_soap.stdout.splitlines()[1:]
+
+
+def test_it_says_so_in_json(serve: Serve) -> None:
+    lab, _ = serve()
+    document = json.loads(lab.run("login", "test", "--output", "json").stdout)
+    assert (document["kind"], document["reader"], document["vi_json"]["equal"]) == ("login-test", "json", True)
+    assert (document["user"], document["api_version"]) == ("administrator@vsphere.local", "8.0.3.0")
+
+
+@pytest.mark.parametrize("changed", ["uuid", "version", "build", "api_version"])
+def test_another_version_is_to_be_compared_again(serve: Serve, reads: list[str], clean: Path, changed: str) -> None:
+    lab, _ = serve()
+    assert lab.run("login", "test").exit_code == 0
+    [path] = clean.rglob("readers.json")
+    document = json.loads(path.read_text())
+    [entry] = document["equal"].values()
+    entry[changed] = "other"
+    path.write_text(json.dumps(document))
+    reads.clear()
+    assert lab.run("inventory").exit_code == 0
+    assert reads == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"schema_version": 2, "equal": {}}', '{"schema_version": 1, "equal": []}']
+)
+def test_a_damaged_record_is_none(serve: Serve, reads: list[str], clean: Path, damage: str) -> None:
+    lab, _ = serve()
+    assert lab.run("login", "test").exit_code == 0
+    [path] = clean.rglob("readers.json")
+    path.write_text(damage)
+    reads.clear()
+    assert lab.run("inventory").exit_code == 0
+    assert reads == []
+    assert lab.run("login", "test").exit_code == 0
+    assert json.loads(path.read_text())["equal"]
+
+
+def test_a_record_that_others_can_write_is_none(serve: Serve, reads: list[str], clean: Path) -> None:
+    lab, _ = serve()
+    assert lab.run("login", "test").exit_code == 0
+    [path] = clean.rglob("readers.json")
+    path.chmod(0o666)
+    reads.clear()
+    assert lab.run("inventory").exit_code == 0
+    assert reads == []
+
+
+def test_a_difference_is_shown_and_forgets_what_was_equal(
+    serve: Serve, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, _ = serve()
+    assert lab.run("login", "test").exit_code == 0
+    honest = json_pages.pieces
+    monkeypatch.setattr(
+        json_pages, "pieces", lambda reply, **more: honest(reply.replace(b'"ml-07"', b'"ml-70"'), **more)
+    )
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, tested.output
+    assert ".name: SOAP 'ml-07', VI/JSON 'ml-70'" in tested.stdout
+    assert "SOAP is used here" in tested.stdout
+    [path] = clean.rglob("readers.json")
+    assert json.loads(path.read_text())["equal"] == {}
+
+
+def test_a_reader_that_fails_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, _ = serve()
+    monkeypatch.setattr(json_pages, "checked", lambda reply: b"<html>")
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, tested.output
+    assert "nothing can be read over VI/JSON" in tested.stdout
+    assert lab.run("inventory", "--reader", "json").exit_code == 5
+
+
+@pytest.mark.parametrize("version", ["7.0.3.0", "8.0.0.2"])
+def test_an_older_vcenter_is_read_over_soap(serve: Serve, reads: list[str], version: str) -> None:
+    lab, _ = serve(api_version=version)
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, tested.output
+    assert "SOAP alone: VI/JSON came with API 8.0.1.0" in tested.stdout
+    refused = lab.run("inventory", "--reader", "json")
+    assert (refused.exit_code, reads) == (3, [])
+    assert "offers no VI/JSON" in refused.stderr
+
+
+def test_a_wrong_password_ends_as_everywhere(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, server = serve()
+    monkeypatch.setenv("GPUOPS_PASSWORD", "wrong")
+    way = ("--vcenter", f"https://127.0.0.1:{server.port}", "--username", "me", "--ca-file", str(server.ca_file))
+    refused = CliRunner().invoke(app, ["login", "test", *way])
+    assert refused.exit_code == 5
+    assert "user name or password refused" in refused.stderr
+
+
+def test_a_surprise_on_the_way_is_one_warning(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, _ = serve()
+    assert lab.run("login", "test").exit_code == 0
+    monkeypatch.setattr(json_pages, "checked", lambda reply: b"<html>")
+    shown = lab.run("inventory")
+    assert shown.exit_code == 0
+    assert shown.stderr.count("VI/JSON is not used any more, SOAP is:") == 1
+    assert "28 VMs" in shown.stdout
+
+
+def test_a_word_that_is_no_reader(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, _ = serve()
+    monkeypatch.setenv("GPUOPS_READER", "xml")
+    refused = lab.run("inventory")
+    assert refused.exit_code == 2
+    assert "GPUOPS_READER is none of the readers" in refused.stderr
