@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.bulk_read import LEAVES
+from gpuops.sim.core.paths import top_level
+from tests.bench.bulk_read import LEAVES, Paths
 from tests.bench.measure import Contender, Usage, python
 from tests.bench.readers.question import Question
 from tests.bench.simulators import Served, our_simulator, unbuilt_peers, vcsim_fleet
@@ -17,6 +18,9 @@ from tests.bench.verdict import Figure, Result
 
 START_BUDGET_S = 20.0
 CACHED_READ_BUDGET_S = 2.0
+WHOLE_READ_BUDGET_S = 3.0
+WHOLE = {"VirtualMachine": [*top_level("VirtualMachine", "vim.version.v8_0_3_0")]}
+"""Every property of every VM, as `govc vm.info -json '*'` asks for."""
 PAGE = 500
 FIRST, AGAIN, VCSIM = "our simulator, first read", "our simulator, read again", "vcsim, 200 hosts, 2,000 VMs"
 
@@ -24,10 +28,12 @@ FIRST, AGAIN, VCSIM = "our simulator, first read", "our simulator, read again", 
 def run() -> Iterator[Result]:
     """Start and server CPU for 1,000 hosts and 10,000 VMs; vcsim's for a fifth of that."""
     with tempfile.TemporaryDirectory() as directory, our_simulator("fleet:hosts=1000,vms=10000") as served:
-        reading = _reading(served, Path(directory))
+        reading, whole = _reading(served, Path(directory)), _reading(served, Path(directory), WHOLE)
         start_s, start_cpu_s = served.start_s, served.cpu_s()
         first_s, first = _server_cpu_s(served, reading)
         again_s, again = _server_cpu_s(served, reading)
+        whole_s, _ = _server_cpu_s(served, whole)
+        whole_again_s, _ = _server_cpu_s(served, whole)
     yield Result(
         "our simulator with 1,000 hosts and 10,000 VMs",
         (
@@ -35,6 +41,8 @@ def run() -> Iterator[Result]:
             Figure("CPU of the start", start_cpu_s, "CPU s"),
             Figure("server CPU of the first bulk read", first_s, "CPU s"),
             Figure("server CPU of the bulk read, cached", again_s, "CPU s", CACHED_READ_BUDGET_S),
+            Figure("server CPU of the first read of all properties of VMs", whole_s, "CPU s", WHOLE_READ_BUDGET_S),
+            Figure("server CPU of the same, cached", whole_again_s, "CPU s"),
         ),
         {FIRST: [first], AGAIN: [again]},
     )
@@ -56,10 +64,10 @@ def run() -> Iterator[Result]:
     )
 
 
-def _reading(served: Served, directory: Path) -> Contender:
+def _reading(served: Served, directory: Path, paths: Paths = LEAVES) -> Contender:
     endpoint = served.endpoint
     login = (endpoint.url, endpoint.username, endpoint.password, str(endpoint.ca_file))
-    question = Question(*login, paths=LEAVES, page=PAGE).write(directory / "question.json")
+    question = Question(*login, paths=paths, page=PAGE).write(directory / f"{len(paths)}.json")
     return python("read and drop", "-m", "tests.bench.readers.drop", str(question))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ from gpuops.sim.core.paths import PropertyPath, resolve, value_at
 ABSENT = b""
 """The fragment of an unset property."""
 
+
+PLACEHOLDER: Final = re.compile("(\ue000[a-z]+\ue000)".encode())
+"""What stands in a shared value for an object's own text (`render.devices`)."""
 
 MOST_SHAPES: Final = 2000
 """When there are more, all are forgotten: what changes often has no shape worth keeping."""
@@ -33,8 +37,8 @@ class Fragments:
     def __init__(self) -> None:
         self._of_object: dict[str, dict[Kept, bytes]] = {}
         self._frozen: set[str] = set()
-        self.shapes: dict[Hashable, bytes] = {}
-        """Written values with placeholders, by type, path, encoding and the shape's key."""
+        self.shapes: dict[Hashable, list[bytes]] = {}
+        """Written values, cut at their placeholders, by type, path, encoding and the shape's key."""
 
     def read(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
         """The fragment, rendered if need be; ABSENT for an unset property.
@@ -63,14 +67,18 @@ class Fragments:
     def _shaped(self, obj: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding) -> bytes:
         """What was written for the first object of this shape, with this object's own text filled in."""
         key = (obj.wsdl_name, path.text, encoding, shape.key)
-        text = self.shapes.get(key)
-        if text is None:
+        parts = self.shapes.get(key)
+        if parts is None:
             if len(self.shapes) >= MOST_SHAPES:
                 self.shapes.clear()
-            text = self.shapes[key] = encoding.fragment(typed(shape.read(), path.static))
-        for placeholder, own in shape.fills.items():
-            text = text.replace(placeholder.encode(), encoding.text(own).encode())
-        return text
+            parts = PLACEHOLDER.split(encoding.fragment(typed(shape.read(), path.static)))
+            self.shapes[key] = parts
+        if len(parts) == 1:
+            return parts[0]
+        own = {placeholder.encode(): encoding.text(each).encode() for placeholder, each in shape.fills.items()}
+        filled = list(parts)
+        filled[1::2] = [own.get(each, each) for each in parts[1::2]]
+        return b"".join(filled)
 
     def of(self, moid: str) -> dict[Kept, bytes]:
         """What is kept of one object, by path and encoding, for readers that ask for many properties at once."""

@@ -5,7 +5,8 @@ Longer than other files because the API's type is: one short reader or method ea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
@@ -21,8 +22,8 @@ from gpuops.sim.operations import (
     snapshot_revert,
     snapshots,
 )
-from gpuops.sim.render import vm_config, vm_runtime
-from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
+from gpuops.sim.render import vm_config, vm_runtime, vm_shape
+from gpuops.sim.render.devices import devices
 from gpuops.sim.render.vm_capability import capability
 
 if TYPE_CHECKING:
@@ -79,22 +80,11 @@ class VirtualMachine(VmEntity):
     # --- properties ---------------------------------------------------------------------------------------------
 
     def shape(self, path: str) -> SharedValue | None:
-        match path:
-            case "config.hardware.device":
-                return self._device_shape()
-            case "config.extraConfig":
-                return SharedValue(self.state.extra_config, self._extra_config)
-            case "customValue":
-                return SharedValue(tuple(self.attributes.items()), self._custom_values)
-            case "capability":
-                return SharedValue(None, capability)
-            case _:
-                return None
+        made = SHAPES.get(path)
+        return made(self) if made is not None else None
 
-    def _device_shape(self) -> SharedValue:
-        state, host = self.state, self.host().state
-        fills = dict(zip(PLACEHOLDERS, identity(state), strict=True))
-        return SharedValue(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
+    def company(self) -> vm_shape.Company:
+        return vm_shape.Company(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
 
     @prop("config")
     def _config(self) -> Any:
@@ -223,18 +213,8 @@ class VirtualMachine(VmEntity):
 
     @prop("summary")
     def _summary(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.vm.Summary(
-            vm=self.ref,
-            runtime=self._runtime(),
-            guest=vm_runtime.guest_summary(self.state),
-            config=vm_runtime.config_summary(self.state),
-            storage=vm_runtime.storage_summary(self.state),
-            quickStats=self._quick_stats(),
-            overallStatus="green",
-            customValue=custom_values(self.attributes),
-        )
+        custom = custom_values(self.attributes)
+        return vm_runtime.summary(self.state, self._runtime(), self.ref, custom, self.world.clock.now())
 
     @prop("summary.quickStats")
     def _quick_stats(self) -> Any:
@@ -287,14 +267,7 @@ class VirtualMachine(VmEntity):
 
     @prop("resourceConfig")
     def _resource_config(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.ResourceConfigSpec(
-            entity=self.ref,
-            changeVersion=self.state.change_version,
-            cpuAllocation=vm_config.cpu_allocation(self.state),
-            memoryAllocation=vm_config.memory_allocation(self.state),
-        )
+        return vm_config.resource_config(self.state, self.ref)
 
     @prop("datastore")
     def _datastores(self) -> Any:
@@ -413,3 +386,22 @@ class VirtualMachine(VmEntity):
     @method
     def QueryConnections(self, call: Call) -> Any:
         return question.console_connections(self)
+
+
+SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
+    "availableField": lambda vm: SharedValue(vm.world.custom_fields.key(), lambda: vm.read("availableField")),
+    "capability": lambda vm: SharedValue(None, capability),
+    "config": lambda vm: vm_shape.config(vm.state, vm.host().state),
+    "config.extraConfig": lambda vm: SharedValue(vm.state.extra_config, lambda: vm_config.extra_config(vm.state)),
+    "config.hardware.device": lambda vm: vm_shape.device_list(vm.state, vm.host().state),
+    "customValue": lambda vm: SharedValue(tuple(vm.attributes.items()), lambda: custom_values(vm.attributes)),
+    "guest": lambda vm: vm_shape.guest(vm.state),
+    "layout": lambda vm: vm_shape.layout(vm.state),
+    "layoutEx": lambda vm: vm_shape.layout_ex(vm.state),
+    "resourceConfig": lambda vm: vm_shape.resource_config(vm.state, vm.moid),
+    "runtime": lambda vm: vm_shape.runtime(vm.state, vm.company()),
+    "storage": lambda vm: vm_shape.storage(vm.state),
+    "summary": lambda vm: vm_shape.summary(vm.state, vm.company(), vm.attributes, vm.moid),
+    "value": lambda vm: SharedValue(tuple(vm.attributes.items()), lambda: custom_values(vm.attributes)),
+}
+"""The properties that many VMs have in common."""

@@ -16,7 +16,7 @@ D = vim.vm.device
 
 
 class Identity(NamedTuple):
-    """What no two VMs' devices have in common."""
+    """What no two VMs have in common, beside their names and uuids."""
 
     home: str
     """The path of its files up to the suffix."""
@@ -24,19 +24,23 @@ class Identity(NamedTuple):
     """The uuids of its disks after what tells them apart."""
     mac: str
     """The last three octets of the addresses of its network cards."""
+    address: str
+    """The IP address that its guest tells of: one of the documentation range, the same in every run."""
 
 
-PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000")
+PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000", "\ue000address\ue000")
 """Between characters of private use, which no name has."""
 
 
 def identity(vm: VmState) -> Identity:
-    """The VM's own names for its disk and network cards."""
+    """The VM's own names for its disk and network cards, and its address."""
     tail = vm.uuid.replace("-", "")[-6:]
+    low = int(tail[2:], 16)
     return Identity(
         vm.home,
         vm.uuid[7:],
         f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
+        f"198.{18 + (low >> 15 & 1)}.{low >> 8 & 0x7F}.{low & 0xFF}",
     )
 
 

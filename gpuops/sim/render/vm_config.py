@@ -6,7 +6,7 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.render.devices import devices
+from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
@@ -15,7 +15,7 @@ SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10
 
 
-def config(vm: VmState, host: HostState | None) -> Any:
+def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
     """The whole VirtualMachineConfigInfo."""
     return filled(
         vim.vm.ConfigInfo,
@@ -47,7 +47,7 @@ def config(vm: VmState, host: HostState | None) -> Any:
         flags=_flags(),
         defaultPowerOps=_power_ops(),
         rebootPowerOff=False,
-        hardware=hardware(vm, host),
+        hardware=hardware(vm, host, own),
         cpuAllocation=cpu_allocation(vm),
         memoryAllocation=memory_allocation(vm),
         latencySensitivity=vim.LatencySensitivity(level=vm.latency),
@@ -84,7 +84,7 @@ def version(vm: VmState) -> str:
     return f"vmx-{vm.hardware_version:02d}"
 
 
-def hardware(vm: VmState, host: HostState | None) -> Any:
+def hardware(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
     return vim.vm.VirtualHardware(
         numCPU=vm.cpus,
         numCoresPerSocket=vm.cores_per_socket,
@@ -92,7 +92,7 @@ def hardware(vm: VmState, host: HostState | None) -> Any:
         memoryMB=vm.memory_mib,
         virtualICH7MPresent=False,
         virtualSMCPresent=False,
-        device=devices(vm, host),
+        device=devices(vm, host, own),
         motherboardLayout="i440bxHostBridge",
         simultaneousThreads=1,
     )
@@ -137,6 +137,16 @@ def cpu_allocation(vm: VmState) -> Any:
 
 def memory_allocation(vm: VmState) -> Any:
     return _allocation(vm.reserved_mib, vm.memory_mib * SHARES_PER_MIB)
+
+
+def resource_config(vm: VmState, entity: Any) -> Any:
+    """`resourceConfig`, a ResourceConfigSpec."""
+    return vim.ResourceConfigSpec(
+        entity=entity,
+        changeVersion=vm.change_version,
+        cpuAllocation=cpu_allocation(vm),
+        memoryAllocation=memory_allocation(vm),
+    )
 
 
 def files(vm: VmState) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.render.devices import disk_file, identity
+from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import version
 from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
@@ -85,7 +85,7 @@ def quick_stats(vm: VmState, now: datetime) -> Any:
         balloonedMemory=0,
         consumedOverheadMemory=OVERHEAD_BYTES >> 20 if on else 0,
         compressedMemory=0,
-        uptimeSeconds=int((now - vm.boot_time).total_seconds()) if on and vm.boot_time else 0,
+        uptimeSeconds=uptime_s(vm, now),
         ssdSwappedMemory=0,
         activeMemory=memory_mib,
     )
@@ -116,12 +116,34 @@ def config_summary(vm: VmState) -> Any:
     )
 
 
+def summary(
+    vm: VmState, running: Any, entity: Any, custom: list[Any], now: datetime, own: Identity | None = None
+) -> Any:
+    """`summary`, with what `runtime` shows of it, and its custom values."""
+    return vim.vm.Summary(
+        vm=entity,
+        runtime=running,
+        guest=guest_summary(vm, own),
+        config=config_summary(vm),
+        storage=storage_summary(vm),
+        quickStats=quick_stats(vm, now),
+        overallStatus="green",
+        customValue=custom,
+    )
+
+
+def uptime_s(vm: VmState, now: datetime) -> int:
+    """Seconds it has been running; 0 while it does not."""
+    return int((now - vm.boot_time).total_seconds()) if vm.power is Power.ON and vm.boot_time else 0
+
+
 def tools_running(vm: VmState) -> str:
     """guest.toolsRunningStatus."""
     return "guestToolsRunning" if vm.tools_run else "guestToolsNotRunning"
 
 
-def guest(vm: VmState) -> Any:
+def guest(vm: VmState, own: Identity | None = None) -> Any:
+    own = own or identity(vm)
     running = tools_running(vm) == "guestToolsRunning"
     return filled(
         vim.vm.GuestInfo,
@@ -134,8 +156,8 @@ def guest(vm: VmState) -> Any:
         guestFamily=("linuxGuest" if vm.template.linux else "windowsGuest") if running else None,
         guestFullName=vm.template.guest_name if running else None,
         hostName=vm.name if running else None,
-        ipAddress=address(vm) if running else None,
-        net=_net(vm) if running else [],
+        ipAddress=own.address if running else None,
+        net=_net(vm, own) if running else [],
         guestState="running" if running else "notRunning",
         guestOperationsReady=running,
         interactiveGuestOperationsReady=running,
@@ -143,14 +165,13 @@ def guest(vm: VmState) -> Any:
     )
 
 
-def _net(vm: VmState) -> list[Any]:
+def _net(vm: VmState, own: Identity) -> list[Any]:
     """GuestNicInfo of its network cards; the first has its address."""
-    mac = identity(vm).mac
     return [
         vim.vm.GuestInfo.NicInfo(
             network=card.network_name,
-            macAddress=card.mac or f"00:50:56:{mac}",
-            ipAddress=[] if number else [address(vm)],
+            macAddress=card.mac or f"00:50:56:{own.mac}",
+            ipAddress=[] if number else [own.address],
             connected=card.starts_connected,
             deviceConfigId=card.key,
         )
@@ -158,8 +179,8 @@ def _net(vm: VmState) -> list[Any]:
     ]
 
 
-def guest_summary(vm: VmState) -> Any:
-    shown = guest(vm)
+def guest_summary(vm: VmState, own: Identity | None = None) -> Any:
+    shown = guest(vm, own)
     return filled(
         vim.vm.Summary.GuestSummary,
         guestId=shown.guestId,
@@ -172,12 +193,6 @@ def guest_summary(vm: VmState) -> Any:
         ipAddress=shown.ipAddress,
         hwVersion=version(vm),
     )
-
-
-def address(vm: VmState) -> str:
-    """An address of the documentation range, the same in every run."""
-    low = int(vm.uuid.replace("-", "")[-4:], 16)
-    return f"198.{18 + (low >> 15 & 1)}.{low >> 8 & 0x7F}.{low & 0xFF}"
 
 
 def storage_summary(vm: VmState) -> Any:

@@ -46,6 +46,10 @@ class CustomFields:
         self._keys = itertools.count(max(self.fields, default=FIRST_KEY - 1) + 1)
         self.changed()
 
+    def key(self) -> tuple[tuple[int, str, str], ...]:
+        """All that the definitions say."""
+        return tuple((field.key, field.name, field.applies_to) for field in self.fields.values())
+
     def changed(self) -> None:
         """Tell the readers of the manager's list of definitions."""
         manager = self._registry.find(MOID)
