@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results peers collections long soak mutants results sbom lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results peers collection collections long soak mutants results sbom lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ peers: setup  ## govc, pyVmomi and Ansible modules against our simulator, gpuops
 collections: setup  ## gpuops's Ansible modules beside community.vmware: what works, seconds per VM (700 MB of packages)
 	$(MAKE) -C tests/peers --no-print-directory ansible
 	$(BIN)/python -m tests.peers.side_by_side
+
+collection: setup  ## the tarball of the Ansible collection, with its playbooks, roles and templates, in dist/
+	rm -rf dist/wheel && $(BIN)/python -m hatchling build -t wheel -d dist/wheel
+	$(BIN)/python -m zipfile -e dist/wheel/*.whl dist/wheel
+	$(BIN)/ansible-galaxy collection build dist/wheel/ansible_collections/gpuops/vsphere --output-path dist --force
+	rm -rf dist/wheel
 
 bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures)
 	$(MAKE) -C tests/peers --no-print-directory

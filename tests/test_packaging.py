@@ -47,7 +47,7 @@ def wheel_names(wheel: Path) -> frozenset[str]:
 def test_another_machine_builds_the_same_wheel_to_the_byte(wheel: Path, tmp_path: Path) -> None:
     """Elsewhere, at another time, in another zone, by a user with other habits: what was read is what is run."""
     there = tmp_path / "elsewhere"
-    for name in ("gpuops", "templates"):
+    for name in ("gpuops", "playbooks", "templates"):
         shutil.copytree(ROOT / name, there / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, there / name)
@@ -77,8 +77,8 @@ def test_every_data_file_of_the_package_is_in_the_wheel(wheel_names: frozenset[s
     assert expected <= wheel_names
 
 
-def test_templates_land_beside_the_package(wheel_names: frozenset[str]) -> None:
-    assert "gpuops/_templates/policy.yaml" in wheel_names
+def test_templates_land_in_the_collection(wheel_names: frozenset[str]) -> None:
+    assert "ansible_collections/gpuops/vsphere/templates/policy.yaml" in wheel_names
 
 
 def test_tests_and_tools_stay_out_of_the_wheel(wheel_names: frozenset[str]) -> None:

@@ -1,6 +1,7 @@
 """The templates that come with gpuops: policies, requests, roles, units of systemd, reports.
 
-In the sources they are the folder `templates`; the wheel carries that folder inside the package.
+In the sources they are the folder `templates`; the wheel carries that folder in the Ansible collection, whose playbooks
+use some of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from gpuops.config.file import parse_json
 
 FOLDER: Final = "templates"
 """Where the manual's examples expect them."""
-_PLACES: Final = (Path(__file__).parents[1] / "_templates", Path(__file__).parents[2] / FOLDER)
+_ROOT: Final = Path(__file__).parents[2]
+_PLACES: Final = (_ROOT / "ansible_collections" / "gpuops" / "vsphere" / FOLDER, _ROOT / FOLDER)
 
 
 @cache

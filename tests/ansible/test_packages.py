@@ -9,7 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpuops import __version__
+from gpuops.distribution import NAME
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 from tests.ansible.test_collection import NAMES
 
@@ -24,26 +27,58 @@ def documented(ansible: Ansible, cwd: Path, **environ: str) -> dict[str, str]:
     return {name: each["doc"]["filename"] for name, each in found.items()}
 
 
-def test_the_tarball_installs(ansible: Ansible, tmp_path: Path) -> None:
-    ansible("galaxy", "collection", "build", COLLECTION, "--output-path", tmp_path)
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pip makes of the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site-packages")
+    return folder / "site-packages"
+
+
+def test_the_tarball_installs_with_playbooks_roles_and_templates(
+    ansible: Ansible, tmp_path: Path, unpacked: Path
+) -> None:
+    """As `make collection` builds it; its playbooks find their templates and its role where they are installed."""
+    ansible(
+        "galaxy", "collection", "build", unpacked / COLLECTION.relative_to(ROOT / "gpuops"), "--output-path", tmp_path
+    )
     (tarball,) = tmp_path.glob("gpuops-vsphere-*.tar.gz")
     ansible("galaxy", "collection", "install", "--offline", tarball, "-p", tmp_path / "installed", cwd=tmp_path)
-    found = documented(ansible, tmp_path, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "installed"))
-    assert len(found) == len(NAMES) + 1
-    assert all(path.startswith(str(tmp_path)) for path in found.values())
-
-
-def test_the_wheel_is_enough(ansible: Ansible, tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    site = tmp_path / "site-packages"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    elsewhere = {"PYTHONPATH": str(site)}  # as pip would put it on sys.path, far from any ansible.cfg
+    elsewhere = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "installed")}
     found = documented(ansible, tmp_path, **elsewhere)
     assert len(found) == len(NAMES) + 1
-    assert all(path.startswith(str(site)) for path in found.values())
+    assert all(path.startswith(str(tmp_path)) for path in found.values())
+    report = ["-e", "gpuops_hostname=sim:lab", "-e", f"gpuops_report_file={tmp_path}/report.md"]
+    ansible("playbook", "gpuops.vsphere.fleet_report", *report, cwd=tmp_path, **elsewhere)
+    assert "esx-01.lab" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    schedule = [
+        "-e",
+        "gpuops_hostname=vc",
+        "-e",
+        "gpuops_policy=/p.yaml",
+        "-e",
+        f"gpuops_schedule_dir={tmp_path}/units",
+    ]
+    ansible("playbook", "gpuops.vsphere.schedule", *schedule, cwd=tmp_path, **elsewhere)
+    assert (tmp_path / "units" / "gpuops-night.service").is_file()
+
+
+def test_an_execution_environment_gets_this_version_of_the_package(unpacked: Path) -> None:
+    collection = unpacked / COLLECTION.relative_to(ROOT / "gpuops")
+    wanted = yaml.safe_load((collection / "meta" / "execution-environment.yml").read_text(encoding="utf-8"))
+    (line,) = (collection / wanted["dependencies"]["python"]).read_text(encoding="utf-8").split()
+    assert line == f"{NAME}=={__version__}"
+
+
+def test_the_wheel_is_enough(ansible: Ansible, tmp_path: Path, unpacked: Path) -> None:
+    elsewhere = {"PYTHONPATH": str(unpacked)}  # as pip would put it on sys.path, far from any ansible.cfg
+    found = documented(ansible, tmp_path, **elsewhere)
+    assert len(found) == len(NAMES) + 1
+    assert all(path.startswith(str(unpacked)) for path in found.values())
     shown = ansible("inventory", "-i", _inventory(tmp_path), "--graph", cwd=tmp_path, **elsewhere).stdout
     assert "ml-01" in shown
 
