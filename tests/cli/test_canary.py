@@ -76,7 +76,9 @@ READING: Final = (
     "mode show",
     "rotate status",
 )
-WITHOUT_LOGIN: Final = frozenset({"demo", "help", "sim serve", "sim faults"})
+WITHOUT_LOGIN: Final = frozenset(
+    {"demo", "help", "sim serve", "sim faults", "template list", "template show", "template write"}
+)
 """Commands that nobody logs in for."""
 UNLIKE: Final = {
     "wrong user": ({"GPUOPS_USERNAME": "nobody@vsphere.local"}, 5),
