@@ -111,7 +111,7 @@ class HostNotFound(UsageError):
 
     def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
         meant = f"; did you mean {', '.join(near)}?" if near else ""
-        super().__init__(f"no host {name!r} in this vCenter{meant}", hint="gpuops inventory shows the hosts")
+        super().__init__(f"no host {name!r} in this vCenter{meant}", hint="gpuops inventory --hosts shows the hosts")
 
 
 class Refused(GpuopsError):

@@ -109,5 +109,5 @@ def _unknown(text: str, wanted: str, names: list[str]) -> ProfileUnknown:
     meant = f"; near: {', '.join(alike)}" if alike else ""
     return ProfileUnknown(
         f"no host offers a vGPU profile {text!r}{meant}",
-        hint="gpuops inventory shows the profiles each host offers",
+        hint="gpuops inventory --hosts shows the profiles each host offers",
     )

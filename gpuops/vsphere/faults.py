@@ -85,7 +85,7 @@ TABLE: Final[Sequence[Row]] = (
         "fault.InsufficientGraphicsResourcesFault",
         StepFailed,
         "no graphics resources: no free vGPU slot of that profile on the host",
-        "gpuops inventory shows who holds the GPUs",
+        "gpuops inventory --hosts shows who holds the GPUs",
         trouble=Trouble.CAPACITY,
     ),
     Row(
@@ -191,7 +191,7 @@ TABLE: Final[Sequence[Row]] = (
         "fault.DeviceBackingNotSupported",
         StepFailed,
         lambda fault: f"the host does not offer {fault.device or 'that device'}",
-        "gpuops inventory shows what each host offers",
+        "gpuops inventory --hosts shows what each host offers",
     ),
     Row(
         "fault.DeviceNotSupported",
@@ -232,7 +232,7 @@ TABLE: Final[Sequence[Row]] = (
         "vmodl:ManagedObjectNotFound",
         StepFailed,
         "it is gone from vCenter",
-        "gpuops inventory shows what is there",
+        "gpuops inventory --hosts shows what is there",
         trouble=Trouble.STATE,
     ),
     Row("vmodl:HostNotConnected", OutcomeUnknown, "vCenter lost the connection to its host"),

@@ -105,7 +105,7 @@ def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: s
             [
                 "esx-01.lab: does not offer nvidia_l40s-48q",
                 "ml-07: no other host offers nvidia_l40s-48q either",
-                "next: gpuops inventory shows the profiles each host offers",
+                "next: gpuops inventory --hosts shows the profiles each host offers",
             ],
         ),
         (
@@ -115,14 +115,14 @@ def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: s
                 "esx-02.lab 0000:8a:00.0: grid_a100d-3-40c needs a GPU in MIG mode: needs 1 slot, 0 there",
                 "esx-02.lab: does not offer grid_a100d-3-40c",
                 "ml-08: no other host offers grid_a100d-3-40c either",
-                "next: gpuops inventory shows the profiles each host offers",
+                "next: gpuops inventory --hosts shows the profiles each host offers",
             ],
         ),
         (
             "ml-07 --label l40s-ml",
             [
                 "esx-01.lab: has no GPU with hardware label l40s-ml",
-                "next: gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels",
+                "next: gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels",
                 "ml-07: is registered on esx-01.lab, which cannot take it",
                 "next: esx-02.lab can take it: --move cold moves it there while it is off",
             ],

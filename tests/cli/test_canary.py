@@ -27,6 +27,7 @@ ROLES: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates"
 POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml"))
 SWEPT: Final = (
     "inventory",
+    "login test",
     "inventory --vms --output json",
     "inventory --output yaml",
     "capacity",

@@ -58,7 +58,7 @@ class Scope:
             hint = "a saved inventory has none: ask the vCenter"
             return Rejection(subject, "the tags of the hosts were not read", hint=hint)
         clusters = {name for host in hosts if (name := cluster_name(host, inventory)) is not None}
-        hint = f"clusters with GPUs: {', '.join(sorted(clusters)) or 'none'}; gpuops inventory shows the hosts"
+        hint = f"clusters with GPUs: {', '.join(sorted(clusters)) or 'none'}; gpuops inventory --hosts shows the hosts"
         if self.tag:
             tags = sorted({tag for host in hosts for tag in host.tags or ()})
             hint = f"tags of hosts with GPUs: {', '.join(tags) or 'none'}; {hint}"

@@ -83,7 +83,7 @@ def dynamic_goal(
     if not allowed:
         what = f"has no GPU with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
-        hint = "gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels"
+        hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
     wanted = NewDynamic(allowed, label)
     same = [device for device in vm.devices or () if signature(device) == signature(wanted) and not group_of(device)]

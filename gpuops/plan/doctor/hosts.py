@@ -85,7 +85,9 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
-        yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")
+        yield Finding(
+            Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory --hosts shows it anew"
+        )
 
 
 def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:

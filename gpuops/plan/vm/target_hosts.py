@@ -85,7 +85,7 @@ def _nowhere(own: Host, wanted: Wanted) -> Rejection | None:
     """A move would not help either, where the VM's own host does not offer what no other one does."""
     if not own.readable or _offers(own, wanted) or not _profiles(wanted):
         return None
-    hint = "gpuops inventory shows the profiles each host offers"
+    hint = "gpuops inventory --hosts shows the profiles each host offers"
     return Rejection(wanted.vm.name, f"no other host offers {', '.join(_profiles(wanted))} either", hint=hint)
 
 

@@ -45,7 +45,9 @@ class SetPassthrough:
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's passthrough devices. Raises UsageError."""
         if not self.device:
-            raise UsageError(f"{self._verb} needs --device", hint="gpuops inventory shows the addresses of GPUs")
+            raise UsageError(
+                f"{self._verb} needs --device", hint="gpuops inventory --hosts shows the addresses of GPUs"
+            )
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.device))
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
