@@ -12,6 +12,7 @@ from gpuops.config.layers import Flags
 from gpuops.config.sources import Destination, Simulated, journal_url, label, resolve
 from gpuops.config.targets import Configuration, NamedTarget
 from gpuops.errors import TargetError, UsageError
+from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 PROD = NamedTarget(host="prod.example.com", username="of-target", ca_file=Path("target.pem"), proxy="target:1")
@@ -227,6 +228,24 @@ def test_a_proxy_is_a_host_and_a_port(proxy: str) -> None:
     with pytest.raises(TargetError, match="not the address of an HTTP proxy") as raised:
         resolve(Flags(vcenter="https://vc.example.com", proxy=proxy), {}, Configuration())
     assert "S3cret" not in f"{raised.value} {raised.value.hint}"
+
+
+READERS = Configuration.model_validate({"targets": {"prod": {"host": "vc", "reader": "json"}, "lab": {"host": "l"}}})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        (Flags(vcenter="prod", reader=BulkReader.SOAP), {"GPUOPS_READER": "auto"}, "soap"),
+        (Flags(vcenter="prod"), {"GPUOPS_READER": "soap"}, "soap"),
+        (Flags(vcenter="prod"), {}, "json"),
+        (Flags(vcenter="lab"), {}, "auto"),
+        (Flags(vcenter="sim:lab"), {"GPUOPS_READER": "soap"}, "soap"),
+        (Flags(vcenter="https://elsewhere.example.com"), {}, "auto"),
+    ],
+)
+def test_how_inventories_are_read(flags: Flags, environ: dict[str, str], expected: str) -> None:
+    assert resolve(flags, environ, READERS).reader == expected
 
 
 JOURNAL = Configuration.model_validate(

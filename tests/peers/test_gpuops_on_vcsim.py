@@ -110,6 +110,14 @@ def test_the_inventory_shows_gpus_numa_nodes_and_holders(gpuops: Gpuops) -> None
     assert "ml-03" in shown
 
 
+def test_vcsim_does_not_speak_vi_json_and_is_read_over_soap(gpuops: Gpuops) -> None:
+    tested = gpuops.json("login", "test")
+    assert (tested["reader"], tested["vi_json"]["offered"], tested["vi_json"]["equal"]) == ("soap", True, False)
+    assert tested["vi_json"]["failure"]
+    gpuops("inventory")
+    gpuops("inventory", "--reader", "json", exit_code=5)
+
+
 def test_attach_twice_and_detach_leave_the_vm_as_it_was(gpuops: Gpuops, peer: Govc) -> None:
     before = peer.json("vm.info", "-e", "ml-07")["virtualMachines"][0]["config"]
 

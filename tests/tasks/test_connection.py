@@ -76,7 +76,14 @@ def test_a_journal_with_a_password_is_no_command_line() -> None:
     assert "secret" not in repr(ConnectionArguments(journal_url=url, password="secret"))
 
 
+def test_how_inventories_are_read_is_an_argument() -> None:
+    assert destination(ConnectionArguments(hostname="vc", reader="json")).reader == "json"
+    assert destination(ConnectionArguments(hostname="vc")).reader == "auto"
+
+
 def test_what_cannot_be_meant_is_said() -> None:
+    with pytest.raises(UsageError, match="reader is none of the readers"):
+        reach(ConnectionArguments(hostname="vc", reader="xml"), {})
     with pytest.raises(UsageError, match="exclude each other"):
         reach(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})
     with pytest.raises(TargetError, match="port says nothing"):

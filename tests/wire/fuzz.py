@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parsed
 from tests.sim.lab import category_spec
@@ -82,6 +84,8 @@ def decoders(*names: str) -> Iterator[dict[str, Decoder]]:
                 made[name] = _file_decoder(name, Path(folder), target)
             elif name == "tags":
                 made[name] = _tags(target)
+            elif name == "json":
+                made[name] = _json_pages(target)
             else:
                 made[name] = {"parsed": _parsed, "typed": _typed, "pages": _pages}[name](found)
         yield made
@@ -126,26 +130,63 @@ def _typed(found: Recorded) -> Decoder:
     return Decoder(examples, play)
 
 
-def _pages(found: Recorded) -> Decoder:
-    """What the reader of inventories does with one reply, without the other replies that it would ask for."""
+def _record(one: ReadObject) -> Any:
     from gpuops.vsphere.reading import collect
     from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
     from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-    from gpuops.vsphere.reading.pages import ReadObject
+
+    if one.type == "HostSystem":
+        return host_with_gpus(thin_host(one), pci_gpus(one))
+    return with_detail(thin_vm(one).vm, one) if one.type == "VirtualMachine" else collect._decode(one)
+
+
+def _json_pages(target: Target) -> Decoder:
+    """What the reader of inventories does with one page of VI/JSON."""
+    from gpuops.vsphere.reading import collect, json_pages
+    from gpuops.vsphere.session import Session
+
+    replies: list[bytes] = []
+    honest = json_pages.pieces
+
+    def kept(reply: bytes, **more: Any) -> Any:
+        replies.append(reply)
+        return honest(reply, **more)
+
+    with pytest.MonkeyPatch.context() as patched, Session(target) as session:
+        patched.setattr(json_pages, "pieces", kept)
+        session.read_over_vi_json(alone=True)
+        collect.inventory(session)
+
+    def play(reply: bytes) -> None:
+        with contextlib.suppress(ProtocolError, SessionEnded), network.decoding("vc:443", "a bulk read"):
+            for _, objects in honest(reply):
+                for one in objects:
+                    _record(one)
+
+    return Decoder(replies, play, _json_respelled)
+
+
+def _json_respelled(example: bytes, rng: random.Random) -> bytes:
+    """Bytes changed, or some values of it other ones."""
+    if rng.random() < 0.5:
+        return mutated(example, rng)
+    ends = [found.span() for found in re.finditer(rb'(?<=":)("[^"]*"|-?\d+|true|false)', example)]
+    for start, end in sorted(rng.sample(ends, min(len(ends), 5)), reverse=True):
+        example = example[:start] + rng.choice(_JSON_VALUES) + example[end:]
+    return example
+
+
+def _pages(found: Recorded) -> Decoder:
+    """What the reader of inventories does with one reply, without the other replies that it would ask for."""
     from gpuops.vsphere.reading.soap_pages import read_objects, split_reply
     from gpuops.vsphere.transport.reply import checked
     from gpuops.vsphere.transport.xml_values import child
-
-    def decode(one: ReadObject) -> Any:
-        if one.type == "HostSystem":
-            return host_with_gpus(thin_host(one), pci_gpus(one))
-        return with_detail(thin_vm(one).vm, one) if one.type == "VirtualMachine" else collect._decode(one)
 
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
             for piece in split_reply(checked(reply)):
                 for one in read_objects(child(parsed(piece, "vc:443"), "returnval")):
-                    decode(one)
+                    _record(one)
 
     return Decoder([reply for method, reply in found.read if "RetrieveProperties" in method], play)
 

@@ -12,11 +12,12 @@ import pytest
 
 from tests.wire.fuzz import CORPUS, FILES, ROOT, Decoder, broken, decoders
 
-NAMES = ("parsed", "typed", "pages", "tags", *FILES)
+NAMES = ("parsed", "typed", "pages", "json", "tags", *FILES)
 PARTS = [
     *(("parsed", 20_000, seed) for seed in range(4)),
     *(("typed", 20_000, seed) for seed in range(4)),
     *(("pages", 5_000, seed) for seed in range(4)),
+    *(("json", 5_000, seed) for seed in range(2)),
     *(("tags", 2_500, seed) for seed in range(2)),
     ("snapshot", 5_000, 0),
     *((name, 8_000, 0) for name in ("ready", "configuration", "requests-csv")),

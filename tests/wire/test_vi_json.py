@@ -21,6 +21,8 @@ from gpuops.vsphere.reading.collect import inventory, observe, with_drs
 from gpuops.vsphere.reading.comparison import compare, differences
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.exchange import HttpReply
+from gpuops.vsphere.transport.network import UnreadableReply
+from gpuops.vsphere.transport.reply import MOST_MARKS
 from gpuops.vsphere.transport.vi_json import JsonLogin
 from gpuops.vsphere.transport.wire import Wire
 from tests.sample import mostly_long
@@ -224,6 +226,13 @@ def thin(reply: bytes) -> Any:
 def test_a_backslash_before_a_letter_is_no_control_character() -> None:
     named = page(b'{"name":"name","val":{"_value":"C:\\\\folder\\\\u0000\\\\b"}}')
     assert thin(named).name == "C:\\folder\\u0000\\b"
+
+
+def test_a_page_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    within = b"[" + b"0," * (MOST_MARKS - 1) + b"0]"
+    assert json_pages.checked(within) is within
+    with pytest.raises(UnreadableReply, match="more than 1,500,000 values"):
+        json_pages.checked(b"[" + b"0," * MOST_MARKS + b"0]")
 
 
 def test_a_value_that_moves_is_no_difference(

@@ -5,10 +5,12 @@ python -m tests.bench.readers.gpuops QUESTION-FILE
 
 from __future__ import annotations
 
+import gc
 from urllib.parse import urlsplit
 
 import lxml.etree  # noqa: F401 - gpuops imports it where it is used first; here imports are over before the count begins
 
+from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
 from gpuops.model.host import Host
 from gpuops.model.target import Secret, Target
 from gpuops.model.vm import Vm
@@ -44,7 +46,10 @@ def decode(found: ReadObject) -> Vm | Host:
 def main() -> None:
     """Read what is asked, or the whole inventory when no properties are named, and count."""
     account, question = Account(), asked()
+    gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)  # as the command line does
     with Session(target_of(question)) as session:
+        if question.vi_json:
+            session.read_over_vi_json(alone=True)
         account.begin()
         if question.paths:
             with reading(session) as reader:

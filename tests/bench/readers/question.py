@@ -18,6 +18,8 @@ class Question:
     ca_file: str
     paths: dict[str, list[str]]
     page: int
+    vi_json: bool = False
+    """Whether gpuops reads over VI/JSON."""
 
     def write(self, file: Path) -> Path:
         """Write the question for a child process; the password stays off its command line."""
