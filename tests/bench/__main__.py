@@ -3,7 +3,7 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, catalog, read, commands, parser, simulator, tasks, churn, decisions, openb, profiles, departures,
+names: help, catalog, read, wires, commands, parser, simulator, tasks, churn, decisions, openb, profiles, departures,
 migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
 """
 
@@ -25,6 +25,7 @@ MODULES = {
     "help": "tests.bench.help_start",
     "catalog": "tests.bench.catalog_load",
     "read": "tests.bench.bulk_read",
+    "wires": "tests.bench.wires",
     "commands": "tests.bench.commands",
     "parser": "tests.bench.parser",
     "simulator": "tests.bench.simulator_cost",

@@ -45,12 +45,10 @@ GOVC_BUDGET = 1 / 4
 PYVMOMI_BUDGET = 1 / 12
 MEMORY_BUDGET_MIB = 150.0
 
-DROP, GPUOPS, INVENTORY, JSON, JSON_INVENTORY, GOVC, GOVC_START, PYVMOMI = (
+DROP, GPUOPS, INVENTORY, GOVC, GOVC_START, PYVMOMI = (
     "read and drop (floor)",
     "gpuops reader",
     "gpuops, whole inventory",
-    "gpuops reader, VI/JSON",
-    "gpuops, whole inventory, VI/JSON",
     "govc object.collect -json",
     "govc about",
     "pyvmomi",
@@ -63,24 +61,21 @@ def run() -> Iterator[Result]:
         yield Result(f"bulk read beside govc: not run, {lacking}", ())
         return
     with vcsim_fleet(200, 2_000) as served:
-        yield from _compare("vcsim, 200 hosts, 2,000 VMs", served.endpoint, vi_json=False)
+        yield from _compare("vcsim, 200 hosts, 2,000 VMs", served.endpoint)
     with our_simulator("fleet:hosts=1000,vms=10000") as served:
-        yield from _compare("our simulator, 1,000 hosts, 10,000 VMs", served.endpoint, vi_json=True)
+        yield from _compare("our simulator, 1,000 hosts, 10,000 VMs", served.endpoint)
 
 
-def _compare(server: str, endpoint: Endpoint, *, vi_json: bool) -> Iterator[Result]:
-    judged = _rounds(endpoint, HEAVY, ROUNDS, vi_json=vi_json)
+def _compare(server: str, endpoint: Endpoint) -> Iterator[Result]:
+    judged = _rounds(endpoint, HEAVY, ROUNDS)
     yield Result(f"bulk read, heavy properties: {server}", tuple(_figures(judged, judged=True)), judged)
-    shown = _rounds(endpoint, LEAVES, 1, vi_json=vi_json)
+    shown = _rounds(endpoint, LEAVES, 1)
     yield Result(f"bulk read, gpuops' own properties: {server}", tuple(_figures(shown, judged=False)), shown)
 
 
-def _rounds(endpoint: Endpoint, paths: Paths, rounds: int, *, vi_json: bool) -> Rounds:
+def _rounds(endpoint: Endpoint, paths: Paths, rounds: int) -> Rounds:
     with tempfile.TemporaryDirectory() as directory:
         contenders = _contenders(endpoint, paths, Path(directory))
-        if vi_json:
-            contenders += _over_vi_json(endpoint, paths, Path(directory))
-            contenders[-1].run()
         contenders[0].run()  # the server makes its answers once; no contender pays for that
         return interleave(contenders, rounds)
 
@@ -100,15 +95,6 @@ def _contenders(endpoint: Endpoint, paths: Paths, directory: Path) -> list[Conte
     ]
 
 
-def _over_vi_json(endpoint: Endpoint, paths: Paths, directory: Path) -> list[Contender]:
-    """gpuops over VI/JSON, which vcsim does not speak."""
-    login = (endpoint.url, endpoint.username, endpoint.password, str(endpoint.ca_file))
-    same = Question(*login, paths=paths, page=PAGE_OBJECTS, vi_json=True).write(directory / "same-json.json")
-    whole = Question(*login, paths={}, page=PAGE_OBJECTS, vi_json=True).write(directory / "whole-json.json")
-    reader = "tests.bench.readers.gpuops"
-    return [python(JSON, "-m", reader, str(same)), python(JSON_INVENTORY, "-m", reader, str(whole))]
-
-
 def govc_script(paths: Paths) -> str:
     """govc reads one type a call; the shell's account includes both."""
     govc = BINARIES / "govc"
@@ -125,9 +111,6 @@ def _figures(rounds: Rounds, *, judged: bool) -> Iterator[Figure]:
     yield Figure("CPU above the floor: gpuops / pyvmomi", _ratio(rounds, PYVMOMI), "x", pyvmomi_budget)
     yield Figure("whole process: gpuops / govc", paired_ratio(rounds, GPUOPS, GOVC), "x")
     yield Figure("whole process: gpuops / pyvmomi", paired_ratio(rounds, GPUOPS, PYVMOMI), "x")
-    if JSON in rounds:
-        yield Figure("whole process over VI/JSON: gpuops / govc", paired_ratio(rounds, JSON, GOVC), "x", govc_budget)
-        yield Figure("peak memory over VI/JSON", _peak(rounds, JSON_INVENTORY), "MiB", MEMORY_BUDGET_MIB)
     yield Figure("peak memory of the reader", _peak(rounds, GPUOPS), "MiB", MEMORY_BUDGET_MIB)
     yield Figure("peak memory of the whole inventory", _peak(rounds, INVENTORY), "MiB", MEMORY_BUDGET_MIB)
     inventory = rounds[INVENTORY][-1].said

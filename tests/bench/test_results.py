@@ -12,7 +12,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from tests.bench import __main__ as bench
-from tests.bench import bulk_read, commands, many_tasks, results, simulator_cost, simulators
+from tests.bench import bulk_read, commands, many_tasks, results, simulator_cost, simulators, wires
 from tests.bench.verdict import Figure, Result
 
 PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
@@ -85,7 +85,7 @@ def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
     mocker.patch.object(simulator_cost, "_server_cpu_s", return_value=(1.0, usage))
     mocker.patch.object(many_tasks, "_count", return_value=Result("ours", (Figure("requests", 9, "requests"),)))
     needs = "not run, it needs govc and vcsim (make -C tests/peers, with Go)"
-    for module, measured in ((simulator_cost, 1), (many_tasks, 1), (bulk_read, 0), (commands, 0)):
+    for module, measured in ((simulator_cost, 1), (many_tasks, 1), (bulk_read, 0), (commands, 0), (wires, 0)):
         *done, last = module.run()
         assert len(done) == measured
         assert last.title.endswith(needs)
