@@ -97,7 +97,7 @@ def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypat
     monkeypatch.setitem(sys.modules, "gpuops.errors", None)
     module = ended(door, lambda _: TaskResult({}))
     assert module.failed
-    assert "(gpuops)" in module.said["msg"]
+    assert "(gpuops-vsphere)" in module.said["msg"]
 
 
 def test_a_crash_of_a_module_leaves_no_core() -> None:
