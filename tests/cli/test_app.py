@@ -105,6 +105,20 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.roll", "gpuops.hostshell.ssh", "pyVmomi"})
 
 
+def test_inventory_of_the_lab_loads_nothing_of_what_changes_it() -> None:
+    """The journal's database, SSH and the solvers are for runs; cloning and the setup of rotations for their plans."""
+    code = (
+        "import sys\nfrom gpuops.cli.app import app\n"
+        "try:\n    app(['inventory', '--vcenter', 'sim:lab'])\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "gpuops.sim.server" in loaded
+    libraries = {"sqlalchemy", "numpy", "highspy", "jinja2", "keyring", "asyncssh", "rich.markdown"}
+    plans = {"gpuops.plan.vm.clone", "gpuops.plan.rotation.setup", "gpuops.plan.placement.host_filters"}
+    assert loaded.isdisjoint(libraries | plans), sorted(loaded & (libraries | plans))
+
+
 def test_version() -> None:
     assert run("--version").stdout == f"gpuops {__version__} (gpuops-vsphere)\n"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.vm.clone import NewClone
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.setup import NewVm
+    from gpuops.plan.vm.clone import NewClone
 
 
 class Hosts(Protocol):
