@@ -58,6 +58,18 @@ class Rooms:
             self._known[alike] = found
         return found
 
+    def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
+        """`room_for` each of these profiles that the GPU's model may run, or may if its model is not known."""
+        alike = ("thought full", *_kind(state.gpu), state.holders, state.starts, state.fewest, profiles)
+        found = self._known.get(alike)
+        if found is None:
+            found = self._known[alike] = {
+                profile: room_for(state, profile, self._catalog)
+                for profile in profiles
+                if may_run(state.gpu, profile, self._catalog) is not False
+            }
+        return found
+
 
 def _between(
     gpu: PhysicalGpu,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuops.advise.capacity import Slots, total
-from gpuops.advise.occupancy import GpuState, gpu_states, may_run
-from gpuops.advise.room import room_for
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host, NumaNode
@@ -122,6 +122,10 @@ class Fleet:
         return len(self.hosts) if self.filters.free else len(self.gpu_hosts)
 
     @cached_property
+    def rooms(self) -> Rooms:
+        return Rooms(self.catalog)
+
+    @cached_property
     def vms(self) -> tuple[Vm, ...]:
         """Those that carry a GPU device, by path."""
         of_hosts = self.filters.host is not None or self.filters.cluster is not None
@@ -202,10 +206,10 @@ def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...
 
 
 def _host(host: Host, fleet: Fleet) -> HostView:
-    inventory, catalog = fleet.inventory, fleet.catalog
-    offered = [offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name)]
-    states = gpu_states(host, inventory, catalog)
-    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, inventory, catalog), fleet)]
+    inventory = fleet.inventory
+    offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
+    states = gpu_states(host, inventory, fleet.catalog)
+    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, fleet), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
     known = {node.id for node in host.numa_nodes}
     elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
@@ -241,10 +245,9 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
     return tuple(vm for vm in own if _gpu_devices(vm) and vm.ref not in holding)
 
 
-def _gpu(state: GpuState, offered: Iterable[str], host: Host, inventory: Inventory, catalog: Catalog) -> GpuView:
-    gpu = state.gpu
-    free = {name: room_for(state, name, catalog) for name in offered if may_run(gpu, name, catalog) is not False}
-    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, inventory), free)
+def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
+    gpu, free = state.gpu, fleet.rooms.thought_full(state, offered)
+    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, fleet.inventory), free)
 
 
 def _total(figures: Iterable[Free]) -> Free:

@@ -59,6 +59,23 @@ def test_all_that_may_be_here_is_more_than_the_gpu_holds(wanted: str, bounds: Sl
     assert rooms(made, wanted, big) == ranges(made, wanted, big) == [bounds, bounds]
 
 
+def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
+    """GPUs that look alike share an answer; those that differ in mode or in what is on them do not."""
+    many = Rooms(catalog())
+    kinds = [
+        (pair("vm-1"), running(1, WHOLE, EIGHTH)),
+        (pair("vm-1"), running(1, EIGHTH, EIGHTH)),
+        (pair(), running(1)),
+        (pair(mode=VgpuMode.SAME_SIZE), running(1)),
+    ]
+    for made, its in kinds:
+        for state in states(made, its):
+            many.on(state, (HALF, EIGHTH))  # ranges are kept apart
+            alone = {profile: room_for(state, profile, catalog()) for profile in (HALF, EIGHTH)}
+            assert many.thought_full(state, (HALF, EIGHTH)) == alone
+            assert many.thought_full(state, (HALF, EIGHTH)) is many.thought_full(state, (HALF, EIGHTH))
+
+
 def test_what_cannot_fit_however_it_lies_is_refused() -> None:
     made, big, new = pair("vm-1"), running(1, WHOLE, EIGHTH), vm(7, "ml-07", "1")
     world = inventory([made], [big, new])
