@@ -20,9 +20,9 @@ from tests.wire.conftest import serve, target_of
 
 __all__ = ["serve"]
 
-SEEDS = range(20_000, 20_012)
+SEEDS = range(20_000, 20_004)
 """Each draws a site, a policy, users, and faults of vCenter and network: slow replies, lost ones, tasks that fail."""
-MANY = range(20_012, 20_200)
+MANY = range(20_004, 20_200)
 
 NOW = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def nights(seeds: range) -> tuple[list[str], int]:
 def test_no_step_of_a_night_and_its_morning_goes_by_an_old_look() -> None:
     wrong, steps = nights(SEEDS)
     assert wrong == []
-    assert steps > 100
+    assert steps > 30
 
 
 @pytest.mark.long
