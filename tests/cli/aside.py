@@ -6,12 +6,14 @@ nobody had.
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
 import select
 import shutil
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +26,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.cli.output import print_text
-from gpuops.clock import machine_time, set_ahead
+from gpuops.clock import machine_time, passed_s, set_ahead
 from gpuops.errors import GpuopsError
 from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Report
@@ -37,8 +39,12 @@ from gpuops.sim.wire import certificates, ready_file
 from tests.cli.advice import Advice, Ran, fingerprint
 
 Answer = TypeVar("Answer")
-PATIENCE_S: Final = 120.0
-"""For all that one command advised, on a machine that others use too."""
+PATIENCE_S: Final = 80.0
+"""For all that one command advised, on a machine that others use too; less than a test's time, so that it can tell."""
+STACKS_AFTER_S: Final = 70.0
+"""When a copy that does not end writes down where it is."""
+ENDING_S: Final = 0.1
+"""For the threads of the simulated vCenter whose clients are gone; a thread whose client stays connected sleeps."""
 OWN_WORLD: Final = "sim:"
 """A target that is simulated within the command; what it does is gone when it ends."""
 
@@ -91,22 +97,36 @@ class Aside:
         if pid == 0:
             self._child(ran, place, told, target)
         _wait(pid)
-        found = json.loads(told.read_text(encoding="utf-8")) if told.exists() else [f"did not end: {[*ran.advised]}"]
+        if told.exists():
+            found = json.loads(told.read_text(encoding="utf-8"))
+        else:
+            found = [f"did not end: {[*ran.advised]}\n{_stacks(place).read_text(encoding='utf-8')}"]
         shutil.rmtree(place)
         return [str(each) for each in found]
 
     @contextmanager
     def _still(self) -> Iterator[None]:
-        """Nothing of the world is half done in the copy."""
+        """Nothing of the world is half done in the copy, and no lock is held there by a thread that was not copied.
+
+        The lock of the world keeps the first; for the second the threads that serve connections end before: one that
+        is just closing its connection may hold a lock of OpenSSL or of the interpreter, which the copy waits for in
+        vain.
+        """
         if self.server is None:
             yield
-        else:
-            with self.server.world.lock:
-                yield
+            return
+        latest_s = passed_s() + ENDING_S
+        for each in threading.enumerate():
+            if "process_request" in each.name:
+                each.join(max(0.0, latest_s - passed_s()))
+        with self.server.world.lock:
+            yield
 
     def _child(self, ran: Ran, place: Path, told: Path, target: str) -> None:
         try:
             os.setsid()
+            stacks = _stacks(place).open("w", encoding="utf-8")
+            faulthandler.dump_traceback_later(STACKS_AFTER_S, file=stacks)
             shutil.copytree(self.kept, place / "kept")
             for name in [name for name in os.environ if name.startswith(("GPUOPS_", "XDG_"))]:
                 del os.environ[name]
@@ -145,6 +165,11 @@ def _text(answer: object) -> str:
     stream = io.StringIO()
     print_text(found, stream)
     return stream.getvalue()
+
+
+def _stacks(place: Path) -> Path:
+    """What the threads of a copy that does not end were doing."""
+    return place / "stacks.txt"
 
 
 def _wait(pid: int) -> None:
