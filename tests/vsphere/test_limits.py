@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import re
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -66,8 +68,11 @@ def test_a_request_is_one_packet() -> None:
     assert body == b"<Body/>"
 
 
-def ask(connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024) -> exchange.HttpReply:
-    return exchange.exchange(connection, "POST", "/sdk", until=time.monotonic() + within_s, body=b"x", largest=largest)
+def ask(
+    connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024, *, compressed: bool = False
+) -> exchange.HttpReply:
+    until = time.monotonic() + within_s
+    return exchange.exchange(connection, "POST", "/sdk", until=until, body=b"x", largest=largest, compressed=compressed)
 
 
 def test_an_honest_reply_is_whole() -> None:
@@ -153,10 +158,52 @@ def test_a_reply_has_a_size() -> None:
         ask(connection, within_s=5)
 
 
-def test_nothing_is_unpacked() -> None:
-    head = OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
+def test_nothing_is_unpacked_unless_that_was_asked_for() -> None:
+    head = packed_reply(b"x", gzip.compress)
     with answering(lambda end: end.sendall(head)) as connection, pytest.raises(network.UnreadableReply, match="packed"):
         ask(connection)
+    with answering(lambda end: end.sendall(head)) as connection:
+        assert ask(connection, compressed=True).body == b"x"
+
+
+def packed_reply(text: bytes, pack: Callable[[bytes], bytes], encoding: str = "gzip") -> bytes:
+    body = pack(text)
+    return OK + f"Content-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_what_is_packed_may_be_as_large_as_what_is_not() -> None:
+    text = bytes(range(256)) * 4096
+    with answering(lambda end: end.sendall(packed_reply(text, gzip.compress))) as connection:
+        assert ask(connection, compressed=True, largest=len(text)).body == text
+
+
+def test_a_packed_reply_has_the_size_of_what_it_holds() -> None:
+    bomb = packed_reply(bytes(1024 * 1024 + 1), gzip.compress)
+    with (
+        answering(lambda end: end.sendall(bomb)) as connection,
+        pytest.raises(network.UnreadableReply, match="more than 1 MiB in one reply"),
+    ):
+        ask(connection, compressed=True, largest=1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("pack", "encoding", "said_of_it"),
+    [
+        (lambda text: text, "gzip", "cannot be unpacked"),
+        (lambda text: gzip.compress(text)[:-1], "gzip", "does not end as it should"),
+        (lambda text: gzip.compress(text) + b"more", "gzip", "does not end as it should"),
+        (lambda text: gzip.compress(text) * 2, "gzip", "does not end as it should"),
+        (zlib.compress, "gzip", "cannot be unpacked"),
+        (zlib.compress, "deflate", "not asked for"),
+        (gzip.compress, "gzip, gzip", "not asked for"),
+    ],
+    ids=["plain", "cut", "more", "twice", "zlib", "deflate", "packed twice"],
+)
+def test_what_is_packed_wrongly(pack: Callable[[bytes], bytes], encoding: str, said_of_it: str) -> None:
+    sent = packed_reply(b"text", pack, encoding)
+    with answering(lambda end: end.sendall(sent)) as connection, pytest.raises(network.UnreadableReply) as refused:
+        ask(connection, compressed=True)
+    assert said_of_it in str(refused.value)
 
 
 @pytest.mark.parametrize("read", [reply.elements, lambda received: stub.deserialised(received, datetime, None)])

@@ -22,7 +22,9 @@ class HostileServer:
         """Method -> what it is answered with; GET = the question for the versions of the API."""
         self.rewrites: Mapping[str, Callable[[bytes], bytes]] = {}
         """Method -> what becomes of the body of its honest answer."""
-        self.honest = SimServer(build("lab"), tls=False)
+        world = build("lab")
+        world.gzip = False  # what is rewritten is text
+        self.honest = SimServer(world, tls=False)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)

@@ -6,7 +6,8 @@ MB for 22 s; a server that sends a byte now and then is waited for for ever; and
 verification off on the context it was given, so that a second try reaches any server.
 
 Choice: `network` opens connections, each with a context of its own that verifies and, where the target has a pin,
-compares it in the handshake itself. `exchange` sends one request and reads the reply whole, within bytes and seconds.
+compares it in the handshake itself. `exchange` sends one request and reads the reply whole, within bytes (of what is
+unpacked) and seconds.
 `reply` refuses what no vCenter sends before any parser sees it. Only then `stub` (pyVmomi's typed values) or lxml
 reads it.
 

@@ -2,7 +2,8 @@
 
 A socket's timeout is for one read: a server that sends a byte now and then never meets it. Here each read gets what is
 left until the deadline, from the status line to the last byte, and every byte counts: headers and chunk trailers too.
-No redirect is followed and no reply is decompressed: none is requested compressed.
+No redirect is followed. A reply may be compressed where the caller asks for that: 1 MB of gzip may be 1 GB of text, so
+it is unpacked piece by piece, and the limit of bytes is that of the text.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import http
 import http.client
 import io
 import socket
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -32,6 +34,7 @@ _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
 """Of the headers of one reply, as http.client has it."""
 _BODILESS: Final = frozenset({http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED})
+GZIP: Final = "gzip"
 _UNPACKED: Final = frozenset({"", "identity"})
 
 
@@ -56,23 +59,27 @@ def exchange(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     largest: int = LARGEST_REPLY,
+    compressed: bool = False,
 ) -> HttpReply:
-    """The reply, received before `until` on the monotonic clock.
+    """The reply, received before `until` on the monotonic clock; its body is unpacked.
 
-    Raises TimeoutError (EndlessReply for one that goes on and on), UnreadableReply for one packed or larger than
-    `largest` bytes, and the connection's own errors. The caller closes the connection after any of them: what follows
-    on it belongs to no request.
+    With `compressed` the server may answer with gzip. Raises TimeoutError (EndlessReply for one that goes on and on),
+    UnreadableReply for one that is larger than `largest` bytes (unpacked), packed without being asked for or packed
+    wrongly, and the connection's own errors. The caller closes the connection after any of them: what follows on it
+    belongs to no request.
     """
     # http.client makes its responses by this name: the only seam before the status line is read
     connection.response_class = partial(_BoundedResponse, until=until, largest=largest)  # type: ignore[assignment]
     began = clock.passed_s()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
-    connection.request(verb, path, body, {"Accept-Encoding": "identity", **(headers or {})})
+    accepted = GZIP if compressed else "identity"
+    connection.request(verb, path, body, {"Accept-Encoding": accepted, **(headers or {})})
     try:
         response = connection.getresponse()
-        unpacked(response.getheader("Content-Encoding", ""))
-        received = _whole(response)
+        is_packed = packed(response.getheader("Content-Encoding", ""), accepted)
+        pieces = _pieces(response)
+        received = b"".join(_unpacked(pieces, largest) if is_packed else pieces)
     except TimeoutError as late:
         if clock.passed_s() < until:
             raise  # silence, not a drip
@@ -82,25 +89,48 @@ def exchange(
     return HttpReply(response.status, response.reason, received, cookies, key)
 
 
-def unpacked(encoding: str) -> None:
-    """Raises UnreadableReply for a Content-Encoding: what is small on the wire may be anything when it is unpacked."""
-    if encoding.strip().lower() not in _UNPACKED:
+def packed(encoding: str, accepted: str) -> bool:
+    """Whether a reply with this Content-Encoding is to be unpacked. Raises UnreadableReply for one not asked for."""
+    name = encoding.strip().lower()
+    if name in _UNPACKED:
+        return False
+    if name != accepted:
         raise UnreadableReply("a packed reply that was not asked for")
+    return True
 
 
-def _whole(response: http.client.HTTPResponse) -> bytes:
-    """The body, in pieces: a length that a server claims must not decide how much memory is taken."""
-    parts: list[bytes] = []
+def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body as it was sent, in pieces: a length that a server claims must not decide how much memory is taken."""
     size = 0
     while piece := response.read(_PIECE):
-        parts.append(piece)
+        yield piece
         size += len(piece)
         metered = response.fp.raw if response.fp is not None else None
         if isinstance(metered, _BoundedStream) and metered.total > size + size // 8 + _OVERHEAD:
             raise UnreadableReply("a reply in crumbs")  # chunks of a byte each would cost seconds per mebibyte
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
-    return b"".join(parts)
+
+
+def _unpacked(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
+    """What these pieces of gzip hold, `largest` bytes at the most. Raises UnreadableReply."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    left = largest
+    for piece in pieces:
+        try:
+            text = unpacker.decompress(piece, left + 1)  # never more than one byte too many is made
+        except zlib.error as error:
+            raise UnreadableReply("a packed reply that cannot be unpacked") from error
+        left -= len(text)
+        if left < 0:
+            raise _too_large(largest)
+        yield text
+    if not unpacker.eof or unpacker.unused_data:
+        raise UnreadableReply("a packed reply that does not end as it should")
+
+
+def _too_large(largest: int) -> UnreadableReply:
+    return UnreadableReply(f"more than {largest // 1024**2} MiB in one reply")
 
 
 def _patience(until: float) -> float:
@@ -185,7 +215,7 @@ class _BoundedStream(io.RawIOBase):
         received = self._raw.readinto(buffer)
         self.total += received or 0
         if self.total > self._largest + _OVERHEAD:
-            raise UnreadableReply(f"more than {self._largest // 1024**2} MiB in one reply")
+            raise _too_large(self._largest)
         return received
 
     def close(self) -> None:

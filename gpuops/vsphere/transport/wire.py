@@ -1,4 +1,5 @@
 """Single SOAP calls without pyVmomi over one connection; the answers are lxml elements. `session` and `reader` use it.
+Replies may be compressed, for inventories are read over slow lines too.
 
 Logging in and reading need no typed values, and pyVmomi, which has them, takes 100 ms to import: longer than a small
 inventory takes to read. So whatever only reads goes this way, and pyVmomi is imported when something is to change.
@@ -135,7 +136,7 @@ class Wire:
     ) -> HttpReply:
         if self._connection is None:
             self._connection = network.open_connection(self.target, network.tls_context(self.target))
-        reply = exchange(self._connection, "POST", path, until=deadline, body=body, headers=headers)
+        reply = exchange(self._connection, "POST", path, until=deadline, body=body, headers=headers, compressed=True)
         if reply.status not in answers:
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
         self._keep_cookie(reply.set_cookie)
