@@ -27,6 +27,7 @@ MANUAL = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "gpuops" / "manu
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ")
 SHOWN_NIGHT = "2026-11-21T20:00Z"
+MOST_LINES_OF_THE_README = 150
 
 
 @pytest.fixture
@@ -90,9 +91,17 @@ def _commands() -> dict[str, set[str]]:
     return found
 
 
-def test_every_command_stands_in_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_every_command_has_its_row_in_the_manual() -> None:
+    text = (ROOT / "gpuops" / "manual" / "commands.md").read_text(encoding="utf-8")
     assert [command for command in _commands() if f"| `{command}`" not in text] == []
+
+
+def test_the_readme_is_a_few_screens_and_leads_to_every_page() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES_OF_THE_README
+    links = re.findall(r"\[([\w-]+)\]\(([^)#:]+)\)", text)
+    assert [page for page in MANUAL if (Path(page).stem, page) not in links] == []
+    assert [target for _, target in links if not (ROOT / target).exists()] == []
 
 
 @pytest.mark.parametrize(
