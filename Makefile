@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results peers collection collections long soak mutants results sbom lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results peers collection collections long soak mutants results sbom man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,11 +76,14 @@ results: setup  ## what the nights reach, and which mutants they kill, into test
 	-$(BIN)/python -m tests.nights results --jobs $$(nproc)
 	$(MAKE) --no-print-directory mutants
 
-sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, in dist/
+sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, extras too, in dist/
 	@mkdir -p dist
 	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/gpuops.cdx.json requirements.lock
 	$(BIN)/python -m tests.rules.licences > dist/licences.txt
+
+man: setup  ## man pages of every command and every page of the manual, in dist/man (man -M dist/man gpuops-attach)
+	$(BIN)/python -m gpuops.cli.manpages dist/man
 
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \

@@ -38,7 +38,7 @@ def help(
     manual = _manual()
     document = {"schema_version": SCHEMA_VERSION, "kind": "help"}
     if topic is None:
-        titles = {name: _title(file.read_text(encoding="utf-8")) for name, file in manual.items()}
+        titles = {name: _title(text) for name, text in pages().items()}
         output.show(_list(titles), {**document, "topics": titles})
         return
     if topic not in manual:
@@ -56,6 +56,11 @@ def _manual() -> dict[str, Traversable]:
 
     pages = (file for file in files("gpuops").joinpath("manual").iterdir() if file.name.endswith(".md"))
     return {page.name.removesuffix(".md"): page for page in sorted(pages, key=lambda page: page.name)}
+
+
+def pages() -> dict[str, str]:
+    """The whole manual: the text of each topic, by name."""
+    return {name: file.read_text(encoding="utf-8") for name, file in _manual().items()}
 
 
 def _title(text: str) -> str:

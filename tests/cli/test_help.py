@@ -30,6 +30,7 @@ OTHER_PROGRAMS = ("curl ", "pipx ", "uv ", "/opt/gpuops/bin/pip ", "podman ", ".
 def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
         "ansible",
+        "architecture",
         "attach",
         "change",
         "commands",
@@ -42,6 +43,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "inventory",
         "journal",
         "keep-free",
+        "licences",
         "login",
         "mig",
         "mode",
@@ -60,6 +62,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "testing",
         "tour-night",
         "tour",
+        "troubleshooting",
         "windows",
     ]
 

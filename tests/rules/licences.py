@@ -1,4 +1,4 @@
-"""Licences: of every package that an installation brings, as the package itself tells.
+"""Licences: of every package that an installation brings, and that each extra adds, as the package itself tells.
 
 python -m tests.rules.licences     a line each
 """
@@ -6,16 +6,19 @@ python -m tests.rules.licences     a line each
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Final
 
-LOCK: Final = Path(__file__).resolve().parents[2] / "requirements.lock"
+ROOT: Final = Path(__file__).resolve().parents[2]
+LOCK: Final = ROOT / "requirements.lock"
 _PIN: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;]+)", re.MULTILINE)
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 .,()+/-]{2,60}")
 UNTOLD: Final = "not told"
 ABSENT: Final = "not for this Python or system"
+UNLOCKED: Final = "not in a lock file: see `gpuops help licences`"
 
 
 def licences() -> Iterator[tuple[str, str, str]]:
@@ -32,6 +35,22 @@ def licences() -> Iterator[tuple[str, str, str]]:
         yield name, version, _told(told.get_all("Classifier") or [], told["License-Expression"], told["License"])
 
 
+def licences_of_extras() -> Iterator[tuple[str, str, str, str]]:
+    """Extra, name, version and licence of each package that an extra asks for, and of the extras of that package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            name, *parts = re.findall(r"[\w-]+", requirement.partition(">")[0])
+            for package in (name, *(f"{name}-{part}" for part in parts)):
+                try:
+                    told = metadata(package)
+                except PackageNotFoundError:
+                    yield extra, package, "", UNLOCKED
+                    continue
+                licence = _told(told.get_all("Classifier") or [], told["License-Expression"], told["License"])
+                yield extra, package, told["Version"], licence
+
+
 def _told(classifiers: list[str], expression: str | None, text: str | None) -> str:
     """The expression (PEP 639), else the classifiers, else the field of old, unless it is the licence's whole text."""
     named = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: ")]
@@ -43,3 +62,5 @@ def _told(classifiers: list[str], expression: str | None, text: str | None) -> s
 if __name__ == "__main__":
     for package, pinned, licence in licences():
         print(f"{package:32} {pinned:16} {licence}")
+    for asked, package, found, licence in licences_of_extras():
+        print(f"{package:32} {found:16} {licence} (extra {asked})")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.rules.licences import ABSENT, UNTOLD, licences
+from pathlib import Path
+
+from tests.rules.licences import ABSENT, ROOT, UNLOCKED, UNTOLD, licences, licences_of_extras
 
 
 def test_every_package_tells_its_licence() -> None:
@@ -14,3 +16,30 @@ def test_every_package_tells_its_licence() -> None:
 def test_none_forbids_its_use() -> None:
     for name, _, licence in licences():
         assert not any(word in licence.lower() for word in ("agpl", "affero", "commercial", "proprietary")), name
+
+
+def test_every_extra_tells_its_licence_and_the_manual_says_the_same() -> None:
+    told = {name: licence for _, name, _, licence in licences_of_extras()}
+    assert {name for name, licence in told.items() if licence == UNLOCKED} == {"keyring"}
+    assert told["psycopg"] == told["psycopg-binary"] == "LGPL-3.0-only"
+    assert told["asyncssh"] == "EPL-2.0 OR GPL-2.0-or-later"
+    page = (ROOT / "gpuops" / "manual" / "licences.md").read_text(encoding="utf-8")
+    assert [name for name in told if name not in page] == []
+
+
+def test_what_runs_in_ansibles_own_process_has_ansibles_licence() -> None:
+    """Ansible asks GPL-3.0-or-later of plugins that import its classes; modules import its `module_utils` alone."""
+    plugins = ROOT / "gpuops" / "ansible_collections" / "gpuops" / "vsphere" / "plugins"
+    wrong = [path.name for path in plugins.rglob("*.py") if _imports_ansible(path) != _is_gpl(path)]
+    assert wrong == []
+    assert "GPL-3.0-or-later" in (plugins.parent / "galaxy.yml").read_text(encoding="utf-8")
+    assert "Version 3, 29 June 2007" in (plugins.parent / "COPYING").read_text(encoding="utf-8")
+
+
+def _imports_ansible(path: Path) -> bool:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return any(line.startswith("from ansible.") and ".module_utils." not in line for line in lines)
+
+
+def _is_gpl(path: Path) -> bool:
+    return "SPDX-License-Identifier: GPL-3.0-or-later\n" in path.read_text(encoding="utf-8")[:400]
