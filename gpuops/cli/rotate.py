@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,8 @@ def night(
 ) -> None:
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
+    Without a terminal, by cron or systemd, a policy without `windows` is refused unless it says `windows: any`.
+
     \b
     Example:
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
@@ -36,7 +39,9 @@ def night(
 
     wanted = load_policy(policy)
     carry_out(
-        lambda site, apply, consent: rotate_night(wanted, site, apply=apply, consent=consent),
+        lambda site, apply, consent: rotate_night(
+            wanted, site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()
+        ),
         "rotate-night",
         common,
         run_options,
@@ -124,7 +129,9 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
     from gpuops.cli.running import carry_out
 
     carry_out(
-        lambda site, apply, consent: rotate_resume(site, apply=apply, consent=consent),
+        lambda site, apply, consent: rotate_resume(
+            site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()
+        ),
         "rotate-resume",
         common,
         run_options,

@@ -63,6 +63,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         ml=found.queue(),
         ml_stop=found.ml.stop.stop(),
         windows=found.all_windows(),
+        any_time=found.any_time,
         opt_out=found.opt_out.mark(),
         marker=found.marker,
         lock_vm=found.lock_vm,

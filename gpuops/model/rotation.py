@@ -123,6 +123,8 @@ class Policy:
     ml_stop: MlStop = field(default_factory=MlStop)
     windows: tuple[Window, ...] = ()
     """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
+    any_time: bool = False
+    """Whether it says so (`windows: any`); without it a night that nobody watches needs windows."""
     opt_out: Mark = field(default_factory=lambda: Mark(attribute="gpuops.opt-out"))
     """A desktop that carries it is never taken, whatever else holds."""
     lock_vm: str | None = None

@@ -74,11 +74,11 @@ def _run(
     match state:
         case State.NIGHT:
             assert policy is not None and not isinstance(policy, PolicyError), "asked for above"
-            return api.rotate_night(policy, site, apply=apply)
+            return api.rotate_night(policy, site, apply=apply, unattended=True)
         case State.DAY:
             return api.rotate_day(policy, site, apply=apply)
         case State.RESUMED:
-            return api.rotate_resume(site, apply=apply)
+            return api.rotate_resume(site, apply=apply, unattended=True)
         case State.RESTORED:
             return api.rotate_restore(policy, site, vms, from_markers=from_markers, apply=apply)
         case State.STATUS:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import yaml
+from markdown_it import MarkdownIt
 
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -32,6 +38,108 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+HOSTILE: Final = (
+    "a|b",
+    "x\n| forged | row | of | mine |",
+    "<script>alert(1)<%2fscript>",
+    "\u202egnp.exe\u2066",
+    "[click](javascript:alert(1))",
+    "![seen](http:%2f%2fexample.com%2fseen.png)",
+    "`code` *much* _more_ __most__ ~~gone~~",
+    "back\\slash\\|bar",
+    "&lt;b&gt;&#124;&amp;",
+    "vdi_07_x\x85\u2028# heading",
+)
+"""Names as vCenter may hold them, which writes a slash as %2f."""
+FORGED_HOST: Final = "esx-01|<img src=x>\n\u202elab"
+CELL_LEVEL: Final = 3
+"""Inline text of a table lies deeper than any other."""
+
+
+def seen(name: str) -> str:
+    """The name as a page has to show it."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+
+
+def tables(path: Path) -> list[list[list[str]]]:
+    """The text of each cell of each row of each table in a Markdown file; no cell is more than text."""
+    found: list[list[list[str]]] = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(path.read_text(encoding="utf-8")):
+        assert token.type != "html_block"
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline" and token.level > CELL_LEVEL:
+            assert {child.type for child in token.children or ()} <= {"text", "text_special"}, token.content
+            found[-1][-1].append("".join(child.content for child in token.children or ()))
+    return found
+
+
+def forged_site(folder: Path, server: SimServer) -> list[object]:
+    """Options for a playbook: VMs and hosts of that vCenter are called so, and the hosts of the change are these."""
+    vms: list[Any] = [vm for vm in server.world.by_type("VirtualMachine") if vm.name.startswith("vdi-")]
+    for vm, name in zip(vms, HOSTILE, strict=False):
+        vm.name = name
+    hosts: list[Any] = list(server.world.by_type("HostSystem"))
+    hosts[0].name = FORGED_HOST
+    ready_file.write(folder / "ready.json", ready_file.of(server))
+    change = {"gpu_scheduler": "equal-share", "gpu_time_slice": "2ms"}
+    local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
+    said = {
+        "gpuops_hostname": f"sim@{folder}/ready.json",
+        "gpuops_state_dir": str(folder / "state"),
+        "gpuops_runbook_dir": str(folder),
+        "gpuops_report_file": str(folder / "fleet_report.md"),
+        "gpuops_window": "Sat |<b>\u202e",
+    }
+    planned = {
+        "forged": {**change, "gpu_name": FORGED_HOST, "gpu_addresses": ["0000:d8:00.0"]},
+        "nowhere": {**change, "gpu_name": "esx|<b>99"},
+        "unsaid": {"gpu_name": "esx-02.lab"},
+    }
+    inventory = {
+        "all": {
+            "hosts": {"localhost": {}},
+            "vars": local | said,
+            "children": {"gpu_hosts": {"hosts": planned}},
+        }
+    }
+    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
+    return ["-i", folder / "hosts.yml"]
+
+
+def test_hostile_names_are_text_on_every_page(ansible: Ansible, tmp_path: Path) -> None:
+    """And a host that has no plan stands on the page of the change window with its reason."""
+    with SimServer(build("lab")) as server:
+        options = forged_site(tmp_path, server)
+        ansible("playbook", *options, "playbooks/fleet_report.yml")
+        failed = ansible("playbook", *options, "playbooks/runbook.yml", code=2)
+    assert re.search(r"^forged +: .* failed=0 ", failed.stdout, re.MULTILINE)
+    assert re.search(r"^nowhere +: .* failed=1 ", failed.stdout, re.MULTILINE)
+    names = {seen(name) for name in HOSTILE}
+    gpus, vms = tables(tmp_path / "fleet_report.md")
+    assert {len(row) for row in gpus} == {5}
+    assert {len(row) for row in vms} == {4}
+    assert names < {row[0] for row in vms}
+    assert {row[0] for row in gpus} == {"Host", seen(FORGED_HOST), "esx-02.lab"}
+    changes, holders = tables(tmp_path / "runbook.md")
+    assert [seen(FORGED_HOST), "0000:d8:00.0", "best-effort", "equal-share, 2 ms"] in changes
+    reasons = {row[0]: row[1] for row in changes}
+    assert "esx|<b>99" in reasons["nowhere"]
+    assert reasons["nowhere"].startswith("no plan: ")
+    assert "gpu_scheduler" in reasons["unsaid"]
+    page = Page()
+    page.feed((tmp_path / "runbook.html").read_text(encoding="utf-8"))
+    page.close()
+    assert (page.open, {"script", "img", "b", "i"} & set(page.seen)) == ([], set())
+    for text in (seen(FORGED_HOST), reasons["nowhere"], reasons["unsaid"], *(row[2] for row in holders)):
+        assert text in page.text
+    for written in ("fleet_report.md", "runbook.md", "runbook.html"):
+        content = (tmp_path / written).read_text(encoding="utf-8")
+        assert all(each.isprintable() for each in content.replace("\n", "")), written
 
 
 def test_the_runbook_is_a_page_and_a_document(ansible: Ansible, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -11,8 +12,9 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -60,6 +62,8 @@ def site(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "gpuops_schedule_config": str(home / "config.toml"),
             "gpuops_schedule_password_file": str(home / "password"),
             "gpuops_schedule_state_dir": str(home / "state"),
+            "gpuops_schedule_on_failure": "tell-ops@%n.service",
+            "gpuops_schedule_mailto": "ops@example.com",
             "gpuops_policy": str(home / "policy.yaml"),
             "gpuops_hostname": f"{server.host}:{server.port}",
             "gpuops_username": server.username,
@@ -98,9 +102,14 @@ def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> N
         ("gpuops_schedule_password_file", "/etc/gpuops/a\tb"),
         ("gpuops_schedule_target", "prod; rm"),
         ("gpuops_schedule_target", "prod\n"),
+        ("gpuops_schedule_user", "gpuops root"),
+        ("gpuops_schedule_config", "etc/config.toml"),
+        ("gpuops_schedule_mailto", "ops@example.com\u2028SHELL=/bin/false"),
+        ("gpuops_schedule_runs", [{"half": "day", "calendar": "daily", "cron": "* * * * *\n* * * * * root false"}]),
+        ("gpuops_schedule_runs", [{"half": "day", "calendar": "daily\nUnit=other.service", "cron": "* * * * *"}]),
     ],
 )
-def test_a_value_of_two_lines_is_refused(ansible: Ansible, tmp_path: Path, name: str, value: str) -> None:
+def test_a_value_that_would_forge_a_line_is_refused(ansible: Ansible, tmp_path: Path, name: str, value: object) -> None:
     values = tmp_path / "values.yml"
     values.write_text(yaml.safe_dump({name: value, "gpuops_schedule_dir": str(tmp_path / "made")}), encoding="utf-8")
     refused = ansible("playbook", *EXAMPLE, "-e", f"@{values}", code=2)
@@ -119,13 +128,78 @@ def test_systemd_takes_the_units(site: Site) -> None:
     )
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
     for unit in units[1::2]:
-        (calendar,) = re.findall(r"^OnCalendar=(.+)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
-        subprocess.run(["systemd-analyze", "calendar", calendar], check=True, capture_output=True)
+        (calendar,) = _unit(unit)["OnCalendar"]
+        calls = _called_by_systemd(calendar)
+        said = subprocess.run(
+            ["systemd-analyze", "calendar", f"--iterations={len(calls)}", "--base-time=2026-11-22 23:59:59", calendar],
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            env=os.environ | {"TZ": "UTC", "LC_ALL": "C"},
+        )
+        elapses = re.findall(r"(?:Next elapse|Iter\. #\d+|Iteration #\d+): \w+ (\S+ \S+)", said.stdout)
+        assert elapses == [f"{at:%Y-%m-%d %H:%M:%S}" for at in calls]
 
 
 def test_a_missed_return_is_made_up_for_and_a_missed_night_is_not(site: Site) -> None:
     assert "Persistent=true" in (site.rendered / "gpuops-day.timer").read_text(encoding="utf-8")
-    assert "Persistent" not in (site.rendered / "gpuops-night.timer").read_text(encoding="utf-8")
+    assert "Persistent=false" in (site.rendered / "gpuops-night.timer").read_text(encoding="utf-8")
+
+
+def test_a_return_that_hangs_does_not_keep_the_next_one_away(site: Site) -> None:
+    """systemd calls no service that still starts, and a oneshot service has no watchdog."""
+    assert _unit(site.rendered / "gpuops-day.service")["TimeoutStartSec"] == ["1h"]
+    assert _unit(site.rendered / "gpuops-night.service")["TimeoutStartSec"] == ["infinity"]
+    for half in ("night", "day"):
+        assert _unit(site.rendered / f"gpuops-{half}.service")["OnFailure"] == ["tell-ops@%n.service"]
+
+
+WEEK: Final = [datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(7 * 24 * 60)]
+"""Each minute from a Monday to the Sunday after it."""
+
+
+def _numbers(field: str, low: int, high: int) -> set[int]:
+    """What a field of cron means: `*`, a number or a range, with or without a step."""
+    values, _, step = field.partition("/")
+    first, _, last = (f"{low}-{high}" if values == "*" else values).partition("-")
+    return set(range(int(first), int(last or first) + 1, int(step or 1)))
+
+
+def _called_by_cron(line: str) -> list[datetime]:
+    minutes, hours, days, months, weekdays = line.split()[:5]
+    assert (days, months) == ("*", "*")
+    of_week = {day % 7 for day in _numbers(weekdays, 0, 6)}
+    wanted = itertools.product(_numbers(hours, 0, 23), _numbers(minutes, 0, 59))
+    times = set(wanted)
+    return [at for at in WEEK if at.isoweekday() % 7 in of_week and (at.hour, at.minute) in times]
+
+
+def _called_by_systemd(calendar: str) -> list[datetime]:
+    """`Mon..Fri 20..23:00/20`, or with `*-*-*` for the days."""
+    days, _, times = calendar.partition(" ")
+    first, _, last = days.partition("..")
+    names = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+    of_week = range(7) if days == "*-*-*" else range(names.index(first), names.index(last or first) + 1)
+    from_hour, to_hour, from_minute, step = map(int, re.fullmatch(r"(\d+)\.\.(\d+):(\d+)/(\d+)", times).groups())  # type: ignore[union-attr]
+    hours, minutes = range(from_hour, to_hour + 1), range(from_minute, 60, step)
+    return [at for at in WEEK if at.weekday() in of_week and at.hour in hours and at.minute in minutes]
+
+
+def test_every_night_of_a_week_has_its_return_until_back_by_and_after_it(site: Site) -> None:
+    timers = {half: _unit(site.rendered / f"gpuops-{half}.timer")["OnCalendar"][0] for half in ("night", "day")}
+    lines = (site.rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines()
+    called = {half: _called_by_systemd(calendar) for half, calendar in timers.items()}
+    for half, calls in called.items():
+        assert [calls] == [_called_by_cron(line) for line in lines if f" rotate {half} " in line], half
+    assert not [at for at in called["night"] if 5 <= at.hour < 20], "none in working hours"
+    closes, back_by, late = timedelta(hours=5), timedelta(hours=7), timedelta(hours=19)
+    for midnight in WEEK[:: 24 * 60]:
+        returns = [at - midnight for at in called["day"] if at.date() == midnight.date()]
+        assert min(returns) == closes, f"{midnight:%A}: at once"
+        assert max(returns) >= late, f"{midnight:%A}: far into the day"
+        assert sum(each <= back_by for each in returns) >= 12, f"{midnight:%A}: again and again until they are due"
+        gaps = [after - before for before, after in itertools.pairwise(returns)]
+        assert max(gaps) <= timedelta(minutes=10), f"{midnight:%A}: and after that"
 
 
 def test_the_units_run_a_night_and_bring_it_back(site: Site, tmp_path: Path) -> None:
@@ -173,6 +247,7 @@ def test_cron_takes_the_lines(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     settings = dict(re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE))
     assert settings["GPUOPS_CONFIG"] == site.said["gpuops_schedule_config"]
     assert settings["GPUOPS_PASSWORD_FILE"] == site.said["gpuops_schedule_password_file"]
+    assert settings["MAILTO"] == "ops@example.com"
     lines = [line for line in text.splitlines() if re.match(r"[*\d]", line)]
     assert len(lines) == 2
     for name, value in settings.items():

@@ -41,12 +41,43 @@ def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, co
     assert lines[1:] in ([], ["nothing changed: refused for 1 reason"])
 
 
+NO_HOURS = LAB_POLICY.replace("windows: any", "# no windows")
+UNSAID = "lab-night: has no `windows`: a night that cron, systemd or Ansible calls needs them"
+
+
+def test_a_night_that_nobody_watches_needs_its_hours(lab: Lab, tmp_path: Path) -> None:
+    """A clock that calls at the wrong hour takes no desktop of people at work; a look ahead says so, and goes on."""
+    assert NO_HOURS != LAB_POLICY
+    code, lines = night(lab, tmp_path, NO_HOURS)
+    assert (code, lab.effects) == (3, [])
+    assert lines == [f"refused: {UNSAID}", "nothing changed: refused for 1 reason"]
+    for command in ("plan", "night --dry-run"):
+        ahead = lab.run("rotate", *command.split(), "--policy", str(tmp_path / "policy.yaml"))
+        assert ahead.exit_code == 0, ahead.stderr
+        assert UNSAID in ahead.stdout + ahead.stderr
+        assert "ml-09" in ahead.stdout
+
+
+def test_somebody_at_a_terminal_may_take_at_any_hour_and_any_clock_brings_back(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(NO_HOURS, encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>")
+        taken = lab.run("rotate", "night", "--yes", "--policy", str(policy))
+    assert taken.exit_code == 0, taken.stderr
+    assert lab.effects
+    back = lab.run("rotate", "day", "--yes", "--policy", str(policy))
+    assert back.exit_code == 0, back.stderr
+
+
 def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path) -> None:
     set_ahead(datetime(2026, 11, 20, 21, 0, tzinfo=UTC) - machine_time())
     assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
     before = lab.effects
-    hours = 'windows: [{zone: UTC, opens: "20:00", closes: "06:00"}]\n'
-    code, lines = night(lab, tmp_path, f"{LAB_POLICY}\n{hours}")
+    hours = 'windows: [{zone: UTC, opens: "20:00", closes: "06:00"}]'
+    code, lines = night(lab, tmp_path, LAB_POLICY.replace("windows: any", hours))
     assert (code, lab.effects) == (3, before)
     assert "is not over: vdi-07, vdi-08, vdi-09 and 4 more not back yet" in lines[0]
     assert lines[1:] == ["nothing changed: refused for 1 reason"]

@@ -17,7 +17,8 @@ def test_one_night_off(lab: Lab, tmp_path: Path) -> None:
     now = wall_clock()
     opens, closes = now - timedelta(hours=2), now + timedelta(hours=9)
     policy = tmp_path / "policy.yaml"
-    policy.write_text(f'{LAB_POLICY}\nwindow: {{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}\n')
+    hours = f'windows: [{{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}]'
+    policy.write_text(LAB_POLICY.replace("windows: any", hours), encoding="utf-8")
     plan = ("--policy", str(policy))
     skipped = json.loads(lab.run("rotate", "skip-next", *plan, "--output", "json").stdout)
     assert (skipped["night"], skipped["skipped"], skipped["changed"]) == (f"{opens:%Y-%m-%d}", True, True)

@@ -119,7 +119,7 @@ class TestSaved:
         assert "vGPU grid_a100-3-20c -> none" in result.stdout
         policy = tmp_path / "policy.yaml"
         policy.write_text(
-            "version: 1\nname: n\npools:\n  - {name: office, parked: true, select: {folder: vdi}, "
+            "version: 1\nname: n\nwindows: any\npools:\n  - {name: office, parked: true, select: {folder: vdi}, "
             "idle: {cpu_below_mhz: 500}, owner: none}\nml:\n  queue: [{vm: ml-01}]\n",
             encoding="utf-8",
         )
@@ -172,7 +172,8 @@ def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path:
     policy = tmp_path / "policy.yaml"
     text = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
     opens, closes = (wall_clock() + timedelta(minutes=minutes) for minutes in (-61, -1))
-    policy.write_text(f'{text}\nwindow: {{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}\n')
+    hours = f'windows: [{{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}]'
+    policy.write_text(text.replace("windows: any", hours), encoding="utf-8")
     vcenter = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vcenter"]
     journal = Journal.open(default_state_dir(), vcenter, wall_clock)
     journal.begin("rotate night", night="any", policy=policy.read_text())

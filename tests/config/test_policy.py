@@ -53,7 +53,8 @@ def test_the_template_is_a_valid_policy() -> None:
     assert policy.pools[0].parked
     assert policy.pools[0].floor == 2
     assert [(queued.name, queued.relocate) for queued in policy.ml] == [("ml-01", False), ("ml-02", True)]
-    assert policy.windows == (), "as it stands it can be tried at any hour"
+    assert [window.name for window in policy.windows] == ["workdays", "free-days"], "cron may call it as it stands"
+    assert not policy.any_time
     assert policy.ml_stop.then_off
     assert len(policy.digest) == 64
 
@@ -97,7 +98,14 @@ def test_what_is_left_out_is_the_careful_choice() -> None:
     assert policy.limits == Limits()
     assert policy.opt_out == Mark(attribute="gpuops.opt-out")
     assert policy.windows == ()
+    assert not policy.any_time
     assert not policy.needs_tags
+
+
+def test_every_hour_is_what_a_policy_says_and_not_what_it_leaves_out() -> None:
+    policy = parse_policy(f"{SMALL}windows: any\n", "small")
+    assert (policy.windows, policy.any_time) == ((), True)
+    assert parse_policy(policy.text, "journal") == policy
 
 
 def test_a_policy_is_read_again_from_the_text_it_keeps() -> None:

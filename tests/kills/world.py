@@ -139,6 +139,7 @@ def _policy(queue: list[dict[str, Any]], dice: Random) -> dict[str, Any]:
     return {
         "version": 1,
         "name": "loop",
+        "windows": "any",  # its runs have no terminal
         "pools": [
             {
                 "name": "office",

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.peer
 POLICY = """
 version: 1
 name: vcsim-night
+windows: any
 pools:
   - name: office
     parked: true

@@ -59,6 +59,18 @@ def test_a_night_takes_no_desktop_that_somebody_began_to_work_with(lab: Lab) -> 
     assert any("uses 5200 MHz, idle is below 500" in reason for reason in night.result["reasons"])
 
 
+def test_a_night_by_ansible_needs_a_policy_that_says_its_hours(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("windows: any", ""), encoding="utf-8")
+    foreseen = rotation(lab.said, "night", policy=str(policy), apply=False)
+    assert (foreseen.exit_code, foreseen.result["changed"]) == (0, True)
+    assert any("has no `windows`" in warning for warning in foreseen.warnings)
+    night = rotation(lab.said, "night", policy=str(policy), apply=True)
+    assert (night.exit_code, night.result["changed"], lab.effects) == (3, False, [])
+    assert "has no `windows`" in night.result["reasons"][0]
+    assert rotation(lab.said, "day", policy=str(policy), apply=True).exit_code == 0
+
+
 def test_one_desktop_comes_back(lab: Lab) -> None:
     rotation(lab.said, "night", policy=POLICY, apply=True)
     back = rotation(lab.said, "restored", vms=("ml-01",), apply=True)

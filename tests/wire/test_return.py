@@ -35,6 +35,7 @@ EDITED: Policy = parse_policy(
     """
 version: 1
 name: lab-night
+windows: any
 pools:
   - {name: few, parked: true, select: {folder: vdi, name: vdi-07}, idle: {cpu_below_mhz: 500}, owner: none}
 ml: {queue: [{vm: ml-02}]}

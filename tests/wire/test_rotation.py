@@ -48,6 +48,7 @@ Made = TypeVar("Made")
 VDI_POLICY = """
 version: 1
 name: vdi-night
+windows: any
 pools:
   - name: office
     parked: true

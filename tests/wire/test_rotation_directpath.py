@@ -24,6 +24,7 @@ DESKTOP = """
 POLICY = """
 version: 1
 name: cad-night
+windows: any
 pools:
   - name: cad
     parked: true

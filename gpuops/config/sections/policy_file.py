@@ -7,7 +7,14 @@ from datetime import datetime, time
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
@@ -17,6 +24,7 @@ from gpuops.model.rotation import Broker, DirectPath, DrsOverride, IdleRule, Lim
 from gpuops.model.window import Window
 
 NO_OWNER = "none"
+ANY_TIME = "any"
 
 
 class IdleSection(Section):
@@ -103,6 +111,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
 
 
 _NO_BROKER = "gpuops knows no broker yet, so desktops are taken in parked pools only"
+_SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
 _NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
 
@@ -124,6 +133,13 @@ class PolicyFile(Section):
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None
     limits: LimitsSection = LimitsSection()
+
+    @field_validator("windows", mode="wrap")
+    @classmethod
+    def _any_is_said(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, str) and value != ANY_TIME:
+            raise mistake(f"{value!r} is no list of windows", _SAY_WINDOWS)
+        return [] if value == ANY_TIME else read(value)
 
     @model_validator(mode="after")
     def _pools_once(self) -> PolicyFile:
@@ -160,6 +176,11 @@ class PolicyFile(Section):
     def _deadlines_mean_something(self) -> PolicyFile:
         self.queue()
         return self
+
+    @property
+    def any_time(self) -> bool:
+        """Whether it says `windows: any`; a list of none is refused."""
+        return self.windows == []
 
     def all_windows(self) -> tuple[Window, ...]:
         sections = self.windows or ([self.window] if self.window is not None else [])

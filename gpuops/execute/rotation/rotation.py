@@ -35,12 +35,15 @@ NO_JOURNAL: Final = Plan(
 )
 
 
-def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+def rotate_night(
+    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, unattended: bool = False
+) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
-    Returns what was planned and what became of it.
+    Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
+    refused unless it says `windows: any`.
     """
-    return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent)
+    return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent, unattended=unattended)
 
 
 def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
@@ -62,6 +65,7 @@ def rotate(
     consent: Consent,
     only: tuple[str, ...] = (),
     markers_alone: bool = False,
+    unattended: bool = False,
 ) -> Report:
     """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
     rest, and without one that of the last night in the journal.
@@ -98,7 +102,9 @@ def rotate(
                 else for_night(site, journal, obeyed)
             )
             with leasing as leases:
-                this_run = RotationRun(kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread)
+                this_run = RotationRun(
+                    kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread, unattended
+                )
                 settled = this_run.settle(left_open, journal)
                 report = this_run.look(journal)
                 try:
@@ -183,7 +189,7 @@ def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: S
             return replace(report, outcomes=(*before_it_went, *report.outcomes))
 
 
-def resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
+def resume(site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False) -> Report:
     """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
     Raises Locked while a run is under way: what it has not done yet is not cut off.
@@ -204,6 +210,7 @@ def resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Repo
         apply=apply,
         consent=consent,
         only=last.vms,
+        unattended=unattended,
     )
 
 

@@ -23,6 +23,7 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
+from gpuops.plan.rotation.bounds import hours_unsaid
 from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.lease import KEY
@@ -50,6 +51,8 @@ class RotationRun:
     """The policies of the nights that are not over: their limits hold as well."""
     unread: PolicyError | None = None
     """Why the policy that was said cannot be read."""
+    unattended: bool = False
+    """Whether nobody watches it: a night then needs a policy that says its hours."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
@@ -118,7 +121,7 @@ class RotationRun:
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
-            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before)))
+            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before), *self._hours_unsaid()))
         if self.unread is not None:
             plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
@@ -133,6 +136,11 @@ class RotationRun:
             if why is not None
         )
 
+    def _hours_unsaid(self) -> tuple[str, ...]:
+        """What a look ahead says of a policy whose night would be refused to cron."""
+        unsaid = hours_unsaid(self.policy) if self.leases is None else None
+        return (unsaid.line,) if unsaid is not None else ()
+
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
@@ -145,7 +153,11 @@ class RotationRun:
                 over = journal.over() if journal else frozenset()
                 numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
                 number = numbers[0] if numbers else None
-                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over, number)
+                # one that only looks is never refused for that: it warns of it
+                unattended = self.unattended and self.leases is not None
+                return RotateNight(
+                    self.policy, originals, measured, skipped, setbacks, ahead, over, number, unattended=unattended
+                )
             case RunKind.DAY:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:

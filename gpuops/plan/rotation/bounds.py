@@ -28,6 +28,7 @@ UNMEASURED_MOVE_S: Final = 300.0
 """What is assumed where nothing was measured yet."""
 _DAY: Final = timedelta(days=1)
 _BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
+_HOURS: Final = "say when it may take desktops (gpuops help windows), or `windows: any` where every hour is meant"
 _LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
 
 
@@ -53,6 +54,15 @@ def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | N
         rule = f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
         return Rejection(policy.name, rule, hint=_BACK)
     return None
+
+
+def hours_unsaid(policy: Policy) -> Rejection | None:
+    """The refusal of a night that nobody watches, where its policy does not say when it may take anything; None = it
+    does. A clock that calls at the wrong hour would take the desktops of people at work."""
+    if policy.windows or policy.any_time:
+        return None
+    rule = "has no `windows`: a night that cron, systemd or Ansible calls needs them"
+    return Rejection(policy.name, rule, hint=_HOURS)
 
 
 def _outside(policy: Policy, night: Night | None, now: datetime) -> str:

@@ -19,7 +19,7 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
-from gpuops.plan.rotation.bounds import Bounds, closed
+from gpuops.plan.rotation.bounds import Bounds, closed, hours_unsaid
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
@@ -68,6 +68,8 @@ class RotateNight:
     """Nights whose return has begun."""
     lease: int | None = None
     """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
+    unattended: bool = False
+    """Whether a clock calls it and nobody watches: it then needs a policy that says its hours."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -237,6 +239,9 @@ class RotateNight:
         clock_refused = clock_refusals(self.clock_ahead)
         if clock_refused:
             return clock_refused
+        unsaid = hours_unsaid(self.policy) if self.unattended else None
+        if unsaid is not None:
+            return [unsaid]
         window_closed = closed(self.policy, now, self.durations)
         if window_closed is not None:
             return [window_closed]

@@ -26,7 +26,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import resume_or_power_on, return_order, stranded, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.rotation.bounds import RunPeriod
+from gpuops.plan.rotation.bounds import RunPeriod, hours_unsaid
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.night_plan import NightPlan
@@ -77,7 +77,8 @@ class NightPreview:
         policy = self.night_plan.policy
         wrong = lock_vm_wrong(policy, self.inventory)
         refused = () if wrong is None else (f"{wrong}: no night begins (gpuops rotate init --policy FILE)",)
-        return (*self.night_plan.plan().warnings, *refused)
+        unsaid = hours_unsaid(policy)
+        return (*self.night_plan.plan().warnings, *refused, *((unsaid.line,) if unsaid is not None else ()))
 
     @property
     def report(self) -> Report:

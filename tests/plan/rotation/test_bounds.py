@@ -327,3 +327,18 @@ def test_the_morning_powers_on_what_the_night_shut_down(
     found = RotateDay(replace(POLICY, pools=(SHUT,)), (original,)).plan(world.snapshot(), CATALOG, EVENING)
     assert tuple(step for step in found.steps if isinstance(step, PowerOnVm)) == steps
     assert is_returned(original, world.snapshot()) is (power is PowerState.ON or not taken)
+
+
+@pytest.mark.parametrize("any_time", [False, True])
+def test_a_night_that_nobody_watches_needs_hours_or_the_word_that_any_is_meant(any_time: bool) -> None:
+    policy = replace(POLICY, windows=(), any_time=any_time)
+    watched = night(small_world(), policy)
+    found = RotateNight(policy, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING)
+    assert watched.steps
+    if any_time:
+        assert found == watched
+    else:
+        assert [rejection.subject for rejection in found.rejections] == ["small"]
+        assert "has no `windows`" in found.rejections[0].rule
+        assert "`windows: any`" in found.rejections[0].hint
+    assert RotateNight(POLICY, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING) == night(small_world())
