@@ -81,6 +81,8 @@ def _commands() -> dict[str, set[str]]:
 
     def walk(command: object, path: str) -> None:
         children = getattr(command, "commands", None)
+        if children and getattr(command, "invoke_without_command", False):  # it does something by itself
+            found[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
         if children:
             for name, child in children.items():
                 walk(child, f"{path} {name}")

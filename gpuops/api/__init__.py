@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuops.execute.change.rolling_change import roll as change
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
+    from gpuops.execute.past.history import history, past_night
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
@@ -56,9 +57,11 @@ __all__ = [
     "defrag_execute",
     "doctor",
     "foresee",
+    "history",
     "login_test",
     "mig_show",
     "offline",
+    "past_night",
     "place",
     "roles",
     "rotate_abandon",
@@ -83,6 +86,8 @@ _AT_FIRST_USE: Final = {
     "change_resume": "change.rolling_change.resume",
     "change_status": "change.rolling_change.status",
     "configure": "change.host_settings.configure",
+    "history": "past.history.history",
+    "past_night": "past.history.past_night",
     "rotate_abandon": "rotation.abandon_vm.abandon_vm",
     "rotate_audit_verify": "journal.audit.verify",
     "rotate_day": "rotation.rotation.rotate_day",

@@ -35,6 +35,7 @@ SHORT_HELP: Final = {
     "defrag": "Plan and make the vMotions that free the most GPUs.",
     "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
     "rotate": "Desktops by day, ML VMs on their GPUs by night.",
+    "history": "Show past nights and changes, GPU-hours, who ran them.",
     "scheduler": "Show and set the vGPU scheduler of hosts.",
     "mode": "Show and set graphics type, vGPU mode, assignment policy.",
     "passthrough": "Switch DirectPath I/O of hosts' GPUs on and off.",
@@ -117,7 +118,7 @@ app = typer.Typer(
 
 def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
     """The format of an error that comes before the options are understood: `--output json --bogus`."""
-    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml)(?=\0|$)", "\0".join(args))
+    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
     return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
 
 

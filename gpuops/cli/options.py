@@ -135,7 +135,8 @@ class CommonOptions:
         typer.Option(help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it."),
     ] = None
     output: Annotated[
-        OutputFormat | None, typer.Option("--output", "-o", help="text for people; json and yaml are versioned.")
+        OutputFormat | None,
+        typer.Option("--output", "-o", help="text for people; json and yaml are versioned; csv of history."),
     ] = None
 
     def over(self, earlier: CommonOptions | None) -> CommonOptions:
@@ -230,6 +231,15 @@ _COMPLETIONS: Final = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_ALSO_CSV: Final = "also_csv"
+
+
+def also_csv(command: Command) -> Command:
+    """The same command, which prints its result as CSV too; stands above `spread`."""
+    command.__dict__[_ALSO_CSV] = True
+    return command
+
+
 class Fixed:
     """Annotation of a request among a command's parameters: the fields that the command itself says.
 
@@ -277,6 +287,8 @@ def spread(command: Command) -> Command:
                 value = value.over(context.find_object(CommonOptions))
                 if context.parent is not None:  # the root's word stands until the command's own is understood
                     output.choose(value.format)
+                    if value.format is OutputFormat.CSV and not gathered.__dict__.get(_ALSO_CSV):
+                        raise output.no_csv()
             given[name] = value
         return command(**given)
 

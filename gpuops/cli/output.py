@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from gpuops.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,13 @@ class OutputFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
+    CSV = "csv"
+    """Of the commands that have a table for it; any other refuses it before it does anything."""
+
+    @property
+    def is_document(self) -> bool:
+        """Whether a program reads a document from it, and an error is one too."""
+        return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
 _CODES: Final = {
@@ -51,14 +60,18 @@ def chosen() -> OutputFormat:
     return _chosen.get()
 
 
-def show(text: Shown, document: Document) -> None:
-    """Prints one result on stdout in the chosen format.
+def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = None) -> None:
+    """Prints one result on stdout in the chosen format. `csv` makes its table; None = it has none.
 
-    Raises ResultNotWritten, and BrokenPipeError when its reader left.
+    Raises ResultNotWritten, BrokenPipeError when its reader left, and UsageError for CSV of a result without a table.
     """
     try:
         if _chosen.get() is OutputFormat.TEXT:
             print_text(text, sys.stdout)
+        elif _chosen.get() is OutputFormat.CSV:
+            if csv is None:
+                raise no_csv()
+            _print_csv(csv())
         else:
             show_document(document)
         sys.stdout.flush()
@@ -76,6 +89,17 @@ def show_document(document: Document) -> None:
         sys.stdout.write(_yaml(document_text(document)))
     else:
         sys.stdout.writelines(pieces(document))
+
+
+def no_csv() -> UsageError:
+    """What a command says to `--output csv` that has no table for it."""
+    return UsageError("--output csv is of gpuops history alone", hint="--output json is there for every command")
+
+
+def _print_csv(text: str) -> None:
+    """A name that the encoding of stdout lacks ends nothing."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def note(text: Shown) -> None:
@@ -99,7 +123,7 @@ def error(message: str, hint: str, exit_code: int) -> None:
         sys.stderr.write(f"error: {visible(message)}\n")
         if hint:
             sys.stderr.write(f"next: {visible(hint)}\n")
-    if _chosen.get() is not OutputFormat.TEXT:
+    if _chosen.get().is_document:
         from gpuops.report.plan_json import error_document
 
         show_document(error_document(message, hint, exit_code))

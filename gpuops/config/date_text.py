@@ -6,7 +6,7 @@ The command line, the tasks of Ansible and the queue of a rotation policy read t
 from __future__ import annotations
 
 import re
-from datetime import datetime, time
+from datetime import UTC, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -33,6 +33,21 @@ def checked_year(found: datetime) -> datetime:
     if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
         raise ValueError(found)
     return found
+
+
+_AGO: Final = re.compile(r"(\d{1,4})([dw])")
+
+
+def parse_since(option: str, text: str, now: datetime) -> datetime:
+    """The moment so many days (`30d`) or weeks (`12w`) ago, or the midnight in UTC of a date. Raises UsageError."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return now - timedelta(days=int(ago[1]) * (7 if ago[2] == "w" else 1))
+        return datetime.combine(checked_year(datetime.fromisoformat(text)).date(), time.min, UTC)
+    except (ValueError, OverflowError):
+        hint = "write it as 30d (days), 12w (weeks) or 2026-11-01"
+        raise UsageError(f"{option}: {text!r} is no time ago and no date", hint=hint) from None
 
 
 _WINDOW: Final = re.compile(r"(?:(?P<days>[A-Za-z,-]+) )?(?P<opens>\d\d:\d\d) ?- ?(?P<closes>\d\d:\d\d) (?P<zone>\S+)")

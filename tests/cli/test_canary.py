@@ -54,6 +54,8 @@ SWEPT: Final = (
     f"rotate restore --policy {POLICY} --yes",
     "rotate unlock --id 0123456789abcdef",
     "rotate audit verify",
+    "history",
+    "history show 2026-11-20",
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",

@@ -54,6 +54,8 @@ LIVE: Final = (
     "rotate night --policy {policy} --yes",
     "rotate status --policy {policy}",
     "rotate day --policy {policy} --yes",
+    "history",
+    "history -o csv",
     "sim ledger --ready-file {ready}",
 )
 

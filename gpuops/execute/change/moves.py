@@ -123,7 +123,7 @@ def given_up(run: Run, site: Site, journal: Journal, lease: HeldLease | None, re
     moves = _MoveRun(run, site, journal, lease)
     outcomes = moves.settled()
     outcomes += moves.started_again()
-    journal.end(run)
+    journal.end(run, cut_off=True)
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 

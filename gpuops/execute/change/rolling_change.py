@@ -261,7 +261,7 @@ def _ended(
     order = host_rounds.order
     left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     if not left:
-        host_rounds.executor.journal.end(host_rounds.executor.run)
+        host_rounds.executor.journal.end(host_rounds.executor.run, cut_off=giving_up)
     afterwards = (_next_move(host_rounds, left, giving_up=giving_up),) if left else ()
     return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,10 +154,12 @@ class Journal:
         order: str = "",
         steps: int = 0,
         leases: Sequence[tuple[str, int]] = (),
+        free_gpus: Mapping[str, float | None] | None = None,
     ) -> Run:
         """A run that is open until `end`. `order` is what a change needs to go on after a crash.
 
         `steps`: how many its plan has, when it is a night's. `leases`: name of the lock VM and number of each.
+        `free_gpus`: of a night, by host that it uses, the GPUs that were free there.
         """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
@@ -163,6 +167,7 @@ class Journal:
             "night": night,
             "policy": policy,
             "pid": os.getpid(),
+            "by": {"user": os_user(), "machine": socket.gethostname()},
             "digest": policy_digest,
         }
         if vms:
@@ -171,12 +176,16 @@ class Journal:
             body["order"] = order
         if steps:
             body["steps"] = steps
+        if free_gpus is not None:
+            body["free_gpus"] = dict(free_gpus)
         if leases:
             body["leases"] = [{"vm": lock_vm, "number": number} for lock_vm, number in leases]
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
-    def end(self, run: Run) -> None:
-        state = self._append(lambda _: [(run.id, Kind.ENDED, {})])
+    def end(self, run: Run, *, cut_off: bool = False) -> None:
+        """The run is over. `cut_off`: another one ends it, and it had not come to its end."""
+        body = {"cut_off": True} if cut_off else {}
+        state = self._append(lambda _: [(run.id, Kind.ENDED, body)])
         if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
             self._append(lambda state: [("", Kind.CHECKPOINT, dump_state(state))])
 
@@ -361,6 +370,14 @@ class Journal:
         raise StateDamaged(
             f"the journal did not take a record in {TRIES} tries", hint="gpuops rotate audit verify shows why"
         )
+
+
+def os_user() -> str:
+    """Name of the operating system's user that this process runs as; its number where it has no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:

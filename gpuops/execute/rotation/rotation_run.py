@@ -25,6 +25,7 @@ from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
 from gpuops.plan.rotation.bounds import hours_unsaid
 from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
+from gpuops.plan.rotation.gpu_share import free_gpus
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
@@ -257,7 +258,7 @@ class RotationRun:
         """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
         for run in runs:
             if self.kind is not RunKind.RESTORE or (run.kind == RunKind.RESTORE and {*run.vms} <= {*self.only}):
-                journal.end(run)
+                journal.end(run, cut_off=True)
 
     def _begin(self, report: Report, journal: Journal) -> Run:
         """The run, with what the morning must restore: before anything is touched."""
@@ -271,6 +272,7 @@ class RotationRun:
             vms=self.only,
             steps=len(report.plan.steps) if night is not None else 0,
             leases=self.leases.numbered if self.leases is not None else (),
+            free_gpus=free_gpus(report.plan.steps, report.before, catalog_of(report.before)) if night else None,
         )
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)

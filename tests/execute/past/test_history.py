@@ -1,0 +1,326 @@
+"""What `gpuops history` makes of a journal, beside the power states that the VMs of its nights really had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import StateDamaged, StepFailed, UsageError
+from gpuops.execute.journal import FILE_NAME, IntentState, Journal
+from gpuops.execute.past.history import history, past_night
+from gpuops.execute.runs.nights import NightVms
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.model.history import EventKind, PastNight, PastOutcome
+from gpuops.model.inventory import Inventory
+from gpuops.model.journal import GivenUp, Thing
+from gpuops.model.rotation import Original, Role
+from gpuops.model.vm import PowerState
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
+from tests.execute.journal.conftest import postgresql
+from tests.execute.nights import Night
+from tests.execute.small_vcenter import SLOTS, World
+
+__all__ = ["postgresql"]
+
+HOURS = 8
+NIGHT = "2026-11-20"
+ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
+
+
+class PowerLog:
+    """When each VM of a world changed its power state, as the world itself does it."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world = world
+        self.changes: list[tuple[datetime, str, PowerState]] = []
+        set_power = World._set_power
+
+        def logged(world: World, ref: str, power: PowerState) -> None:
+            self.changes.append((world.now, ref, power))
+            set_power(world, ref, power)
+
+        monkeypatch.setattr(World, "_set_power", logged)
+
+    def gpu_hours(self, name: str, held: PowerState) -> float:
+        """GPUs times hours in this state, of the VMs named so."""
+        since: dict[str, datetime] = {}
+        found = 0.0
+        for at, ref, power in self.changes:
+            vm = self._world.vms[ref]
+            if not vm.name.startswith(name):
+                continue
+            if power is held:
+                since.setdefault(ref, at)
+            elif ref in since:
+                hours = (at - since.pop(ref)).total_seconds() / 3600
+                found += hours * sum(1 / SLOTS[profile] for profile in vm.profiles)
+        assert not since, "all of it is over"
+        return found
+
+    def suspended(self) -> set[str]:
+        return {ref for _, ref, power in self.changes if power is SUSPENDED}
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path / "state")
+
+
+@pytest.fixture
+def log(night: Night, monkeypatch: pytest.MonkeyPatch) -> PowerLog:
+    return PowerLog(night.world, monkeypatch)
+
+
+def sleep(night: Night) -> None:
+    night.world.now += timedelta(hours=HOURS)
+
+
+def the_night(night: Night) -> PastNight:
+    [found] = history(night.state_dir, kind=EventKind.NIGHT).nights
+    return found
+
+
+def check_figures(log: PowerLog, found: PastNight) -> None:
+    assert found.harvested.exact == pytest.approx(log.gpu_hours("ml", ON), abs=0.1)
+    assert found.given.exact == pytest.approx(log.gpu_hours("desktop", SUSPENDED), abs=0.1)
+    assert found.share is not None
+    assert 0 < found.share <= 1
+    suspended = log.suspended()
+    assert {vm.ref for vm in found.desktops} == suspended
+    assert found.returned == len(suspended) > 0
+
+
+def test_a_night_as_the_power_states_of_its_vms_show_it(night: Night, log: PowerLog) -> None:
+    night.run(RunKind.NIGHT)
+    open_night = the_night(night)
+    assert (open_night.outcome, open_night.returned) == (PastOutcome.OPEN, 0)
+    assert open_night.harvested.exact is None
+    assert open_night.share is None
+    sleep(night)
+    night.run(RunKind.DAY)
+    found = the_night(night)
+    assert (found.id, found.policy, found.outcome, found.incidents) == (NIGHT, "small", PastOutcome.DONE, ())
+    assert [run.kind for run in found.runs] == ["rotate night", "rotate day"]
+    assert all(run.by.user and run.by.machine and run.ends and not run.cut_off for run in found.runs)
+    check_figures(log, found)
+
+
+@pytest.mark.parametrize("kill_at", range(2, 60, 7))
+def test_a_night_that_was_killed_and_resumed_has_the_same_figures(night: Night, log: PowerLog, kill_at: int) -> None:
+    if not night.killed(RunKind.NIGHT, kill_at):
+        pytest.skip("it had ended before")
+    night.resume()
+    sleep(night)
+    night.run(RunKind.DAY)
+    found = history(night.state_dir).nights
+    if not found or not found[0].desktops:
+        assert kill_at < 12, "nothing was begun yet"
+        return
+    check_figures(log, found[0])
+    if [run.kind for run in found[0].runs].count("rotate night") == 2:
+        assert "cut off" in {incident.what for incident in found[0].incidents}
+        assert found[0].runs[0].cut_off
+
+
+def test_a_morning_that_was_killed_is_one_night_with_both_mornings(night: Night, log: PowerLog) -> None:
+    night.run(RunKind.NIGHT)
+    sleep(night)
+    assert night.killed(RunKind.DAY, 30)
+    assert the_night(night).outcome is PastOutcome.OPEN
+    night.resume()
+    found = the_night(night)
+    assert [(run.kind, run.cut_off) for run in found.runs] == [
+        ("rotate night", False), ("rotate day", True), ("rotate day", False),
+    ]  # fmt: skip
+    assert found.outcome is PastOutcome.DONE
+    check_figures(log, found)
+
+
+def test_a_desktop_that_does_not_come_back_is_told_with_the_reason(night: Night) -> None:
+    night.run(RunKind.NIGHT)
+    sleep(night)
+    taken = the_night(night).desktops[0]
+    night.world.failing[taken.ref] = StepFailed("the disk is full")
+    night.run(RunKind.DAY)
+    found = the_night(night)
+    assert (found.outcome, found.returned) == (PastOutcome.OPEN, len(found.desktops) - 1)
+    assert {(incident.about, incident.what) for incident in found.incidents} == {(taken.name, "resume failed")}
+    assert "the disk is full" in found.incidents[0].reason
+    assert found.available.exact is None, "it is suspended still"
+
+
+def an_original(role: Role, vm: str, *profiles: str) -> Original:
+    return Original(NIGHT, role, vm, f"uuid-{vm}", vm, "host-1", profiles)
+
+
+class Written:
+    """A journal written by its own calls, with a clock to set."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.now = datetime(2026, 11, 20, 20, tzinfo=UTC)
+        journal.clock = lambda: self.now
+        self.seen = Inventory("vc-1", "8.0.3.0", self.now, {}, {}, {}, {})
+
+    def night(self, *originals: Original, **free: float) -> None:
+        run = self.journal.begin("rotate night", night=NIGHT, free_gpus=free)
+        NightVms(self.journal).save(originals, run)
+        for each in originals:
+            step = PowerOnVm(each.vm) if each.role is Role.ML else SuspendVm(each.vm)
+            self.journal.settled(self.journal.intend(run, step, self.seen), IntentState.DONE)
+        self.journal.end(run)
+
+    def day(self, *originals: Original) -> None:
+        run = self.journal.begin("rotate day")
+        for each in originals:
+            step = ShutDownGuest(each.vm) if each.role is Role.ML else ResumeVm(each.vm)
+            self.journal.settled(self.journal.intend(run, step, self.seen), IntentState.DONE)
+        self.closed(*originals)
+        self.journal.end(run)
+
+    def closed(self, *originals: Original) -> None:
+        for each in originals:
+            NightVms(self.journal).returned(each)
+
+
+DESKTOP, ML = an_original(Role.DESKTOP, "vdi-1", "nvidia_a40-24q"), an_original(Role.ML, "ml-1", "nvidia_a40-48c")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    with closing(Journal.open(tmp_path, "vc-1", lambda: datetime.now(UTC))) as journal:  # noqa: TID251
+        yield Written(journal)
+
+
+def test_gpu_hours_are_gpus_times_hours_and_the_share_is_of_what_was_free_too(written: Written, tmp_path: Path) -> None:
+    written.night(DESKTOP, ML, **{"host-1": 0.75})
+    written.now += timedelta(hours=10)
+    written.day(DESKTOP, ML)
+    [night] = history(tmp_path).nights
+    assert (night.harvested.exact, night.given.exact, night.available.exact) == (10.0, 5.0, 12.5)
+    assert night.share == 0.8
+
+
+def test_an_ml_vm_that_stopped_by_itself_has_bounds_and_no_figure(written: Written, tmp_path: Path) -> None:
+    written.night(DESKTOP, ML, **{"host-1": 0.5})
+    written.now += timedelta(hours=10)
+    written.day(DESKTOP)
+    written.closed(ML)
+    [night] = history(tmp_path).nights
+    assert night.outcome is PastOutcome.DONE
+    assert (night.harvested.exact, night.harvested.at_least, night.harvested.at_most) == (None, 0.0, 10.0)
+    assert night.share is None
+
+
+def test_what_an_older_gpuops_wrote_has_no_share_and_nobody_who_ran_it(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Journal._append
+
+    def older(self: Journal, drafted: object) -> object:
+        def without(state: object) -> object:
+            drafts = drafted(state)  # type: ignore[operator]
+            return [
+                (run, kind, {key: value for key, value in body.items() if key not in ("by", "free_gpus", "cut_off")})
+                for run, kind, body in drafts
+            ]
+
+        return kept(self, without)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Journal, "_append", older)
+    written.night(DESKTOP, ML)
+    written.now += timedelta(hours=1)
+    written.day(DESKTOP, ML)
+    [night] = history(tmp_path).nights
+    assert (night.harvested.exact, night.given.exact) == (1.0, 0.5)
+    assert (night.available.exact, night.share) == (None, None)
+    assert {str(run.by) for run in night.runs} == {"unknown"}
+
+
+def test_a_profile_that_the_catalogue_does_not_know_is_no_zero(written: Written, tmp_path: Path) -> None:
+    strange = an_original(Role.ML, "ml-2", "nvidia_x9000-1c")
+    written.night(DESKTOP, ML, strange)
+    written.now += timedelta(hours=1)
+    written.day(DESKTOP, ML, strange)
+    [night] = history(tmp_path).nights
+    assert (night.harvested.exact, night.harvested.at_least) == (None, 1.0)
+
+
+def test_what_a_person_gave_up_is_not_back(written: Written, tmp_path: Path) -> None:
+    written.night(DESKTOP)
+    given = GivenUp(Thing.VM, "vdi-1", "uuid-vdi-1", "vdi-1", f"night {NIGHT}", written.now)
+    written.journal.give_up([given])
+    [night] = history(tmp_path).nights
+    assert (night.outcome, night.returned) == (PastOutcome.GIVEN_UP, 0)
+    assert [incident.what for incident in night.incidents] == ["given up"]
+    assert night.available.exact is None
+    written.journal.back([given])
+    [night] = history(tmp_path).nights
+    assert (night.outcome, night.returned) == (PastOutcome.DONE, 1)
+
+
+def test_a_return_from_markers_alone_is_listed_and_its_hours_are_unknown(written: Written, tmp_path: Path) -> None:
+    written.day(DESKTOP, ML)
+    [night] = history(tmp_path).nights
+    assert (night.by_markers, len(night.desktops), night.returned, len(night.ml)) == (True, 1, 1, 1)
+    assert (night.harvested.exact, night.given.exact, night.share) == (None, None, None)
+
+
+def test_changes_are_told_with_what_they_were_of_and_how_they_ended(written: Written, tmp_path: Path) -> None:
+    run = written.journal.begin("attach")
+    op_id = written.journal.intend(run, PowerOnVm("vm-7"), written.seen)
+    written.journal.settled(op_id, IntentState.FAILED, "no room")
+    written.journal.end(run)
+    written.now += timedelta(days=1)
+    written.journal.begin("setscheduler")
+    newest, oldest = history(tmp_path).changes
+    assert (newest.verb, newest.outcome) == ("scheduler set", PastOutcome.OPEN)
+    assert (oldest.verb, oldest.subjects, oldest.outcome) == ("attach", ("vm-7",), PastOutcome.PARTLY)
+    assert [(each.what, each.reason) for each in oldest.incidents] == [("start failed", "no room")]
+
+
+def test_what_is_asked_for_is_what_comes(written: Written, tmp_path: Path) -> None:
+    written.night(DESKTOP)
+    written.now += timedelta(days=3)
+    written.journal.end(written.journal.begin("attach"))
+    everything = history(tmp_path)
+    assert (len(everything.nights), len(everything.changes), everything.left_off) == (1, 1, 0)
+    assert not history(tmp_path, since=written.now - timedelta(days=1)).nights
+    assert not history(tmp_path, kind=EventKind.NIGHT).changes
+    limited = history(tmp_path, limit=1)
+    assert (len(limited.nights), len(limited.changes), limited.left_off) == (0, 1, 1)
+
+
+def test_the_same_from_every_kind_of_journal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("postgresql").database()
+    with closing(Journal.open(tmp_path, "vc-1", lambda: datetime.now(UTC), url=url)) as journal:  # noqa: TID251
+        written = Written(journal)
+        written.night(DESKTOP, ML, **{"host-1": 0.5})
+        written.now += timedelta(hours=2)
+        written.day(DESKTOP, ML)
+    [night] = past_night(tmp_path, NIGHT, url).nights
+    assert (night.harvested.exact, night.share) == (2.0, 1.0)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_nothing_is_made_where_there_is_no_journal(tmp_path: Path) -> None:
+    found = history(tmp_path / "none")
+    assert (found.nights, found.changes) == ((), ())
+    with pytest.raises(UsageError) as unknown:
+        past_night(tmp_path / "none", NIGHT)
+    assert unknown.value.hint == "gpuops history lists the nights"
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_journal_that_somebody_changed_gives_no_figures(written: Written, tmp_path: Path) -> None:
+    import sqlite3
+
+    written.night(DESKTOP)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database, database:
+        database.execute("UPDATE journal SET at = '2026-11-20T22:00:00+00:00' WHERE seq = 3")
+    with pytest.raises(StateDamaged, match="changed by something else than gpuops: record 3"):
+        history(tmp_path)
