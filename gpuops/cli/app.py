@@ -21,34 +21,46 @@ from typer.core import TyperGroup
 
 from gpuops import __version__
 from gpuops.cli import output, signals
+from gpuops.cli.commands import CommandGroup, Verb
 from gpuops.cli.failure import guarded
-from gpuops.cli.options import CommandGroup, CommonOptions, spread
+from gpuops.cli.options import CommonOptions, spread
 from gpuops.config import private_file
 from gpuops.distribution import NAME, refuse_other_project
 
-SHORT_HELP: Final = {
-    "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
-    "capacity": "Say how many more vGPUs and whole GPUs fit.",
-    "attach": "Give a VM vGPUs, whole GPUs or a device group.",
-    "detach": "Take GPU devices from a VM.",
-    "place": "Say where VMs that do not exist yet would go.",
-    "defrag": "Plan and make the vMotions that free the most GPUs.",
-    "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
-    "rotate": "Desktops by day, ML VMs on their GPUs by night.",
-    "history": "Show past nights and changes, GPU-hours, who ran them.",
-    "scheduler": "Show and set the vGPU scheduler of hosts.",
-    "mode": "Show and set graphics type, vGPU mode, assignment policy.",
-    "passthrough": "Switch DirectPath I/O of hosts' GPUs on and off.",
-    "mig": "Show and switch MIG mode of hosts' GPUs.",
-    "change": "See, resume, abort or give up a rolling change of hosts.",
-    "roles": "Compare vCenter's roles with those that gpuops needs.",
-    "login": "Log in, and say who and what; compare the readers.",
-    "sim": "Serve a simulated vCenter, and read what was done to it.",
-    "demo": "Watch an attach, a night and a morning, simulated.",
-    "template": "Show and write the templates that come with gpuops.",
-    "help": "Show the manual.",
+SECTIONS: Final = {
+    "see what is there": {
+        "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
+        "capacity": "Say how many more vGPUs and whole GPUs fit.",
+        "place": "Say where VMs that do not exist yet would go.",
+        "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
+    },
+    "GPUs of VMs": {
+        "attach": "Give a VM vGPUs, whole GPUs or a device group.",
+        "detach": "Take GPU devices from a VM.",
+        "defrag": "Plan and make the vMotions that free the most GPUs.",
+    },
+    "night and day": {
+        "rotate": "Desktops by day, ML VMs on their GPUs by night.",
+        "history": "Show past nights and changes, GPU-hours, who ran them.",
+    },
+    "GPUs of hosts": {
+        "scheduler": "Show and set the vGPU scheduler of hosts.",
+        "mode": "Show and set graphics type, vGPU mode, assignment policy.",
+        "passthrough": "Switch DirectPath I/O of hosts' GPUs on and off.",
+        "mig": "Show and switch MIG mode of hosts' GPUs.",
+        "change": "See, resume, abort or give up a rolling change of hosts.",
+    },
+    "first steps and help": {
+        "demo": "Watch an attach, a night and a morning, simulated.",
+        "login": "Log in, and say who and what; compare the readers.",
+        "roles": "Compare vCenter's roles with those that gpuops needs.",
+        "template": "Show and write the templates that come with gpuops.",
+        "sim": "Serve a simulated vCenter, and read what was done to it.",
+        "help": "Show the manual.",
+    },
 }
-"""What `gpuops --help` says of each, whole on a line of 80 columns, and in which order."""
+"""What `gpuops --help` says of each command, whole on a line of 80 columns, under which heading and in which order."""
+SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 
 class Commands(UserDict[str, Any]):
@@ -80,7 +92,7 @@ def _loaded(name: str) -> Any:
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name)(found)
+    alone.command(name, cls=Verb)(found)
     return typer.main.get_command(alone)
 
 
@@ -96,11 +108,14 @@ class RootGroup(CommandGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, from the table alone: none is imported for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SHORT_HELP.items()))
+        spacing = 2 + max(map(len, SHORT_HELP))
+        for title, commands in SECTIONS.items():
+            with formatter.section(f"Commands ({title})"):
+                formatter.write_dl([(f"{name:<{spacing - 2}}", text) for name, text in commands.items()])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
+        output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
         sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
 
@@ -134,7 +149,7 @@ def root(
     context: typer.Context,
     common: CommonOptions,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Attach, place, rotate and explain NVIDIA GPUs on vSphere.

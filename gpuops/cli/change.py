@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, DryRun, HostShellOptions, RunOptions, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptions, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.hosts.change.report import ChangeReport
 
-change = typer.Typer(
-    name="change",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="See, finish or give up a rolling change of hosts that did not end.",
-)
+change = VerbTable("change", "See, finish or give up a rolling change of hosts that did not end.")
 
 
 @change.command()
@@ -136,7 +131,7 @@ class ChangeProgress:
 
     def __call__(self, line: str) -> None:
         self._began = True
-        output.note(line)
+        output.progress(line)
 
     def __enter__(self) -> Self:
         return self
@@ -184,14 +179,18 @@ def show_abandoned(found: Abandonment) -> None:
 
 def show(report: ChangeReport | Report) -> None:
     """Prints it; ends with its exit code."""
+    from gpuops.cli.running import show_brief
     from gpuops.plan.core.outcome import Report
+    from gpuops.report.brief import change_line, run_line
     from gpuops.report.change import change_document, change_text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
 
-    if isinstance(report, Report):
-        output.show(report_text(report), report_document(report, "defrag-execute"))
+    document = report_document(report, "defrag-execute") if isinstance(report, Report) else change_document(report)
+    if output.manners().quiet:
+        line = run_line(report, "defrag-execute") if isinstance(report, Report) else change_line(report)
+        show_brief(line, report.plan.warnings, document)
     else:
-        output.show(change_text(report), change_document(report))
+        output.show(report_text(report) if isinstance(report, Report) else change_text(report), document)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

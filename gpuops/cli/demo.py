@@ -20,6 +20,7 @@ from typing import Annotated, Final
 
 import typer
 
+from gpuops.cli import output
 from gpuops.errors import PartlyDone, VcenterUnreachable
 
 
@@ -88,6 +89,8 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
+    if output.manners().no_color:
+        environment["NO_COLOR"] = "1"
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
             assert server.stdout is not None

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, HostShellOptions, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, HostShellOptions, spread
 from gpuops.plan.core.scope import Scope
 
 
@@ -48,13 +49,7 @@ def doctor(
         raise typer.Exit(3)
 
 
-roles = typer.Typer(
-    name="roles",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Compare vCenter's roles with those that gpuops needs, and make them.",
-)
+roles = VerbTable("roles", "Compare vCenter's roles with those that gpuops needs, and make them.")
 RoleFile = Annotated[Path, typer.Option("--file", metavar="FILE", help="The roles wanted: templates/roles/*.yaml.")]
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, DryRun, Fixed, HostShellOptions, RebootOptions, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, Fixed, HostShellOptions, RebootOptions, spread
 from gpuops.errors import UsageError
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.host_plan import HostRequest
 
 
-scheduler = typer.Typer(
-    name="scheduler",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.",
-)
+scheduler = VerbTable("scheduler", "Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.")
 
 
 @scheduler.command("show")
@@ -76,13 +71,7 @@ def scheduler_set(
     set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
 
 
-mode = typer.Typer(
-    name="mode",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.",
-)
+mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.")
 
 
 @mode.command("show")
@@ -128,13 +117,7 @@ def mode_set(
     set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
 
 
-passthrough = typer.Typer(
-    name="passthrough",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Switch DirectPath I/O of hosts' GPUs on and off.",
-)
+passthrough = VerbTable("passthrough", "Switch DirectPath I/O of hosts' GPUs on and off.")
 
 
 @passthrough.command("on")
@@ -151,7 +134,7 @@ def passthrough_on(
 
     \b
     Example:
-      gpuops passthrough on --device 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
+      gpuops passthrough on --gpu 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
     """
 
     set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
@@ -171,22 +154,14 @@ def passthrough_off(
 
     \b
     Example:
-      gpuops passthrough off --device 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
+      gpuops passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
 
     set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
 
 
-mig = typer.Typer(
-    name="mig",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Show MIG mode of hosts' GPUs, and switch it by the hosts' own nvidia-smi.",
-)
-mig_set = typer.Typer(
-    name="set", cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Switch MIG mode of GPUs on or off."
-)
+mig = VerbTable("mig", "Show MIG mode of hosts' GPUs, and switch it by the hosts' own nvidia-smi.")
+mig_set = VerbTable("set", "Switch MIG mode of GPUs on or off.")
 mig.add_typer(mig_set)
 
 
@@ -281,13 +256,19 @@ def set_on_hosts(
         return
     from gpuops.api import configure
     from gpuops.cli.opening import open_site, remember
+    from gpuops.cli.running import show_brief
+    from gpuops.report.brief import run_line
     from gpuops.report.host_plan import host_report_document, host_report_text
 
     with open_site(common) as site:
         site.shell = shell
         report = configure(request, site, apply=not dry_run)
     remember(common, report.before)
-    output.show(host_report_text(report), host_report_document(report, kind))
+    document = host_report_document(report, kind)
+    if output.manners().quiet:
+        show_brief(run_line(report, kind), report.plan.warnings, document)
+    else:
+        output.show(host_report_text(report), document)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 

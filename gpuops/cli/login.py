@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, spread
 
-login = typer.Typer(
-    name="login",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Log in to a vCenter, and say who and what.",
-)
+login = VerbTable("login", "Log in to a vCenter, and say who and what.")
 
 
 @login.callback()

@@ -49,7 +49,8 @@ def open_site(
 
 def _refuse_both(common: CommonOptions) -> None:
     """An option for a connection beside --inventory would be ignored: what is meant cannot be told."""
-    connecting = (field.name for field in fields(common) if field.name != "output")
+    how_printed = ("output", "quiet", "verbose", "no_color")
+    connecting = (field.name for field in fields(common) if field.name not in how_printed)
     given = next((name for name in connecting if getattr(common, name)), None)
     if given is not None:
         raise UsageError(

@@ -9,7 +9,7 @@ is no option: it keeps its default, or has the value that the command's `Fixed` 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial, wraps
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from gpuops.cli import completion, output
-from gpuops.cli.output import OutputFormat
+from gpuops.cli.output import Manners, OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 from gpuops.model.login import BulkReader
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
 
 
+CONNECTION: Final = "Connection"
+OUTPUT: Final = "Output"
+HOST_SHELL: Final = "Host shell"
+"""Under which heading of a command's help options stand."""
 KNOWN: Final = Path("~/.ssh/known_hosts")
 
 
@@ -46,16 +49,31 @@ class HostShellOptions:
     """Whether hosts themselves are asked, and how."""
 
     host_shell: Annotated[
-        Shell, typer.Option(help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.")
+        Shell,
+        typer.Option(
+            rich_help_panel=HOST_SHELL,
+            help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.",
+        ),
     ] = Shell.NONE
-    ssh_user: Annotated[str, typer.Option(metavar="NAME", help="Who enters a host.")] = "root"
-    ssh_known_hosts: Annotated[Path, typer.Option(metavar="FILE", help="The hosts' SSH keys; no other is trusted.")] = (
-        KNOWN
+    ssh_user: Annotated[str, typer.Option(rich_help_panel=HOST_SHELL, metavar="NAME", help="Who enters a host.")] = (
+        "root"
     )
+    ssh_known_hosts: Annotated[
+        Path,
+        typer.Option(rich_help_panel=HOST_SHELL, metavar="FILE", help="The hosts' SSH keys; no other is trusted."),
+    ] = KNOWN
     ssh_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key to enter with; default: the agent's and ~/.ssh.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=HOST_SHELL,
+            metavar="FILE",
+            help="The key to enter with; default: the agent's and ~/.ssh.",
+        ),
     ] = None
-    ssh_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="The port of the hosts' SSH.")] = 22
+    ssh_port: Annotated[
+        int,
+        typer.Option(rich_help_panel=HOST_SHELL, min=1, max=65535, metavar="PORT", help="The port of the hosts' SSH."),
+    ] = 22
 
     def shell(self) -> NvidiaSmi | None:
         """The way in; None = hosts are not entered."""
@@ -76,29 +94,6 @@ class HostShellOptions:
         site.shell, site.say = self.shell(), output.note
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands whose options are given once, but for those that take several values."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and not isinstance(command, TyperGroup):
-            refuse_repeated(command, rest)
-        return name, command, rest
-
-
-def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
-    """Raises UsageError for the first option of the command that is given more often than it can be meant."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    given = [argument.partition("=")[0] for argument in arguments[:end]]
-    for parameter in command.params:
-        if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
-            continue
-        times = sum(given.count(name) for name in parameter.opts)
-        if times > 1:
-            hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
-            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
     """Which vCenter, how it is reached, and how the result is printed. Each may stand before the command or after."""
@@ -106,38 +101,78 @@ class CommonOptions:
     vcenter: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=CONNECTION,
             metavar="NAME|URL|sim:SCENARIO",
             autocompletion=completion.targets,
             help="The vCenter: a target of the configuration file, an address, a private simulated one (sim:lab), or "
             "one that `gpuops sim serve` runs (sim@READY-FILE).",
         ),
     ] = None
-    username: Annotated[str | None, typer.Option(help="User name.")] = None
-    password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the password from a file.")] = None
-    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False
+    username: Annotated[str | None, typer.Option(rich_help_panel=CONNECTION, metavar="NAME", help="User name.")] = None
+    password_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=CONNECTION, metavar="FILE", help="Read the password from a file.")
+    ] = None
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", rich_help_panel=CONNECTION, help="Read the password from stdin.")
+    ] = False
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Trust the certificates of this PEM file alone.")
+        Path | None,
+        typer.Option(rich_help_panel=CONNECTION, metavar="FILE", help="Trust the certificates of this PEM file alone."),
     ] = None
     thumbprint: Annotated[
         str | None,
-        typer.Option(metavar="SHA256", help="Beside verification, accept this certificate alone (its thumbprint)."),
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            metavar="SHA256",
+            help="Beside verification, accept this certificate alone (its thumbprint).",
+        ),
     ] = None
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Do not verify the certificate (warned about and audited).")
+        bool,
+        typer.Option(
+            "--insecure", rich_help_panel=CONNECTION, help="Do not verify the certificate (warned about and audited)."
+        ),
     ] = False
-    proxy: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP proxy.")] = None
+    proxy: Annotated[str | None, typer.Option(rich_help_panel=CONNECTION, metavar="HOST:PORT", help="HTTP proxy.")] = (
+        None
+    )
     journal_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Keep the journal in this PostgreSQL database, for several machines."),
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            metavar="URL",
+            help="Keep the journal in this PostgreSQL database, for several machines.",
+        ),
     ] = None
     reader: Annotated[
         BulkReader | None,
-        typer.Option(help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it."),
+        typer.Option(
+            rich_help_panel=CONNECTION,
+            help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it.",
+        ),
     ] = None
     output: Annotated[
         OutputFormat | None,
-        typer.Option("--output", "-o", help="text for people; json and yaml are versioned; csv of history."),
+        typer.Option(
+            "--output",
+            "-o",
+            rich_help_panel=OUTPUT,
+            help="text for people; json and yaml are versioned; csv of history.",
+        ),
     ] = None
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", rich_help_panel=OUTPUT, help="Of a run one line, and what is wrong; no progress."
+        ),
+    ] = False
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="A line on stderr as each step ends."),
+    ] = False
+    no_color: Annotated[
+        bool, typer.Option("--no-color", rich_help_panel=OUTPUT, help="No colours, as with NO_COLOR set.")
+    ] = False
 
     def over(self, earlier: CommonOptions | None) -> CommonOptions:
         """These options, and where one is not given, what stood before the command."""
@@ -149,6 +184,12 @@ class CommonOptions:
     @property
     def format(self) -> OutputFormat:
         return self.output or OutputFormat.TEXT
+
+    def manners(self) -> Manners:
+        """How much is said, and in which colours. Raises UsageError for more and less at once."""
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet and --verbose exclude each other", hint="give one of them")
+        return Manners(self.quiet, self.verbose, self.no_color)
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
@@ -289,6 +330,7 @@ def spread(command: Command) -> Command:
                     output.choose(value.format)
                     if value.format is OutputFormat.CSV and not gathered.__dict__.get(_ALSO_CSV):
                         raise output.no_csv()
+                output.behave(value.manners())
             given[name] = value
         return command(**given)
 

@@ -1,7 +1,7 @@
 """Prints what commands have to say: one document on stdout, everything else on stderr.
 
-On a terminal text is coloured (NO_COLOR and TERM=dumb are heeded) and wrapped to its width. Elsewhere it is plain, and
-a line is as long as it needs.
+On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, and a line is as long as it needs.
+Of colours the first that is said counts: --no-color, NO_COLOR, FORCE_COLOR, TERM=dumb, and whether it is a terminal.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -38,6 +39,15 @@ class OutputFormat(StrEnum):
         return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How much is said beside the result, and whether in colours."""
+
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = False
+
+
 _CODES: Final = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"
 }  # fmt: skip
@@ -45,6 +55,7 @@ _USUAL_WIDTH: Final = 80
 _ANY_TERMINAL: Final = ("bold", "dim")
 """What is left of a style where no colours are wanted (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
+_manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
 
 
 class ResultNotWritten(Exception):
@@ -58,6 +69,15 @@ def choose(chosen: OutputFormat) -> None:
 
 def chosen() -> OutputFormat:
     return _chosen.get()
+
+
+def behave(wanted: Manners) -> None:
+    """Says how much is told from here on, and whether in colours."""
+    _manners.set(wanted)
+
+
+def manners() -> Manners:
+    return _manners.get() or Manners()
 
 
 def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = None) -> None:
@@ -103,9 +123,15 @@ def _print_csv(text: str) -> None:
 
 
 def note(text: Shown) -> None:
-    """Prints progress, a warning or a question's matter on stderr."""
+    """Prints a warning or a question's matter on stderr."""
     with _ignoring_lost_stderr():
         print_text(text, sys.stderr)
+
+
+def progress(text: Shown) -> None:
+    """Prints on stderr how far a run is, unless --quiet."""
+    if not manners().quiet:
+        note(text)
 
 
 def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:
@@ -149,7 +175,7 @@ def print_text(text: Shown, stream: TextIO) -> None:
     encoding = (stream.encoding or "utf-8").lower()
     terminal = stream.isatty()
     shown = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
-    written = _styled(os.environ) if terminal else _plain
+    written = _styled(os.environ, terminal=terminal, no_color=manners().no_color)
     printed = "".join(f"{written(line)}\n" for line in shown)
     stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -158,11 +184,13 @@ def _plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def _styled(environment: Mapping[str, str]) -> Callable[[Line], str]:
-    """Writes a line with the escape sequences that a terminal like this takes."""
-    if environment.get("TERM", "").lower() in ("dumb", "unknown"):
+def _styled(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
+    """Writes a line with the escape sequences that are wanted there."""
+    colorless = no_color or bool(environment.get("NO_COLOR"))
+    forced = not colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
+    if not forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
         return _plain
-    codes = {style: _CODES[style] for style in _ANY_TERMINAL} if environment.get("NO_COLOR") else _CODES
+    codes = {style: _CODES[style] for style in _ANY_TERMINAL} if colorless else _CODES
 
     def piece(text: str, style: str) -> str:
         sequence = ";".join(codes[word] for word in style.split() if word in codes)
@@ -185,7 +213,8 @@ def rich_console(stream: TextIO) -> Console:
     """For what only rich draws on a terminal: a progress bar, a page of the manual."""
     from rich.console import Console
 
-    return Console(file=stream, markup=False, highlight=False, emoji=False)
+    no_color = True if manners().no_color else None  # None = rich asks NO_COLOR itself
+    return Console(file=stream, markup=False, highlight=False, emoji=False, no_color=no_color)
 
 
 def _yaml(document: str) -> str:

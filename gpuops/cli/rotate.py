@@ -9,16 +9,11 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, PolicyFile, RunOptions, Saved, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved, spread
 from gpuops.cli.rotate_state import abandon, audit, status, unlock
 
-rotate = typer.Typer(
-    name="rotate",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
-)
+rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 
 
 @spread
@@ -233,6 +228,8 @@ def skip_next(
     output.show(skip_text(found), skip_document(found))
 
 
-rotate.add_typer(audit)
-for command in (abandon, init, restore, skip_next, status, unlock, night, plan, day, resume):
+for command in (night, day, status, plan, resume, restore, init, skip_next):
     rotate.command()(command)
+rotate.add_typer(audit)
+rotate.command()(unlock)
+rotate.command()(abandon)

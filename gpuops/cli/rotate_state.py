@@ -10,7 +10,8 @@ import typer
 
 from gpuops import clock
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, DryRun, PolicyFile, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.status import RotationStatus
@@ -64,7 +65,7 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
 
     try:
         for found in changes(look, lambda: clock.pause(EVERY_S)):
-            output.note(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+            output.progress(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
             _show(found)
     except KeyboardInterrupt:
         return  # how a watch ends
@@ -105,13 +106,7 @@ def _without_lease_renewal(found: RotationStatus) -> Document:
     return document
 
 
-audit = typer.Typer(
-    name="audit",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Check that nobody changed the journal of rotations and changes.",
-)
+audit = VerbTable("audit", "Check that nobody changed the journal of rotations and changes.")
 
 
 @audit.callback()

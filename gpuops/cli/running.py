@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
-    from gpuops.report.layout import Shown
+    from gpuops.report.layout import Shown, Text
+    from gpuops.report.plan_json import Document
 
 
 class ConsentPrompt:
@@ -70,23 +71,25 @@ class Progress:
 
     def begin(self, report: Report) -> None:
         self.report, self.ended = report, 0
-        if sys.stderr.isatty() and self._bar is None:
+        if sys.stderr.isatty() and self._bar is None and not output.manners().quiet:
             self._bar = _bar()
             self._bar.start()
             self._bar.add_task("", total=self.steps)
 
     def __call__(self, outcome: Outcome) -> None:
-        from gpuops.report.layout import Text
-        from gpuops.report.plan_text import outcome_line
-
         self.ended += 1
         if self.report is None:
             return
+        from gpuops.clock import wall_clock
+        from gpuops.report.layout import Text
+        from gpuops.report.plan_text import outcome_line
+
         line = outcome_line(outcome, self.report.before)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self.ended, total=self.steps, description=line.plain)
-        elif self.steps > 1:
-            output.note(Text(f"[{self.ended}/{self.steps}] ", "dim").append(line))
+        if output.manners().verbose:
+            now = f"{wall_clock().astimezone():%H:%M:%S} [{self.ended}/{self.steps}] "
+            output.note(Text(now, "dim").append(line))
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +162,25 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
+    from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
 
+    if output.manners().quiet:
+        show_brief(run_line(report, kind), report.plan.warnings, report_document(report, kind))
+        return
     text = report_text(report, explain=explain)
     if saved is not None:
         text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))
+
+
+def show_brief(line: Text, warnings: Iterable[str], document: Document) -> None:
+    """Prints what --quiet leaves of a run: its line, and warnings on stderr."""
+    from gpuops.report.layout import Text
+    from gpuops.report.text import visible
+
+    for warning in warnings:
+        output.note(Text(f"warning: {visible(warning)}", "yellow"))
+    output.show(line, document)

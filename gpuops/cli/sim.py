@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup
+from gpuops.cli.commands import VerbTable
 from gpuops.cli.output import OutputFormat
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
 
-sim = typer.Typer(
-    name="sim",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Serve a simulated vCenter on this machine, and read what was done to it.",
-)
+sim = VerbTable("sim", "Serve a simulated vCenter on this machine, and read what was done to it.")
 
 
 class SimClock(StrEnum):

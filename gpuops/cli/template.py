@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup
+from gpuops.cli.commands import VerbTable
 from gpuops.config.file import is_missing, read_bytes, read_text
 from gpuops.config.private_file import write_private
 from gpuops.config.templates import FOLDER, described, templates
@@ -17,13 +17,7 @@ from gpuops.errors import UsageError
 if TYPE_CHECKING:
     from gpuops.report.layout import Shown
 
-template = typer.Typer(
-    name="template",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Show and write the templates that come with gpuops.",
-)
+template = VerbTable("template", "Show and write the templates that come with gpuops.")
 
 
 def names(incomplete: str) -> list[str]:

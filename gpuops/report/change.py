@@ -22,7 +22,7 @@ _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given
 
 def change_text(report: ChangeReport) -> Shown:
     """One run: refusals, or each round with its hosts and VMs and, once applied, what became of each host."""
-    return (*_lines(report), Text(_summary(report), "bold"))
+    return (*_lines(report), Text(change_summary(report), "bold"))
 
 
 def change_document(report: ChangeReport) -> Document:
@@ -49,7 +49,7 @@ def change_document(report: ChangeReport) -> Document:
         "because": list(plan.because),
         "outcomes": [
             {
-                "host": {"ref": each.step.host, "name": _name(each, report)},
+                "host": {"ref": each.step.host, "name": host_name(each, report)},
                 "verdict": each.verdict.value,
                 "reason": each.reason,
             }
@@ -145,16 +145,18 @@ def _goes(away: Away) -> str:
 
 def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
     line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(_name(outcome, report)))
+    line.append(visible(host_name(outcome, report)))
     return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "")
 
 
-def _name(outcome: Outcome[HostStep], report: ChangeReport) -> str:
+def host_name(outcome: Outcome[HostStep], report: ChangeReport) -> str:
+    """The host that it became of, by its name."""
     host = report.before.hosts.get(outcome.step.host)
     return host.name if host is not None else report.names.get(outcome.step.host, outcome.step.host)
 
 
-def _summary(report: ChangeReport) -> str:
+def change_summary(report: ChangeReport) -> str:
+    """The closing line: what became of the hosts, would become of them, or why nothing does."""
     plan = report.plan
     if not plan.feasible:
         return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"

@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "host_gpu_info": {},
     "host_gpu_scheduler": {"policy": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
     "host_graphics_mode": {"assignment": "performance", "host": "esx-02.lab"},
-    "host_passthrough": {"state": "disabled", "device": ["0000:d8:00.0"], "host": "esx-02.lab"},
+    "host_passthrough": {"state": "disabled", "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"},
     "rotation": {"state": "night", "policy": POLICY},
     "rotation_info": {"policy": POLICY},
     "vm_clone": {"vm": "ml-10", "template": "golden"},

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner, Result
 from gpuops import __version__
 from gpuops.cli.app import app
 from gpuops.cli.failure import INTERRUPTED, guarded
+from gpuops.cli.options import CommonOptions
 from gpuops.errors import GpuopsError, Locked, Refused
 
 HEAVY = (
@@ -119,8 +121,41 @@ def test_inventory_of_the_lab_loads_nothing_of_what_changes_it() -> None:
     assert loaded.isdisjoint(libraries | plans), sorted(loaded & (libraries | plans))
 
 
-def test_version() -> None:
-    assert run("--version").stdout == f"gpuops {__version__} (gpuops-vsphere)\n"
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option: str) -> None:
+    assert run(option).stdout == f"gpuops {__version__} (gpuops-vsphere)\n"
+
+
+@pytest.mark.parametrize("words", ["gpuops", *sorted({leaf.rpartition(" ")[0] for leaf in LEAVES} - {"gpuops"})])
+def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
+    commands = shown[shown.index("\nCommands") :]
+    assert "..." not in commands and "\u2026" not in commands
+    assert max(map(len, commands.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", LEAVES)
+def test_how_vcenter_is_reached_is_listed_once(words: str) -> None:
+    """In `gpuops --help`; the help of a command names these options, and comes after what is its own."""
+    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
+    options = [parameter.opts[0] for parameter in LEAVES[words].params]
+    assert not re.findall(r"^  --(?:ca-file|thumbprint|proxy|reader) [A-Z<]", shown, re.MULTILINE)
+    if "--thumbprint" in options:
+        assert shown.index("\nOptions:") < shown.index("\nConnection:") < shown.index("\nOutput:")
+        assert all(re.search(rf"{option}[\s:,]", shown) for option in options)
+        assert "gpuops help connection" in shown
+
+
+def test_the_page_about_the_connection_has_each_of_its_options() -> None:
+    page = (Path(__file__).resolve().parents[2] / "gpuops" / "manual" / "connection.md").read_text(encoding="utf-8")
+    told = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(CommonOptions)}
+    assert [option for option in told.values() if f"`{option}" not in page] == []
+
+
+def test_what_people_need_first_is_listed_first() -> None:
+    rotate: Any = typer.main.get_command(app).commands["rotate"]  # type: ignore[attr-defined]
+    assert list(rotate.commands)[:4] == ["night", "day", "status", "plan"]
 
 
 @pytest.mark.parametrize("words", ALL)
@@ -193,7 +228,7 @@ def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     done = typed(*words.split())
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Usage: gpuops {words}".rstrip())
-    assert "Commands:" in done.stderr
+    assert "Commands (see what is there):" in done.stderr
 
 
 @pytest.mark.parametrize(

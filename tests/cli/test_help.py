@@ -35,6 +35,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "change",
         "commands",
         "comparison",
+        "connection",
         "cron",
         "defrag",
         "doctor",

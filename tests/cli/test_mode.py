@@ -30,8 +30,8 @@ def test_show_and_set(lab: Lab, golden: Golden) -> None:
         "mode set --assignment consolidation --cluster lab-cluster --dry-run",
         "mode set --assignment consolidation --cluster lab-cluster",
         "mode set --assignment consolidation --cluster lab-cluster",
-        "passthrough on --device 0000:3b:00.0 --label mig-ml --host esx-01.lab",
-        "passthrough off --device 0000:d8:00.0 --host esx-02.lab --dry-run",
+        "passthrough on --gpu 0000:3b:00.0 --label mig-ml --host esx-01.lab",
+        "passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --dry-run",
         "mode show --host esx-01.lab",
     )
     golden("mode.txt", text)
@@ -43,8 +43,8 @@ def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
         lab,
         "mode set --type shared --cluster lab-cluster",
         "mode set --vgpu-mode mixedSize --host esx-01*",
-        "passthrough on --device 0000:d8:00.0 --host esx-01.lab",
-        "passthrough off --device 0000:5e:00.0 --host esx-02.lab",
+        "passthrough on --gpu 0000:d8:00.0 --host esx-01.lab",
+        "passthrough off --gpu 0000:5e:00.0 --host esx-02.lab",
     )
     golden("mode-refused.txt", text)
     assert lab.effects == []
@@ -63,8 +63,8 @@ def test_json(lab: Lab, golden: Golden) -> None:
     [
         ("mode set --host *", "mode set needs something to set"),
         ("mode set --type direct --host *", "direct"),
-        ("passthrough on --device 3b --host *", "'3b' is not a PCI address"),
-        ("passthrough on --host *", "--device"),
+        ("passthrough on --gpu 3b --host *", "'3b' is not a PCI address"),
+        ("passthrough on --host *", "--gpu"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:

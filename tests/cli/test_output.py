@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpuops.cli import output
-from gpuops.cli.output import OutputFormat
+from gpuops.cli.output import Manners, OutputFormat
 from gpuops.report.layout import Text, TextTable, Tree
 
 
@@ -30,8 +30,10 @@ class Terminal(io.StringIO):
 def text_again() -> Iterator[None]:
     """The format that an earlier test chose in this process is forgotten."""
     output.choose(OutputFormat.TEXT)
+    output.behave(Manners())
     yield
     output.choose(OutputFormat.TEXT)
+    output.behave(Manners())
 
 
 DOCUMENT = {"kind": "x", "power": Power.ON, "name": "山\x9b\u202e"}
@@ -74,11 +76,42 @@ def test_a_terminal_without_colours_gets_none(
     environment: dict[str, str], printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     terminal = Terminal()
     output.print_text(Text("bad", "bold red").append(" news"), terminal)
     assert terminal.getvalue() == f"{printed}\n"
+
+
+RED, BOLD, PLAIN = "\x1b[1;31mbad\x1b[0m news", "\x1b[1mbad\x1b[0m news", "bad news"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "environment", "printed"),
+    [
+        (True, True, {}, BOLD),
+        (False, True, {}, PLAIN),
+        (True, True, {"FORCE_COLOR": "1"}, BOLD),
+        (False, False, {"FORCE_COLOR": "1"}, RED),
+        (False, False, {"FORCE_COLOR": "0"}, PLAIN),
+        (False, False, {"FORCE_COLOR": ""}, PLAIN),
+        (False, False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, PLAIN),
+        (True, False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, BOLD),
+        (True, False, {"FORCE_COLOR": "1", "TERM": "dumb"}, RED),
+    ],
+)
+def test_of_colours_the_first_that_is_said_counts(
+    terminal: bool, no_color: bool, environment: dict[str, str], printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    output.behave(Manners(no_color=no_color))
+    stream = Terminal() if terminal else io.StringIO()
+    output.print_text(Text("bad", "bold red").append(" news"), stream)
+    assert stream.getvalue() == f"{printed}\n"
 
 
 def test_what_an_encoding_lacks_is_written_as_an_escape() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
+from gpuops.cli import output
+from gpuops.cli.output import Manners
 from gpuops.cli.running import Progress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
@@ -22,14 +26,32 @@ BEFORE = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), vms=VMS
 REPORT = Report(None, BEFORE, Plan(waves=(Wave("make room", STEPS),)))
 
 
-def test_a_line_per_step_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(autouse=True)
+def as_ever() -> Iterator[None]:
+    """What an earlier test chose in this process is forgotten."""
+    output.behave(Manners())
+    yield
+    output.behave(Manners())
+
+
+def two_of_three() -> None:
     with Progress() as progress:
         progress.begin(REPORT)
         progress(Outcome(STEPS[0], Verdict.DONE, duration_s=3.14))
         progress(Outcome(STEPS[1], Verdict.FAILED, "no space\non the datastore"))
+
+
+def test_steps_are_told_once_by_the_report_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    two_of_three()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_verbose_is_a_line_per_step_with_the_time_of_day(capsys: pytest.CaptureFixture[str]) -> None:
+    output.behave(Manners(verbose=True))
+    two_of_three()
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines() == [
+    assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in captured.err.splitlines()] == [
         "[1/3] done     suspend desk-0  3.1 s",
         "[2/3] failed   suspend desk-1  no space\\u{a}on the datastore",
     ]
@@ -56,11 +78,11 @@ def test_a_run_goes_on_when_nobody_listens(number: int, monkeypatch: pytest.Monk
     assert progress.ended == len(STEPS)
 
 
-def test_one_step_needs_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
-        progress.begin(Report(None, BEFORE, Plan(waves=(Wave("one", STEPS[:1]),))))
-        progress(Outcome(STEPS[0], Verdict.DONE))
-    assert capsys.readouterr().err == ""
+def test_a_quiet_run_draws_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    output.behave(Manners(quiet=True))
+    two_of_three()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_bar_on_a_terminal_is_gone_at_the_end(

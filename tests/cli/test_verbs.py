@@ -86,9 +86,24 @@ def test_what_stops_a_vm_needs_yes_where_nobody_can_be_asked(lab: Lab) -> None:
 
 
 def test_progress_and_warnings_stay_off_stdout(lab: Lab) -> None:
-    result = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--output", "json")
+    result = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "-v", "-o", "json")
     assert [outcome["verdict"] for outcome in json.loads(result.stdout)["outcomes"]] == ["done", "done"]
     assert "[2/2] done" in result.stderr
+
+
+def test_quiet_is_one_line_a_run_and_leaves_looks_as_they_are(lab: Lab) -> None:
+    done = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--quiet")
+    assert (done.exit_code, done.stdout) == (0, "detach: 2 steps done\n")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["warning"]
+    again = lab.run("-q", "detach", "--vm", "vdi-01", "--all")
+    assert again.stdout.startswith("detach: nothing to do: ")
+    assert again.stdout.count("\n") == 1
+    refused = lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--host", "esx-02.lab", "-q")
+    assert (refused.exit_code, refused.stdout.count("\n")) == (3, 1)
+    assert refused.stdout.startswith("attach: nothing changed: refused for ")
+    assert lab.run("inventory", "-q").stdout == lab.run("inventory").stdout
+    both = lab.run("inventory", "-q", "-v")
+    assert (both.exit_code, both.stderr.splitlines()[0]) == (2, "error: --quiet and --verbose exclude each other")
 
 
 class TestSaved:

@@ -23,7 +23,7 @@ Set = Callable[..., TaskResult]
 CASES = [
     (host_gpu_scheduler, {"policy": "equal-share", "time_slice": "2ms", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}),
     (host_graphics_mode, {"assignment": "performance", "host": "esx-02.lab", "vgpu_mode": None}),
-    (host_passthrough, {"on": False, "device": ["0000:d8:00.0"], "host": "esx-02.lab"}),
+    (host_passthrough, {"on": False, "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"}),
 ]
 
 
@@ -44,7 +44,7 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set
 
 
 def test_a_refusal_has_every_reason(lab: Lab) -> None:
-    answer = host_passthrough(lab.said, {"on": True, "device": ["0000:d8:00.0"], "host": "esx-01.lab"}, apply=True)
+    answer = host_passthrough(lab.said, {"on": True, "gpu": ["0000:d8:00.0"], "host": "esx-01.lab"}, apply=True)
     assert (answer.exit_code, answer.result["changed"], answer.result["diff"]) == (3, False, [])
     assert "vdi-01" in answer.message
     assert lab.effects == []

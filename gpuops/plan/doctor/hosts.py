@@ -164,7 +164,7 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
 def _passthrough_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
     """The command that brings DirectPath I/O that waits into force."""
     verb = f"passthrough {'on' if on else 'off'}"
-    return command(verb, device=str(gpu), host=hosts_called(host), reboot=_ROLLING)
+    return command(verb, gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
 
 
 def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:

@@ -150,7 +150,7 @@ def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -
         if host.gpu(address) is None:
             yield Rejection(host.name, f"has no GPU {address}")
         else:
-            hint = f"gpuops passthrough off --device {address} gives it back to the host"
+            hint = f"gpuops passthrough off --gpu {address} gives it back to the host"
             yield Rejection(f"{host.name} {address}", "is in DirectPath I/O, not in the host's graphics", hint=hint)
 
 

@@ -30,7 +30,7 @@ class SetPassthrough:
     """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
 
     on: bool
-    device: Annotated[tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")]
+    gpu: Annotated[tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")]
     label: Annotated[
         str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL")
     ] = None
@@ -44,11 +44,9 @@ class SetPassthrough:
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's passthrough devices. Raises UsageError."""
-        if not self.device:
-            raise UsageError(
-                f"{self._verb} needs --device", hint="gpuops inventory --hosts shows the addresses of GPUs"
-            )
-        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.device))
+        if not self.gpu:
+            raise UsageError(f"{self._verb} needs --gpu", hint="gpuops inventory --hosts shows the addresses of GPUs")
+        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
@@ -180,7 +178,7 @@ def _not_whole(
     ]
     left = [address for address in others if states[address].enabled == state.enabled]
     if left:
-        hint = " ".join(f"--device {address}" for address in left)
+        hint = " ".join(f"--gpu {address}" for address in left)
         yield Rejection(f"{host.name} {state.address}", "only goes with the devices beside it", hint=f"add {hint}")
 
 

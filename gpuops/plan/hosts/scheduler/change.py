@@ -66,7 +66,11 @@ class SetScheduler:
         hosts = self._meant(inventory)
         if not hosts:
             return refuse(scope.nowhere("scheduler", inventory))
-        parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
+        parts = []
+        for host in hosts:
+            left_out = _in_mig_mode(host) if not gpus and _others_can(host, hosts) else ()
+            part = _of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog, left_out)
+            parts.append(part)
         plan = combined(parts, "scheduler", _frames(parts, wanted))
         meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
         return replace(plan, warnings=(*plan.warnings, *setting_back(meant, inventory)))
@@ -110,9 +114,19 @@ def _of_host(
     gpus: tuple[PciAddress, ...],
     inventory: Inventory,
     catalog: Catalog,
+    left_out: tuple[PhysicalGpu, ...],
 ) -> HostPart:
+    """What becomes of one host. `left_out`: GPUs that the policy does not apply to, and that nobody named."""
     host = found.host
     meant = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
+    if left_out:
+        meant = tuple(gpu for gpu in meant if gpu not in left_out)
+        gpus = tuple(gpu.address for gpu in meant)
+    notes = tuple(
+        f"{host.name} {gpu.address}: in MIG mode, where no scheduler applies; left as it is" for gpu in left_out
+    )
+    if left_out and not meant:
+        return HostPart(host.name, because=notes)
     if not gpus and not meant:
         return HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
     known = {gpu.address for gpu in host.gpus}
@@ -122,12 +136,13 @@ def _of_host(
         *host_blockers(found, inventory),
         *branch_blockers(found, stated, wanted),
         *missing,
-        *_hinted(against, named=bool(gpus)),
+        *_hinted(against, named=bool(gpus) and not left_out),
     )
     if rejections:
         return HostPart(host.name, rejections)
     warnings = tuple(text for gpu in meant for text in doubts(gpu, host, inventory, catalog))
-    return _change(found, wanted, found.branch or stated, meant, gpus, warnings)
+    part = _change(found, wanted, found.branch or stated, meant, gpus, warnings)
+    return replace(part, because=(*notes, *part.because))
 
 
 def _change(
@@ -156,6 +171,19 @@ def _change(
 def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
     """The GPUs that are meant where none is named; one in MIG mode is, to be refused by name."""
     return tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
+
+
+def _in_mig_mode(host: Host) -> tuple[PhysicalGpu, ...]:
+    return tuple(gpu for gpu in host.gpus if unscheduled(gpu) == "MIG")
+
+
+def _others_can(host: Host, meant: tuple[Host, ...]) -> bool:
+    """Whether another of the hosts that are meant has a GPU with a scheduler.
+
+    Then somebody speaks of a cluster, and a host in it with other GPUs is left out of it. A host that stands alone was
+    meant itself, and is told what speaks against it.
+    """
+    return any(unscheduled(gpu) is None for other in meant if other is not host for gpu in other.gpus)
 
 
 def _hinted(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:

@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_with_its_rule(on: bool, seen: Inventory, opti
 
 def test_devices_that_go_together_are_named_together() -> None:
     seen = inventory(OFF, beside=True)
-    assert planned(True, seen).rejections[0].hint == "add --device 0000:3b:00.1"
+    assert planned(True, seen).rejections[0].hint == "add --gpu 0000:3b:00.1"
     assert planned(True, seen, "3b:00.0", "3b:00.1").feasible
 
 
@@ -182,7 +182,7 @@ def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
 
 
 def test_what_means_nothing_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="passthrough on needs --device"):
+    with pytest.raises(UsageError, match="passthrough on needs --gpu"):
         SetPassthrough(True, (), host="*").plan(inventory(), Catalog())
     with pytest.raises(UsageError, match="passthrough off needs --host or --cluster"):
         planned(False, inventory(ON), host=None)

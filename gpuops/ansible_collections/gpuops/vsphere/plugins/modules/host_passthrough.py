@@ -30,7 +30,7 @@ options:
     type: str
     choices: [enabled, disabled]
     default: enabled
-  device:
+  gpu:
     description:
       - PCI addresses of the GPUs, on each host.
     type: list
@@ -58,7 +58,7 @@ EXAMPLES = r"""
     hostname: vc.example.com
     username: gpuops@vsphere.local
     password: "{{ vcenter_password }}"
-    device: ["0000:af:00.0"]
+    gpu: ["0000:af:00.0"]
     label: a40-ml
     host: esx-02.lab
   delegate_to: localhost
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 - name: Back to its host
   gpuops.vsphere.host_passthrough:
     state: disabled
-    device: ["0000:af:00.0"]
+    gpu: ["0000:af:00.0"]
     host: esx-02.lab
 """
 
@@ -110,7 +110,7 @@ from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECT
 from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
-    "device": {"type": "list", "elements": "str", "required": True},
+    "gpu": {"type": "list", "elements": "str", "required": True},
     "label": {"type": "str"},
     "host": {"type": "str"},
     "cluster": {"type": "str"},

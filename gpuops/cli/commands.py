@@ -1,0 +1,103 @@
+"""How commands and groups of them stand on the command line: once-given options, and help that is read at a glance.
+
+In the help of a command its own options come first, under "Options"; those that every command shares have headings of
+their own. How vCenter is reached is listed in full once, in `gpuops --help`; elsewhere by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gpuops.cli.options import CONNECTION
+from gpuops.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_OWN: Final = "Options"
+
+
+class Verb(TyperCommand):
+    """One command."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return summary(self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter, connection_by_name=True)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose options are given once, but for those that take several values."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, TyperGroup):
+            refuse_repeated(command, rest)
+        return name, command, rest
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return summary(self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class VerbTable(typer.Typer):
+    """Where the commands of a group are written down."""
+
+    def __init__(self, name: str, help: str) -> None:
+        super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(name, cls=Verb, **settings)
+
+
+def summary(help_text: str) -> str:
+    """What a list of commands says of one: the first clause of its help, whole.
+
+    >>> summary("Skip the next night of a policy: the one that is open, or else the first to open.")
+    'Skip the next night of a policy.'
+    """
+    paragraph = inspect.cleandoc(help_text).partition("\n\n")[0]
+    return re.split(r"[.:;](?:\s|$)", " ".join(paragraph.split()))[0] + "."
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name: bool = False) -> None:
+    """Each heading with its options."""
+    panels: dict[str, list[tuple[str, str]]] = {_OWN: []}
+    by_name: list[str] = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        panel = getattr(parameter, "rich_help_panel", None) or _OWN
+        if connection_by_name and panel == CONNECTION and parameter.name != "vcenter":
+            by_name.append(parameter.opts[0])
+        else:
+            panels.setdefault(panel, []).append(record)
+    for title, records in panels.items():
+        if not records:
+            continue
+        with formatter.section(title):
+            formatter.write_dl(records)
+            if title == CONNECTION and by_name:
+                formatter.write_text(f"{' '.join(by_name)}: see gpuops help connection")
+
+
+def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
+    """Raises UsageError for the first option of the command that is given more often than it can be meant."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    given = [argument.partition("=")[0] for argument in arguments[:end]]
+    for parameter in command.params:
+        if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
+            continue
+        times = sum(given.count(name) for name in parameter.opts)
+        if times > 1:
+            hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
+            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)

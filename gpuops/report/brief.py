@@ -1,0 +1,66 @@
+"""What `--quiet` leaves of a run: one line with what became of it, who is named, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import AnyStep
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.report.change import change_summary, host_name
+from gpuops.report.layout import Text
+from gpuops.report.plan_text import summary
+from gpuops.report.text import visible
+
+_BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+_AFTER_FAILURE: Final = {
+    "rotate-night": "gpuops rotate status",
+    "rotate-day": "gpuops rotate day",
+    "rotate-resume": "gpuops rotate day",
+    "rotate-restore": "gpuops rotate day",
+}
+"""What shows, or repeats, what a rotation could not do."""
+
+
+def run_line(report: Report[AnyStep], kind: str) -> Text:
+    """`rotate day: 11 steps done, 1 failed; not done: vdi-07; next: gpuops rotate day`. `kind` is the document's."""
+    said: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
+    failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
+    hints = [each.hint for each in said if each.hint]
+    if failed and kind in _AFTER_FAILURE:
+        hints.append(_AFTER_FAILURE[kind])
+    reasons, names = _reasons(report.plan.rejections), _missing(report, failed)
+    return _line(kind.replace("-", " "), summary(report), reasons, names, hints)
+
+
+def change_line(report: ChangeReport) -> Text:
+    """The same of a rolling change, by its hosts."""
+    refused = report.plan.rejections
+    hints = [*report.afterwards, *(each.hint for each in refused if each.hint)]
+    failed = [host_name(outcome, report) for outcome in report.outcomes if outcome.verdict in _BAD]
+    return _line(report.verb, change_summary(report), _reasons(refused), failed, hints)
+
+
+def _reasons(rejections: Iterable[Rejection]) -> list[str]:
+    return [visible(str(each)) for each in rejections]
+
+
+def _missing(report: Report[AnyStep], failed: list[str]) -> list[str]:
+    return list(dict.fromkeys([*(each.subject for each in report.plan.unmet), *failed]))
+
+
+def _name(step: object, report: Report[AnyStep]) -> str:
+    ref = str(getattr(step, "vm", None) or getattr(step, "host", ""))
+    thing = report.before.vms.get(ref) or report.before.hosts.get(ref)
+    return thing.name if thing is not None else ref
+
+
+def _line(verb: str, headline: str, reasons: list[str], names: list[str], hints: list[str]) -> Text:
+    parts = [f"{visible(verb)}: {headline}", *reasons]
+    if names:
+        parts.append(f"not done: {visible(', '.join(names))}")
+    if hints:
+        parts.append(f"next: {visible(hints[0])}")
+    return Text("; ".join(parts), "bold")
