@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from gpuops import __version__
 from gpuops.cli import output, signals
+from gpuops.cli.bash_words import completing
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommandGroup, CommonOptions, spread
 from gpuops.config import private_file
@@ -101,7 +102,7 @@ class RootGroup(CommandGroup):
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
-        sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
+        sys.exit(completing(lambda: guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
 
 
 app = typer.Typer(
