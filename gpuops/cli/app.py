@@ -43,6 +43,7 @@ SHORT_HELP: Final = {
     "change": "See, resume, abort or give up a rolling change of hosts.",
     "roles": "Compare vCenter's roles with those that gpuops needs.",
     "login": "Log in, and say who and what; compare the readers.",
+    "config": "Write, show and change the file of this machine's vCenters.",
     "sim": "Serve a simulated vCenter, and read what was done to it.",
     "demo": "Watch an attach, a night and a morning, simulated.",
     "template": "Show and write the templates that come with gpuops.",
