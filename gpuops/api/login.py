@@ -1,11 +1,11 @@
-"""Logs in to a vCenter, says who and what, and finds out whether VI/JSON may be used there."""
+"""Logs in to a vCenter, says who and what, what the login lacks, and whether VI/JSON may be used there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpuops.errors import Refused
-from gpuops.model.login import BulkReader, LoginTest
+from gpuops.model.login import BulkReader, LoginTest, ObjectKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 def login_test(site: Site) -> LoginTest:
     """Reads the inventory by both readers, and remembers in the state directory whether they gave equal snapshots.
 
+    Asks vCenter, once for each kind of object, what this login may do of what any verb needs.
+
     Raises NotConnected in its kinds, StateDamaged.
     """
     from gpuops.execute.state.compared_readers import identity, remember
+    from gpuops.plan.doctor.verbs import objects_to_ask, of_verbs, privileges_to_ask
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.comparison import compare
 
@@ -29,6 +32,8 @@ def login_test(site: Site) -> LoginTest:
     offered = vcenter.offers_vi_json
     product, uuid = vcenter.about.get("fullName") or "", vcenter.uuid
     seen, found, failure = compare(vcenter) if offered else (vcenter.inventory(), (), "")
+    objects = objects_to_ask(seen)
+    held = vcenter.held_on(objects, privileges_to_ask())
     test = LoginTest(
         target.address,
         target.username,
@@ -40,6 +45,8 @@ def login_test(site: Site) -> LoginTest:
         len(seen.vms),
         found,
         failure,
+        of_verbs(held, seen) if held else (),
+        sum(ref in held for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
     )
     remember(site.state_dir, target.address, identity(vcenter.about, vcenter.api_version), equal=test.equal)
     return test

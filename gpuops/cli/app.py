@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from gpuops import __version__
 from gpuops.cli import output, signals
+from gpuops.cli.bash_words import completing
 from gpuops.cli.commands import CommandGroup, Verb
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommonOptions, spread
@@ -52,6 +53,7 @@ SECTIONS: Final = {
     },
     "first steps and help": {
         "demo": "Watch an attach, a night and a morning, simulated.",
+        "config": "Write, show and change the file of this machine's vCenters.",
         "login": "Log in, and say who and what; compare the readers.",
         "roles": "Compare vCenter's roles with those that gpuops needs.",
         "template": "Show and write the templates that come with gpuops.",
@@ -117,7 +119,7 @@ class RootGroup(CommandGroup):
         extra["standalone_mode"] = False
         output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
-        sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
+        sys.exit(completing(lambda: guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
 
 
 app = typer.Typer(

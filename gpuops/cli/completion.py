@@ -1,4 +1,5 @@
-"""Completion of names of VMs, hosts, clusters, profiles and targets, from what an earlier command read; never connects.
+"""Completion of names of VMs, hosts, clusters, profiles, GPUs' addresses, hardware labels and targets, from what an
+earlier command read; never connects.
 
 Every command that reads an inventory leaves the names it saw, per vCenter, readable by this user alone. Names older
 than ten minutes complete nothing: a wrong name offered is worse than none.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,8 @@ def remember(name: str, inventory: Inventory) -> None:
         "clusters": sorted({cluster.name for cluster in inventory.clusters.values()}),
         "hosts": sorted({host.name for host in inventory.hosts.values()}),
         "profiles": list(inventory.offered_profiles),
+        "devices": sorted({str(gpu.address) for host in inventory.hosts.values() for gpu in host.gpus}),
+        "labels": sorted(_labels(inventory)),
     }
     path = _file(name)
     try:
@@ -43,6 +46,14 @@ def remember(name: str, inventory: Inventory) -> None:
         _prune(path.parent)
     except (OSError, GpuopsError):
         return
+
+
+def _labels(inventory: Inventory) -> Iterator[str]:
+    """Hardware labels of GPUs, and those that a host offers for Dynamic DirectPath I/O."""
+    for host in inventory.hosts.values():
+        labels = [gpu.passthrough.label for gpu in host.gpus if gpu.passthrough is not None]
+        offered = [each.label for each in host.config_target.dynamic] if host.config_target is not None else []
+        yield from (label for label in {*labels, *offered} if label)
 
 
 def _prune(folder: Path) -> None:
@@ -69,6 +80,14 @@ def clusters(context: typer.Context, incomplete: str) -> list[str]:
     return _remembered(context, "clusters", incomplete)
 
 
+def devices(context: typer.Context, incomplete: str) -> list[str]:
+    return _remembered(context, "devices", incomplete)
+
+
+def labels(context: typer.Context, incomplete: str) -> list[str]:
+    return _remembered(context, "labels", incomplete)
+
+
 def profiles(context: typer.Context, incomplete: str) -> list[str]:
     """Offered names; without `grid_` or `nvidia_` too, when that is how the word begins."""
     known = _remembered(context, "profiles", "")
@@ -77,7 +96,24 @@ def profiles(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def targets(context: typer.Context, incomplete: str) -> list[str]:
-    return _fitting([*_configuration().get("targets", {}), "sim:lab", "sim:vdi", "sim:scattered"], incomplete)
+    """Targets of the configuration file, and the simulated vCenters that come with gpuops."""
+    return _fitting([*configured_targets(), *(f"sim:{name}" for name in _scenarios())], incomplete)
+
+
+def configured_targets() -> list[str]:
+    """Names of the targets in the configuration file."""
+    named = _configuration().get("targets", {})
+    return list(named) if isinstance(named, dict) else []
+
+
+def scenarios(incomplete: str) -> list[str]:
+    return _fitting(_scenarios(), incomplete)
+
+
+def _scenarios() -> list[str]:
+    """By their files: the simulator itself is not loaded for a TAB."""
+    folder = Path(__file__).parents[1] / "sim" / "scenarios"
+    return sorted(path.stem for path in folder.glob("*.yaml") if not path.stem.endswith("-policy"))
 
 
 def key(flag: str | None) -> str | None:

@@ -7,18 +7,14 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommandGroup, CommonOptions, also_csv, spread
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, also_csv, spread
 from gpuops.model.history import EventKind
 
-history = typer.Typer(
-    name="history",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-    invoke_without_command=True,
-)
+history = VerbTable("history", "")
 
 
-@history.callback()
+@history.callback(invoke_without_command=True, no_args_is_help=False)
 @also_csv
 @spread
 def listing(

@@ -1,4 +1,4 @@
-"""`gpuops login`: whether a vCenter lets this login in, and over which protocol it is read."""
+"""`gpuops login`: whether a vCenter lets this login in, what it may do there, and over which protocol it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def _group() -> None:
 @login.command("test")
 @spread
 def login_test(common: CommonOptions) -> None:
-    """Log in, say who and what, and compare what VI/JSON and SOAP tell.
+    """Log in, say who and what, what it lacks for each verb, and compare what VI/JSON and SOAP tell.
+
+    Privileges that are lacking are named with their places; they are no failure of the login.
 
     Inventories are read over VI/JSON (vCenter 8.0 U1 and later), which is faster, once both gave equal snapshots here;
     that is remembered for this vCenter and its version in the state directory. Changes nothing in vCenter.

@@ -37,7 +37,7 @@ def open_site(
         _refuse_both(common)
         return offline(load(saved))
     return connect_checked(
-        resolve(_flags(common), os.environ, _configuration()),
+        resolve(flags_of(common), os.environ, _configuration()),
         _warn,
         caller=sys.argv[1:3],
         guarded=guarded,
@@ -73,7 +73,8 @@ def remember(common: CommonOptions, inventory: Inventory) -> None:
         completion.remember(name, inventory)
 
 
-def _flags(common: CommonOptions) -> Flags:
+def flags_of(common: CommonOptions) -> Flags:
+    """What the options say of the connection; a password is read from stdin where they say so. Raises UsageError."""
     from gpuops.config.layers import Flags
     from gpuops.model.target import Secret
 

@@ -268,6 +268,8 @@ _COMPLETIONS: Final = {
     Names.HOSTS: completion.hosts,
     Names.CLUSTERS: completion.clusters,
     Names.PROFILES: completion.profiles,
+    Names.DEVICES: completion.devices,
+    Names.LABELS: completion.labels,
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -30,9 +30,10 @@ class OneVm:
     count: Annotated[int | None, Option("How many vGPUs in the one VM; default one.", "N", least=1, most=64)] = None
     gpus: Annotated[int | None, Option("Whole GPUs of one model, DirectPath I/O.", "N", least=1, most=64)] = None
     model: Annotated[str | None, Option("Model of the whole GPUs: l40s; default any.", "NAME")] = None
-    label: Annotated[str | None, Option("Hardware label the whole GPUs must carry.", "LABEL")] = None
+    label: Annotated[str | None, Option("Hardware label the whole GPUs must carry.", "LABEL", Names.LABELS)] = None
     device: Annotated[
-        tuple[str, ...], Option("This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")
+        tuple[str, ...],
+        Option("This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
     ] = ()
     device_group: Annotated[str | None, Option("A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
     vcpu: Annotated[int | None, Option("vCPUs of the VM.", "N", least=1, most=4096)] = None
@@ -40,7 +41,7 @@ class OneVm:
     numa: Annotated[
         NumaPolicy | None, Option("How much CPU, memory and GPU must share a NUMA node; default preferred.")
     ] = None
-    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME")] = None
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
     host: Annotated[str | None, Option("Only hosts named so: esx-0*.", "PATTERN", Names.HOSTS)] = None
     tag: Annotated[
         tuple[str, ...], Option("Only hosts that carry this tag. May be repeated: all of them.", "CATEGORY:TAG")

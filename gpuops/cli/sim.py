@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import output
+from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.output import OutputFormat
 
@@ -33,7 +33,12 @@ class SimClock(StrEnum):
 @sim.command()
 def serve(
     scenario: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="lab, vdi, scattered, fleet, or a YAML file.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=completion.scenarios,
+            help="lab, vdi, scattered, fleet, or a YAML file.",
+        ),
     ] = "lab",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,
     ready_file: Annotated[

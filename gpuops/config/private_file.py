@@ -11,7 +11,7 @@ import pwd
 import resource
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,30 +19,61 @@ from typing import Final
 from gpuops.errors import UsageError
 
 
-def write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str, *, like: Path | None = None) -> None:
     """Replaces the file in one step, mode 0600, on disk before it returns. Raises UsageError.
 
     A reader sees the old file or the new one, never a part; a symbolic link at `path` is replaced, not followed.
     A device, a pipe or a directory is refused: root could put a file in the place of /dev/null.
+    `like` is a file whose owner and mode the new one gets.
     """
-    import tempfile  # not above: every command imports this module at its start
-
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file", hint="name a file of yours")
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                Path(name).unlink()
-            raise
+        with _written_beside(path, text, like.stat() if like is not None else None) as written:
+            written.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Writes a file that is not there yet, mode 0600, whole and on disk before it has its name. Raises UsageError.
+
+    False = there is something of that name, which is left as it is.
+    """
+    try:
+        with _written_beside(path, text, None) as written:
+            path.hardlink_to(written)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
+    return True
+
+
+@contextmanager
+def _written_beside(path: Path, text: str, like: os.stat_result | None) -> Iterator[Path]:
+    """A file with the text in the same directory, gone at the end unless it was renamed. Raises OSError."""
+    import tempfile  # not above: every command imports this module at its start
+
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            if like is not None:
+                _become(stream.fileno(), like)
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        yield Path(name)
+    finally:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+
+
+def _become(descriptor: int, like: os.stat_result) -> None:
+    own = os.fstat(descriptor)
+    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
 
 
 _MOST_LINKS: Final = 40

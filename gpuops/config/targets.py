@@ -75,6 +75,11 @@ def read_configuration(path: Path) -> Configuration:
         if is_missing(error):  # a service account may have /dev/null as its home
             return Configuration()
         raise
+    return parsed_configuration(text, path)
+
+
+def parsed_configuration(text: str, path: Path) -> Configuration:
+    """What the text of the file at `path` says. Raises TargetError, naming file, key and reason."""
     try:
         configuration = Configuration.model_validate(parse_toml(text))
     except ValidationError as error:

@@ -25,6 +25,51 @@ class Difference:
     json: str
 
 
+class ObjectKind(StrEnum):
+    """On what a privilege is given; a cluster's with those on its resource pool."""
+
+    VM = "VM"
+    TEMPLATE = "template"
+    HOST = "host"
+    CLUSTER = "cluster"
+    DATASTORE = "datastore"
+
+
+@dataclass(frozen=True, slots=True)
+class LackingPrivileges:
+    """Privileges that a login lacks, and where: folders of VMs; hosts, clusters and datastores by name."""
+
+    privileges: frozenset[str]
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerbNeed:
+    """What a verb needs on one kind of object, where the login has all of it, and what it lacks elsewhere."""
+
+    kind: ObjectKind
+    privileges: frozenset[str]
+    allowed: tuple[str, ...] = ()
+    lacking: tuple[LackingPrivileges, ...] = ()
+    untold: int = 0
+    """Of so many objects vCenter does not tell what the login may do there."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerbPrivileges:
+    """A verb, and what the login lacks for it."""
+
+    verb: str
+    role: str
+    """The template with the role for it; '' = none."""
+    needs: tuple[VerbNeed, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the login lacks nothing for it anywhere."""
+        return not any(need.lacking or need.untold for need in self.needs)
+
+
 @dataclass(frozen=True, slots=True)
 class LoginTest:
     """Who logged in, to what, and whether VI/JSON may be used there."""
@@ -42,6 +87,10 @@ class LoginTest:
     differences: tuple[Difference, ...] = ()
     failure: str = ""
     """Why nothing was read over VI/JSON."""
+    verbs: tuple[VerbPrivileges, ...] = ()
+    """What the login lacks, verb by verb; empty = vCenter does not tell what this login may do."""
+    asked_vms: int = 0
+    """Of so many VMs was asked what it may do."""
 
     @property
     def equal(self) -> bool:

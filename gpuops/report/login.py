@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gpuops.model.login import LoginTest
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpuops.model.login import LoginTest, VerbNeed, VerbPrivileges
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
@@ -16,6 +19,7 @@ def login_text(test: LoginTest) -> Shown:
         Text(f"API       {visible(test.api_version)}"),
         Text(f"instance  {visible(test.uuid) or 'unknown'}"),
         *_readers(test),
+        *_privileges(test),
     )
 
 
@@ -38,6 +42,31 @@ def login_document(test: LoginTest) -> Document:
         },
         "hosts": test.hosts,
         "vms": test.vms,
+        "privileges": {
+            "told": bool(test.verbs),
+            "asked_vms": test.asked_vms,
+            "verbs": [_verb_document(each) for each in test.verbs],
+        },
+    }
+
+
+def _verb_document(verb: VerbPrivileges) -> Document:
+    return {
+        "verb": verb.verb,
+        "allowed": verb.allowed,
+        "role": verb.role or None,
+        "needs": [
+            {
+                "on": need.kind.value,
+                "privileges": sorted(need.privileges),
+                "allowed": list(need.allowed),
+                "lacking": [
+                    {"privileges": sorted(each.privileges), "places": list(each.places)} for each in need.lacking
+                ],
+                "untold": need.untold,
+            }
+            for need in verb.needs
+        ],
     }
 
 
@@ -59,3 +88,55 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
     )
     differing = count(len(test.differences), "value")
     return Text(f"readers   VI/JSON and SOAP differ in {differing} of {seen}:", "yellow"), *lines, soap
+
+
+_FEW: Final = 3
+_NEXT: Final = "gpuops help roles"
+
+
+def _privileges(test: LoginTest) -> Iterator[Text]:
+    """A line or more for each verb: that the login may, or what it lacks and where."""
+    if not test.verbs:
+        yield Text(
+            "privileges: vCenter does not tell what this login may do; its permissions are in the vSphere Client"
+        )
+        return
+    of_all = "" if test.asked_vms >= test.vms else f", asked of {test.asked_vms} of them, some of each folder"
+    yield Text(f"privileges on {count(test.hosts, 'host')} and {count(test.vms, 'VM')}{of_all}:")
+    width = max(len(verb.verb) for verb in test.verbs)
+    for verb in test.verbs:
+        if verb.allowed:
+            yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": it needs to see, and no more"))
+            continue
+        said = [line for need in verb.needs for line in _lacks(need)]
+        yield Text(f"  {verb.verb:<{width}}  ").append(said[0], "yellow")
+        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in said[1:])
+    yield from _next_moves(test)
+
+
+def _lacks(need: VerbNeed) -> Iterator[str]:
+    for each in need.lacking:
+        yield f"lacks {', '.join(sorted(each.privileges))} on {_places(need, each.places)}"
+    if need.lacking and need.allowed:
+        yield f"may on {_places(need, need.allowed)}"
+    if need.untold:
+        yield f"not told for {count(need.untold, need.kind.value)}"
+
+
+def _places(need: VerbNeed, names: Sequence[str]) -> str:
+    """The kind and the first of the names: `VMs in /dc/vm/ml`; every one of them in few words."""
+    if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
+        return f"all {need.kind.value}s"
+    kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
+    shown = ", ".join(visible(name) for name in names[:_FEW])
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{kind} {shown}{more}"
+
+
+def _next_moves(test: LoginTest) -> Iterator[Text]:
+    """The templates with the roles that are lacking, and the page that says who gives them."""
+    roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
+    if all(verb.allowed for verb in test.verbs):
+        return
+    yield Text(f"  what is needed is given by roles, where you want it and nowhere else: {_NEXT}", "dim")
+    yield from (Text(f"  gpuops template show {role}", "dim") for role in roles)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, ProtocolError
+from gpuops.model.login import ObjectKind
 from gpuops.model.role import RoleState, RoleWish
 from gpuops.plan.core.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
 
@@ -90,15 +91,58 @@ def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str
 
 def held_on_hosts(session: Session, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, frozenset[str]]:
     """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
-    wanted = frozenset(asked)
     try:
-        entities = {ref: session.host(ref) for ref in hosts}
-        missing = _missing(session, _login(session), entities, dict.fromkeys(hosts, wanted))
+        return _held(session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(asked))
     except NotConnected:
         raise
     except GpuopsError:
         return {}
-    return {ref: wanted - refused for ref, refused in missing.items()}
+
+
+_TYPES: Final = {
+    ObjectKind.VM: "VirtualMachine",
+    ObjectKind.TEMPLATE: "VirtualMachine",
+    ObjectKind.HOST: "HostSystem",
+    ObjectKind.CLUSTER: _CLUSTER,
+    ObjectKind.DATASTORE: "Datastore",
+}
+
+
+def held_on(
+    session: Session,
+    objects: Mapping[ObjectKind, Collection[str]],
+    asked: Mapping[ObjectKind, frozenset[str]],
+) -> Mapping[str, frozenset[str]]:
+    """By object that vCenter told of, those of the privileges asked of its kind that this login has.
+
+    One question for each kind. That to bring a VM into a resource pool is asked of the clusters' own pools. Empty where
+    vCenter does not tell. Raises NotConnected in its kinds.
+    """
+    found: dict[str, frozenset[str]] = {}
+    try:
+        login = _login(session)
+        for kind, refs in objects.items():
+            wanted = asked[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else asked[kind]
+            entities = {ref: session.managed(_TYPES[kind], ref) for ref in refs}
+            found |= _held(session, login, entities, wanted)
+        if ASSIGN_TO_POOL & asked[ObjectKind.CLUSTER]:
+            pools = _pools(session, objects[ObjectKind.CLUSTER])
+            of_pools = _held(session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL)
+            for cluster, pool in pools.items():
+                if cluster in found:
+                    found[cluster] |= of_pools.get(str(pool._moId), frozenset())
+    except NotConnected:
+        raise
+    except GpuopsError:
+        return {}
+    return found
+
+
+def _held(
+    session: Session, login: str | None, entities: Mapping[str, Any], wanted: frozenset[str]
+) -> dict[str, frozenset[str]]:
+    missing = _missing(session, login, entities, dict.fromkeys(entities, wanted))
+    return {ref: wanted - refused for ref, refused in missing.items() if ref in entities}
 
 
 def _login(session: Session) -> str | None:
@@ -171,10 +215,18 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
 
 
 def _pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
-    """The root resource pool of each cluster."""
-    objects = {ref: session.managed(_CLUSTER, ref) for ref in clusters}
-    found = {ref: session.read(getattr, cluster, "resourcePool") for ref, cluster in objects.items()}
-    return {ref: pool for ref, pool in found.items() if pool is not None}
+    """The root resource pool of each cluster, read for all of them at once; one that cannot be read is left out."""
+    from pyVmomi import vim, vmodl
+
+    collector = vmodl.query.PropertyCollector
+    asked = [collector.ObjectSpec(obj=session.managed(_CLUSTER, ref)) for ref in clusters]
+    if not asked:
+        return {}
+    wanted = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
+    found = session.retrieve(collector.FilterSpec(objectSet=asked, propSet=[wanted]), len(asked))
+    with session.decoding("resourcePool"):
+        read = [(str(each.obj._moId), value.val) for each in found for value in each.propSet]
+        return {ref: pool for ref, pool in read if isinstance(pool, vim.ResourcePool)}
 
 
 def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:

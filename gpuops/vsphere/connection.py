@@ -70,6 +70,7 @@ class Connection(Session):
     lacking = authorization.lacking
     lacking_on_clusters = authorization.lacking_on_clusters
     granted = authorization.granted
+    held_on = authorization.held_on
     roles = authorization.roles
     write_role = authorization.write_role
 

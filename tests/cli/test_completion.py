@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gpuops.cli import completion
 from gpuops.config.file import cache_dir
+from gpuops.model.gpu import Passthrough, PciAddress, PhysicalGpu
 from gpuops.model.host import Cluster, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
@@ -21,7 +22,22 @@ INVENTORY = Inventory(
     "uuid",
     "8.0.3.0",
     datetime(2026, 11, 2, tzinfo=UTC),
-    hosts={"h": Host("h", "esx-01", profiles=(OfferedProfile("grid_a100-3-20c"), OfferedProfile("nvidia_a40-8q")))},
+    hosts={
+        "h": Host(
+            "h",
+            "esx-01",
+            profiles=(OfferedProfile("grid_a100-3-20c"), OfferedProfile("nvidia_a40-8q")),
+            gpus=(
+                PhysicalGpu(
+                    PciAddress.parse("0000:3b:00.0"),
+                    "A100",
+                    0x10DE,
+                    0x20F1,
+                    passthrough=Passthrough(True, True, True, "train"),
+                ),
+            ),
+        )
+    },
     clusters={"c": Cluster("c", "gpu-1")},
     vms={ref: Vm(ref, name) for ref, name in (("a", "ml-07"), ("b", "ml-08"), ("c", "ml-09\x1b[2J"), ("d", "desk"))},
 )

@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.vsphere.reading import json_pages
 from tests.cli.conftest import Lab, lab_on
 
@@ -179,3 +181,69 @@ def test_a_word_that_is_no_reader(serve: Serve, monkeypatch: pytest.MonkeyPatch)
     refused = lab.run("inventory")
     assert refused.exit_code == 2
     assert "GPUOPS_READER is none of the readers" in refused.stderr
+
+
+def employed(server: SimServer, privileges: set[str], folder: str) -> None:
+    """The login reads everything, and has these privileges in one folder of VMs."""
+    authority = server.world.authority
+    authority.permit(server.username, READ_ONLY)
+    [found] = [each for each in server.world.by_type("Folder") if each.display_name == folder]
+    authority.permit(server.username, authority.add_role("some", privileges), found.moid)
+
+
+NIGHT = {
+    "VirtualMachine.Interact.Suspend",
+    "VirtualMachine.Interact.PowerOn",
+    "VirtualMachine.Interact.PowerOff",
+    "Global.SetCustomField",
+}
+
+
+def test_an_administrator_may_everything(serve: Serve) -> None:
+    lab, _ = serve()
+    tested = lab.run("login", "test")
+    assert "privileges on 2 hosts and 28 VMs:" in tested.stdout
+    assert "lacks" not in tested.stdout
+    assert "rotate night, day             may\n" in tested.stdout
+
+
+def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Serve) -> None:
+    lab, server = serve()
+    employed(server, NIGHT, "ml")
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, "what is lacking is no failure of the login"
+    said = tested.stdout
+    assert "scheduler, mode, passthrough  lacks Host.Config.PciPassthru, Host.Config.Settings on all hosts" in said
+    night = said[said.index("rotate night, day") :].splitlines()[:2]
+    assert night[0].endswith(
+        "VirtualMachine.Interact.Suspend on VMs in /lab-dc/vm/misc, /lab-dc/vm/misc/a, /lab-dc/vm/misc/b and 1 more"
+    )
+    assert night[1].strip() == "may on VMs in /lab-dc/vm/ml"
+    assert "inventory, capacity, place    may: it needs to see, and no more" in said
+    assert "gpuops help roles" in said
+    assert "gpuops template show roles/night.yaml" in said
+
+
+def test_the_same_in_json(serve: Serve) -> None:
+    lab, server = serve()
+    employed(server, NIGHT, "vdi")
+    document = json.loads(lab.run("login", "test", "--output", "json").stdout)["privileges"]
+    assert (document["told"], document["asked_vms"]) == (True, 28)
+    verbs = {each["verb"]: each for each in document["verbs"]}
+    assert (verbs["rotate night, day"]["allowed"], verbs["rotate night, day"]["role"]) == (False, "roles/night.yaml")
+    (need,) = verbs["rotate night, day"]["needs"]
+    assert (need["on"], need["allowed"], need["privileges"]) == ("VM", ["/lab-dc/vm/vdi"], sorted(NIGHT))
+    (lacking,) = need["lacking"]
+    assert lacking == {
+        "privileges": sorted(NIGHT),
+        "places": ["/lab-dc/vm/misc", "/lab-dc/vm/misc/a", "/lab-dc/vm/misc/b", "/lab-dc/vm/ml"],
+    }
+    assert verbs["inventory, capacity, place"]["allowed"]
+
+
+def test_a_vcenter_that_does_not_tell_is_no_failure(serve: Serve) -> None:
+    lab, server = serve()
+    server.world.injector.add(Rule(Effect.FAULT, method="HasPrivilegeOnEntities", fault="SystemError", times=None))
+    tested = lab.run("login", "test")
+    assert tested.exit_code == 0, tested.output
+    assert "privileges: vCenter does not tell" in tested.stdout

@@ -25,6 +25,10 @@ class Names(StrEnum):
     HOSTS = "hosts"
     CLUSTERS = "clusters"
     PROFILES = "profiles"
+    DEVICES = "devices"
+    """PCI addresses of GPUs."""
+    LABELS = "labels"
+    """Hardware labels of Dynamic DirectPath I/O."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class Option:
 
 VmName = Annotated[str, Option("Name, path, moid:vm-42 or uuid:...", "VM", Names.VMS)]
 GpusOfHosts = Annotated[
-    tuple[str, ...], Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS")
+    tuple[str, ...],
+    Option("Only this GPU of each host: 0000:86:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
 ]
 HostPattern = Annotated[str | None, Option("Hosts named so (esx-0*).", "PATTERN", Names.HOSTS)]
 ClusterName = Annotated[str | None, Option("The hosts of this cluster.", "NAME", Names.CLUSTERS)]

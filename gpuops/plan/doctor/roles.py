@@ -133,15 +133,20 @@ def _in_full(place: _Place, wishes: Iterable[RoleWish]) -> frozenset[str]:
 
 
 def _vm_places(granted: Granted, inventory: Inventory) -> tuple[_Place, ...]:
-    """Folders by what the login may do with the VMs in them; one in which it differs is two places."""
+    found = {ref: privileges - IMPLIED for ref, privileges in granted.items()}
+    return tuple(_Place(name, held) for name, held in places_of_vms(found, inventory))
+
+
+def places_of_vms(held: Granted, inventory: Inventory) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Folders by what the login may do with the VMs in them; one in which it differs is two places, by their VMs."""
     found: dict[tuple[str, frozenset[str]], list[str]] = defaultdict(list)
     for ref, vm in inventory.vms.items():
-        if ref in granted:
-            found[vm.path.rpartition("/")[0], granted[ref] - IMPLIED].append(vm.name)
+        if ref in held:
+            found[vm.path.rpartition("/")[0], held[ref]].append(vm.name)
     halved = [folder for folder, _ in found]
     return tuple(
-        _Place(folder if folder and halved.count(folder) == 1 else _some(names, _FEW // 2), held)
-        for (folder, held), names in sorted(found.items(), key=lambda each: each[0][0])
+        (folder if folder and halved.count(folder) == 1 else _some(names, _FEW // 2), has)
+        for (folder, has), names in sorted(found.items(), key=lambda each: each[0][0])
     )
 
 

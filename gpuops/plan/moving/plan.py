@@ -53,7 +53,7 @@ class Defrag:
     powered_off: Annotated[
         bool, Option("Also move VMs that cannot move while they run: each is powered off for it.")
     ] = False
-    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME")] = None
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
     host: Annotated[
         str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "PATTERN", Names.HOSTS)
     ] = None

@@ -59,10 +59,11 @@ class Attach:
     count: Annotated[int | None, Option("How many in all (not: how many more); default one.", "N")] = None
     """None = one, or as many as it has and as it replaces."""
     device: Annotated[
-        tuple[str, ...], Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS")
+        tuple[str, ...],
+        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
     ] = ()
     dynamic: Annotated[bool, Option("Any whole GPU of a kind, Dynamic DirectPath I/O.")] = False
-    label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL")] = None
+    label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
         tuple[str, ...], Option("Kind of the dynamic one: 10de:20f1. May be repeated.", "VENDOR:DEVICE")
     ] = ()

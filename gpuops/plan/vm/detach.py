@@ -32,10 +32,11 @@ class Detach:
     vm: VmName
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
     device: Annotated[
-        tuple[str, ...], Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS")
+        tuple[str, ...],
+        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
     ] = ()
     dynamic: Annotated[bool, Option("Dynamic DirectPath I/O devices, all or those named below.")] = False
-    label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL")] = None
+    label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
         tuple[str, ...], Option("Only the dynamic ones of this kind. May be repeated.", "VENDOR:DEVICE")
     ] = ()

@@ -18,7 +18,7 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
-from gpuops.plan.core.command_line import ClusterName, HostPattern, Option, called, command
+from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, HostStep, PassthroughChange
@@ -30,9 +30,11 @@ class SetPassthrough:
     """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
 
     on: bool
-    gpu: Annotated[tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")]
+    gpu: Annotated[
+        tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
+    ]
     label: Annotated[
-        str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL")
+        str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL", Names.LABELS)
     ] = None
     """None leaves it as it is."""
     host: HostPattern = None
