@@ -42,6 +42,7 @@ SHORT_HELP: Final = {
     "change": "See, resume, abort or give up a rolling change of hosts.",
     "roles": "Compare vCenter's roles with those that gpuops needs.",
     "login": "Log in, and say who and what; compare the readers.",
+    "notify": "Test where notices go; send those that wait.",
     "sim": "Serve a simulated vCenter, and read what was done to it.",
     "demo": "Watch an attach, a night and a morning, simulated.",
     "template": "Show and write the templates that come with gpuops.",
