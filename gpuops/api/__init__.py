@@ -15,25 +15,31 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, clone, defrag, defrag_execute, foresee, place, run
+from gpuops.api.vms import capacity, clone, defrag, foresee, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
 if TYPE_CHECKING:
+    from gpuops.api.noticed import (
+        change,
+        change_abort,
+        change_resume,
+        defrag_execute,
+        notify_flush,
+        notify_test,
+        rotate_day,
+        rotate_night,
+        rotate_restore,
+        rotate_resume,
+    )
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
-    from gpuops.execute.change.rolling_change import abort as change_abort
-    from gpuops.execute.change.rolling_change import resume as change_resume
-    from gpuops.execute.change.rolling_change import roll as change
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
     from gpuops.execute.past.history import history, past_night
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
-    from gpuops.execute.rotation.rotation import restore as rotate_restore
-    from gpuops.execute.rotation.rotation import resume as rotate_resume
-    from gpuops.execute.rotation.rotation import rotate_day, rotate_night
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock
@@ -60,6 +66,8 @@ __all__ = [
     "history",
     "login_test",
     "mig_show",
+    "notify_flush",
+    "notify_test",
     "offline",
     "past_night",
     "place",
@@ -80,27 +88,30 @@ __all__ = [
 ]
 
 _AT_FIRST_USE: Final = {
-    "change": "change.rolling_change.roll",
-    "change_abandon": "change.abandon.abandon",
-    "change_abort": "change.rolling_change.abort",
-    "change_resume": "change.rolling_change.resume",
-    "change_status": "change.rolling_change.status",
-    "configure": "change.host_settings.configure",
-    "history": "past.history.history",
-    "past_night": "past.history.past_night",
-    "rotate_abandon": "rotation.abandon_vm.abandon_vm",
-    "rotate_audit_verify": "journal.audit.verify",
-    "rotate_day": "rotation.rotation.rotate_day",
-    "rotate_init": "rotation.setup.set_up",
-    "rotate_night": "rotation.rotation.rotate_night",
-    "rotate_plan": "rotation.next_night.preview",
-    "rotate_restore": "rotation.rotation.restore",
-    "rotate_resume": "rotation.rotation.resume",
-    "rotate_skip_next": "rotation.next_night.skip_next",
-    "rotate_status": "rotation.status.status",
-    "rotate_unlock": "rotation.unlock.unlock",
+    "change": "api.noticed.change",
+    "change_abandon": "execute.change.abandon.abandon",
+    "change_abort": "api.noticed.change_abort",
+    "change_resume": "api.noticed.change_resume",
+    "change_status": "execute.change.rolling_change.status",
+    "configure": "execute.change.host_settings.configure",
+    "defrag_execute": "api.noticed.defrag_execute",
+    "history": "execute.past.history.history",
+    "notify_flush": "api.noticed.notify_flush",
+    "notify_test": "api.noticed.notify_test",
+    "past_night": "execute.past.history.past_night",
+    "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
+    "rotate_audit_verify": "execute.journal.audit.verify",
+    "rotate_day": "api.noticed.rotate_day",
+    "rotate_init": "execute.rotation.setup.set_up",
+    "rotate_night": "api.noticed.rotate_night",
+    "rotate_plan": "execute.rotation.next_night.preview",
+    "rotate_restore": "api.noticed.rotate_restore",
+    "rotate_resume": "api.noticed.rotate_resume",
+    "rotate_skip_next": "execute.rotation.next_night.skip_next",
+    "rotate_status": "execute.rotation.status.status",
+    "rotate_unlock": "execute.rotation.unlock.unlock",
 }
-"""Functions of `execute` that are functions of the API as they are: a command imports those alone that it calls."""
+"""Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and would believe any name here
 
@@ -108,4 +119,4 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and would belie
         if name not in _AT_FIRST_USE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, function = _AT_FIRST_USE[name].rpartition(".")
-        return getattr(import_module(f"gpuops.execute.{module}"), function)
+        return getattr(import_module(f"gpuops.{module}"), function)

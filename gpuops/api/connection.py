@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
+from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
+    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
@@ -65,6 +67,7 @@ def connect(
         choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+        site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
             site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
         return site
@@ -81,12 +84,58 @@ def connect_checked(
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
+    run: str = "",
 ) -> Site:
     """As `connect`; `warn` is called for a certificate that is not verified too, and the audit log names the `caller`.
 
     `guarded` is a run that nobody watches: it is refused over such a connection, unless somebody `decided` it where
-    the run is written down. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
+    the run is written down. `run` is the command of one that changes something: a notice tells that it did not get as
+    far as vCenter. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
     """
+
+    def connected() -> Site:
+        _checked(where, warn, caller, guarded=guarded, decided=decided, environ=environ, state_dir=state_dir)
+        return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn)
+
+    way = notice_way(where, environ, state_dir, warn) if run else None
+    if way is None:
+        return connected()
+    try:
+        return connected()
+    except GpuopsError as error:
+        from gpuops.notify.watch import tell_failure
+
+        tell_failure(way, run, error)
+        raise
+
+
+def notice_way(
+    where: Destination | Simulated,
+    environ: Mapping[str, str],
+    state_dir: Path | None,
+    say: Callable[[str], None] | None = None,
+) -> NoticeWay | None:
+    """How the notices of its runs are sent; None = its target names no receivers."""
+    if where.notify is None:
+        return None
+    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.state.state_dir import default_state_dir
+
+    way = NoticeWay(where.notify, state_dir or default_state_dir(environ), environ)
+    return replace(way, say=say) if say is not None else way
+
+
+def _checked(
+    where: Destination | Simulated,
+    warn: Callable[[str], None],
+    caller: Sequence[str],
+    *,
+    guarded: bool,
+    decided: bool,
+    environ: Mapping[str, str],
+    state_dir: Path | None,
+) -> None:
+    """Warns of a connection that anybody could be at the other end of, and notes it."""
     from gpuops.config.sources import Simulated, doubt
     from gpuops.execute.state.audit_log import unverified
     from gpuops.execute.state.state_dir import default_state_dir
@@ -96,7 +145,6 @@ def connect_checked(
         warn(warning)
         at = wall_clock().isoformat(timespec="seconds")
         unverified(where, state_dir or default_state_dir(environ), at, list(caller))
-    return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn)
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:

@@ -118,13 +118,3 @@ def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
     """
     return request.planned(inventory, catalog_of(inventory))
-
-
-def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
-    """The same moves, and with `apply` what became of each: one after another, each asked about again before it.
-
-    Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
-    """
-    from gpuops.execute.change.moves import carry_out
-
-    return carry_out(request, site, apply=apply, consent=consent)

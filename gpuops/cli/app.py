@@ -43,6 +43,7 @@ SECTIONS: Final = {
     "night and day": {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",
+        "notify": "Test where notices go; send those that wait.",
     },
     "GPUs of hosts": {
         "scheduler": "Show and set the vGPU scheduler of hosts.",

@@ -52,7 +52,7 @@ def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShell
     """
     from gpuops.api import change_resume
 
-    _carry_out(change_resume, common, run_options, host_shell)
+    _carry_out(change_resume, "change resume", common, run_options, host_shell)
 
 
 @change.command()
@@ -68,7 +68,7 @@ def abort(common: CommonOptions, run_options: RunOptions) -> None:
     """
     from gpuops.api import change_abort
 
-    _carry_out(change_abort, common, run_options, HostShellOptions())
+    _carry_out(change_abort, "change abort", common, run_options, HostShellOptions())
 
 
 @change.command()
@@ -109,13 +109,15 @@ def abandon(
 
 def _carry_out(
     api_function: Callable[..., ChangeReport | Report],
+    command: str,
     common: CommonOptions,
     run_options: RunOptions,
     host_shell: HostShellOptions,
 ) -> None:
     from gpuops.cli.opening import open_site
 
-    with open_site(common, guarded=True) as site, ChangeProgress() as told:
+    run = command if not run_options.dry_run else ""
+    with open_site(common, guarded=True, run=run) as site, ChangeProgress() as told:
         host_shell.give_to(site)
         report = api_function(
             site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told

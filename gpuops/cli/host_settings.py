@@ -288,7 +288,7 @@ def _roll(
     from gpuops.cli.opening import open_site, remember
 
     verb = kind.replace("-", " ")
-    with open_site(common, guarded=True) as site, ChangeProgress() as told:
+    with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as told:
         site.shell = shell
         report = change(request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), told=told)
     remember(common, report.before)

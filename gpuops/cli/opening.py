@@ -17,16 +17,23 @@ if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
     from gpuops.config.targets import Configuration
+    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
 
 def open_site(
-    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, vcenter_wait: VcenterWait | None = None
+    common: CommonOptions,
+    *,
+    saved: Path | None = None,
+    guarded: bool = False,
+    vcenter_wait: VcenterWait | None = None,
+    run: str = "",
 ) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
     `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
-    own entry says so. `vcenter_wait`: it waits for a vCenter that is away. Raises TargetError, NotConnected, Refused.
+    own entry says so. `vcenter_wait`: it waits for a vCenter that is away. `run`: the command of one that changes
+    something, of which notices tell. Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
     from gpuops.config.sources import resolve
@@ -44,6 +51,7 @@ def open_site(
         decided=sys.stdin.isatty(),
         ask=_ask if sys.stdin.isatty() else None,
         vcenter_wait=vcenter_wait,
+        run=run,
     )
 
 
@@ -109,6 +117,23 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
 
     flags = Flags(vcenter=common.vcenter, journal_url=common.journal_url)
     return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""
+
+
+def notice_way_of(common: CommonOptions) -> NoticeWay:
+    """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
+    from gpuops.config.sources import label, notify_settings
+    from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.state.state_dir import default_state_dir
+
+    configuration = _configuration()
+    settings = notify_settings(common.vcenter, os.environ, configuration)
+    if settings is None:
+        named = label(common.vcenter, os.environ, configuration.default)
+        raise UsageError(
+            f"no notices are configured for {named}" if named else "no notices are configured",
+            hint="put notify = [...] into its [targets.NAME] (gpuops help notices), and name it: --vcenter NAME",
+        )
+    return NoticeWay(settings, default_state_dir(), os.environ, say=_warn)
 
 
 def _first_line() -> str:

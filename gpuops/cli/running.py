@@ -139,7 +139,8 @@ def carry_out(
         progress.begin(report)
 
     waits = vcenter_wait if not run_options.dry_run else None
-    with open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits) as site, Progress() as progress:
+    run = kind.removesuffix("-execute").replace("-", " ") if guarded and not run_options.dry_run else ""
+    with open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run) as site, Progress() as progress:
         site.progress = progress
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:

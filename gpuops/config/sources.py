@@ -23,6 +23,7 @@ from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
+    from gpuops.config.notices import NotifySettings
     from gpuops.config.targets import Configuration, NamedTarget
 
 
@@ -37,6 +38,8 @@ class Simulated:
     scenario: str
     clock: str = "virtual"
     reader: BulkReader = BulkReader.AUTO
+    notify: NotifySettings | None = None
+    """As of a destination, where it is a target of the configuration file."""
 
     @property
     def label(self) -> str:
@@ -72,6 +75,8 @@ class Destination:
     """Over which protocol inventories are read."""
     insecure_by_target: bool = False
     """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
+    notify: NotifySettings | None = None
+    """Where notices of its runs are sent; None = nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configurati
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
-        return _simulated(meant.named.host, flags, environ)
+        return replace(_simulated(meant.named.host, flags, environ), notify=_notify(meant.name, meant.named))
     _refuse_password(flags.vcenter, meant)
     url = journal_url(flags, environ, configuration, meant.named)
     return replace(_way(meant, layers, environ), journal_url=url)
@@ -199,7 +204,24 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         keyring=named.keyring if named else False,
         reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
+        notify=_notify(meant.name, named),
     )
+
+
+def notify_settings(
+    flag: str | None, environ: Mapping[str, str], configuration: Configuration
+) -> NotifySettings | None:
+    """The receivers of the target that the user names, or of the file's default one; None = there are none."""
+    name = label(flag, environ, configuration.default)
+    return _notify(name, configuration.targets.get(name)) if name is not None else None
+
+
+def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | None:
+    if name is None or named is None or not named.notify:
+        return None
+    from gpuops.config.notices import NotifySettings
+
+    return NotifySettings(name, named.notify)
 
 
 def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gpuops.config.file import is_missing, parse_toml, read_text
 from gpuops.config.journal_url import holds_password
+from gpuops.config.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.model.login import BulkReader
 
@@ -49,6 +50,14 @@ class NamedTarget(BaseModel):
 
     reader: BulkReader = BulkReader.AUTO
     """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
+
+    notify: tuple[str, ...] = Field(default=(), repr=False)
+    """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
+
+    @field_validator("notify")
+    @classmethod
+    def _without_secret(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(checked_entry(entry) for entry in entries))
 
     @field_validator("journal_url")
     @classmethod

@@ -79,12 +79,14 @@ def open_site(
     guarded: bool = False,
     returning: bool = False,
     policy: Policy | None = None,
+    run: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Site, list[str]]:
     """A logged-in site, to be closed, and what to warn of, which may grow. Raises TargetError, NotConnected, Refused.
 
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
     `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need.
+    `run`: the command of one that changes something, of which notices tell.
     """
     from gpuops.api import connect_checked
     from gpuops.clock import pause, wall_clock
@@ -100,6 +102,7 @@ def open_site(
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
         vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
+        run=run,
     )
     return site, warnings
 

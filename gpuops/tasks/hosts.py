@@ -136,10 +136,11 @@ def _set(
     from gpuops.api import change, configure
 
     rolling = rolling_of(rebooting)
-    site, warnings = open_site(connection, guarded=rolling is not None)
+    verb = kind.replace("-", " ")
+    site, warnings = open_site(connection, guarded=rolling is not None, run=verb if rolling and apply else "")
     with site:
         if rolling is not None:
-            return _change_result(change(request, kind.replace("-", " "), rolling, site, apply=apply), warnings)
+            return _change_result(change(request, verb, rolling, site, apply=apply), warnings)
         refuse_outside_window(rebooting, site.clock())
         return _settings_result(configure(request, site, apply=apply), kind, warnings)
 

@@ -53,7 +53,8 @@ def rotation(
     brings_back = wanted in (State.DAY, State.RESTORED)
     meant = _said_policy(policy) if brings_back else _policy(policy)
     known = None if isinstance(meant, PolicyError) else meant
-    site, warnings = open_site(connection, guarded=True, returning=apply and brings_back, policy=known)
+    run = f"rotate {_COMMAND[wanted]}" if apply else ""
+    site, warnings = open_site(connection, guarded=True, returning=apply and brings_back, policy=known, run=run)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
     after = inventory_after(report)

@@ -185,6 +185,7 @@ RULES: Final = (
         (
             "gpuops/config/file.py",
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
+            "gpuops/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/cli/app.py",
             "gpuops/cli/failure.py",
@@ -224,6 +225,8 @@ RULES: Final = (
         "a secret becomes text where it is put on the wire",
         _call_of("reveal"),
         (
+            "gpuops/config/notices.py",  # its scheme and host alone are shown
+            "gpuops/notify/delivery.py",
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/reading/tags.py",

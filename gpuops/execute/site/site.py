@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from gpuops import clock as time_here
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
+from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
@@ -61,6 +62,8 @@ class Site:
     """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
+    notices: NoticeWay | None = None
+    """How notices of its runs are sent; None = they are not."""
 
     @property
     def hosts(self) -> Hosts:

@@ -1,0 +1,204 @@
+"""The notice of a run that ended, of one that died, and its words. Pure: whoever sends it says who and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from shlex import quote
+from typing import Any, Final
+
+from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
+from gpuops.model.notice import Notice, NoticeKind, Receipt
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.steps import Step
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.report.changes import title
+from gpuops.report.layout import Shown, Text
+from gpuops.report.plan_json import SCHEMA_VERSION, Document
+from gpuops.report.plan_text import outcomes_counted, summary
+from gpuops.report.text import visible
+
+NAMED_AT_MOST: Final = 20
+_LONGEST: Final = 300
+_BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
+_ALARMING: Final = frozenset({4, 7})
+_DAY: Final = "%Y-%m-%d"
+_OF_FILES: Final = (PolicyError, TargetError)
+"""Errors of a file that a run at night goes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """The run that a notice is of."""
+
+    id: str
+    vcenter: str
+    """The target's name in the configuration file."""
+    command: str
+    """As it is typed after `gpuops`: `rotate night`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeText:
+    """What is sent: a subject of one line, and the text. No control character is in either but the ends of lines."""
+
+    key: str
+    subject: str
+    body: str
+
+
+def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
+    """What is told of a run that ended; None = it did nothing, and names nothing.
+
+    A night that is refused is none: cron begins it outside its window too. The same names are told once a day, however
+    often a return tries again.
+    """
+    kind = _kind(report, run.command)
+    code = report.exit_code
+    if code in _ALARMING or (code and kind is not NoticeKind.NIGHT):
+        names = tuple(dict.fromkeys(_named(report)))
+        about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in names}))
+        told = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
+        headline = f"{run.command}: {_closing(report)} (exit code {code})"
+        return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, told, _next(report, run))
+    if code or not report.changed:
+        return None
+    headline = f"{run.command}: {_closing(report)}"
+    return Notice(kind, run.vcenter, (run.command, run.id), at, headline, (), _status(run))
+
+
+def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | None:
+    """What is told of a run that ended in an error.
+
+    None = another run is at it, which tells of itself; or whoever typed the command has to type it anew.
+    """
+    if isinstance(error, Locked) or (isinstance(error, UsageError) and not isinstance(error, _OF_FILES)):
+        return None
+    code = error.exit_code if isinstance(error, GpuopsError) else GpuopsError.exit_code
+    said = error.message if isinstance(error, GpuopsError) else f"internal error: {type(error).__name__}"
+    next_move = error.hint if isinstance(error, GpuopsError) else ""
+    about = (run.command, str(code), f"{at:{_DAY}}")
+    headline = f"{run.command} ended with exit code {code}"
+    return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (said,), next_move or _status(run))
+
+
+def notice_of_death(run: ToldRun, began: datetime, at: datetime) -> Notice:
+    """What is told of a run whose process is gone and that did not end."""
+    headline = f"{run.command} that began at {began:%Y-%m-%d %H:%M %Z} did not end: its process is gone"
+    return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _after_death(run))
+
+
+def notice_of_unit(vcenter: str, unit: str, invocation: str, result: str, at: datetime) -> Notice:
+    """What is told of a unit of systemd that failed, by the `OnFailure=` unit that it started."""
+    headline = f"{unit} failed: {result}"
+    run = ToldRun(invocation, vcenter, "rotate")
+    return Notice(
+        NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status(run)}"
+    )
+
+
+def notice_text(notice: Notice) -> NoticeText:
+    """Its words: the headline, at most twenty of those that are named, the next command."""
+    subject = _line(f"gpuops {notice.vcenter}: {notice.kind}: {notice.headline}")
+    named = [f"- {_line(name)}" for name in notice.names[:NAMED_AT_MOST]]
+    if len(notice.names) > NAMED_AT_MOST:
+        named.append(f"and {len(notice.names) - NAMED_AT_MOST} more")
+    lines = [
+        _line(notice.headline),
+        *(["", *named] if named else []),
+        *(["", f"next: {_line(notice.next_move)}"] if notice.next_move else []),
+        "",
+        f"vCenter {_line(notice.vcenter)}, {notice.at:%Y-%m-%d %H:%M:%S %Z}, notice {notice.key}",
+    ]
+    return NoticeText(notice.key, subject, "\n".join(lines) + "\n")
+
+
+def receipts_text(receipts: Sequence[Receipt]) -> Shown:
+    """Who accepted the notices, and who did not, and why."""
+    if not receipts:
+        return Text("no notice waits to be sent", "bold")
+    return tuple(
+        Text("not accepted  ", "bold red").append(f"{visible(each.receiver)}: {visible(each.trouble)}")
+        if each.trouble
+        else Text("accepted      ", "green").append(visible(each.receiver))
+        for each in receipts
+    )
+
+
+def receipts_document(receipts: Sequence[Receipt], kind: str) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "receivers": [
+            {"receiver": each.receiver, "accepted": each.accepted, "trouble": each.trouble or None} for each in receipts
+        ],
+    }
+
+
+def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
+    """0 all accepted, 4 some did not, 5 nobody did."""
+    wrong = sum(1 for each in receipts if each.trouble)
+    return 0 if not wrong else 5 if wrong == len(receipts) else 4
+
+
+def _line(text: str) -> str:
+    shown = visible(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
+    if not command.startswith("rotate"):
+        return NoticeKind.CHANGE
+    night = isinstance(report, Report) and isinstance(report.request, RotateNight)
+    return NoticeKind.NIGHT if night else NoticeKind.RETURN
+
+
+def _closing(report: Report[Any] | ChangeReport) -> str:
+    if isinstance(report, Report):
+        return summary(report)
+    if report.outcomes:
+        return outcomes_counted(report.outcomes, "host")
+    return "nothing changed: refused" if not report.plan.feasible else "nothing to do"
+
+
+def _named(report: Report[Any] | ChangeReport) -> Iterator[tuple[str, str]]:
+    """Who is left out, failed or refused, and why; and what the report warns of where the journal is lost."""
+    if isinstance(report, Report):
+        yield from ((each.subject, each.reason) for each in (*report.plan.rejections, *report.plan.unmet))
+        if report.journal_lost:
+            yield from ((warning, "") for warning in report.plan.warnings)
+    else:
+        yield from ((each.subject, each.reason) for each in report.plan.rejections)
+    for outcome in report.outcomes:
+        if outcome.verdict in _BAD:
+            yield _subject(report, outcome), f"{outcome.verdict}: {outcome.reason}" if outcome.reason else "not done"
+
+
+def _subject(report: Report[Any] | ChangeReport, outcome: Outcome[Any]) -> str:
+    step = outcome.step
+    if isinstance(step, Step):
+        return title(step, report.before)
+    names = report.names if isinstance(report, ChangeReport) else {}
+    host = report.before.hosts.get(step.host)
+    return names.get(step.host) or (host.name if host is not None else str(step.host))
+
+
+def _next(report: Report[Any] | ChangeReport, run: ToldRun) -> str:
+    if isinstance(report, ChangeReport) and report.afterwards:
+        return report.afterwards[0]
+    unmet = report.plan.unmet if isinstance(report, Report) else ()
+    refused = (*report.plan.rejections, *unmet)
+    return next((each.hint for each in refused if each.hint), _status(run))
+
+
+def _status(run: ToldRun) -> str:
+    noun = "rotate" if run.command.startswith("rotate") else "change"
+    return f"gpuops {noun} status --vcenter {quote(run.vcenter)}"
+
+
+def _after_death(run: ToldRun) -> str:
+    noun = "rotate" if run.command.startswith("rotate") else "change"
+    return f"{_status(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes what was begun"

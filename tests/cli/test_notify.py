@@ -1,0 +1,111 @@
+"""`gpuops notify`, and the notices of a night and a morning of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.sim.wire import ready_file
+from tests.cli.conftest import LAB_POLICY, Lab
+from tests.notify.conftest import Webhook, webhook
+
+__all__ = ["webhook"]
+Gpuops = Callable[..., Result]
+
+
+@pytest.fixture
+def prod(lab: Lab, clean: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> Gpuops:
+    """The lab as the target `prod`, whose notices go to the webhook."""
+    ready = ready_file.of(lab.server)
+    password = clean / "password"
+    password.write_text(ready.password)
+    password.chmod(0o600)
+    ca_file = f'ca_file = "{ready.ca_file}"' if ready.ca_file else ""
+    config = clean / "config.toml"
+    config.write_text(
+        f'''default = "prod"
+[targets.prod]
+host = "{ready.url}"
+username = "{ready.username}"
+password_file = "{password}"
+notify = ["env:HOOK"]
+{ca_file}
+[targets.silent]
+host = "{ready.url}"
+'''
+    )
+    monkeypatch.setenv("GPUOPS_CONFIG", str(config))
+    monkeypatch.setenv("HOOK", webhook.url)
+    return lambda *words: CliRunner().invoke(app, [*words])
+
+
+def titles(webhook: Webhook) -> list[str]:
+    return [json.loads(body)["title"] for _, body in webhook.calls]
+
+
+def test_a_night_and_a_morning_are_told_of_once_each(prod: Gpuops, webhook: Webhook) -> None:
+    planned = prod("rotate", "night", "--policy", LAB_POLICY, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert webhook.calls == [], "a dry run tells nobody"
+    night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
+    assert night.exit_code == 0, night.output
+    day = prod("rotate", "day", "--yes")
+    assert day.exit_code == 0, day.output
+    again = prod("rotate", "day", "--yes")
+    assert again.exit_code == 0, again.output
+    first, second = titles(webhook)
+    assert first.startswith("gpuops prod: night ended: rotate night: ")
+    assert second.startswith("gpuops prod: return ended: rotate day: ")
+    assert len(set(webhook.keys)) == 2
+
+
+def test_a_receiver_that_refuses_changes_no_exit_code(prod: Gpuops, webhook: Webhook) -> None:
+    webhook.status = 503
+    night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
+    assert night.exit_code == 0, night.output
+    told = [line for line in night.stderr.splitlines() if "notices not accepted" in line]
+    trouble = "notices not accepted by json://127.0.0.1 (env:HOOK): it did not accept it"
+    assert told == [f"warning: {trouble}; the next run, or gpuops notify flush, tries again"]
+    refused = prod("notify", "flush")
+    assert refused.exit_code == 5
+    webhook.status = 200
+    flushed = prod("notify", "flush")
+    assert (flushed.exit_code, flushed.stdout) == (0, "accepted      json://127.0.0.1 (env:HOOK)\n")
+    assert prod("notify", "flush").stdout == "no notice waits to be sent\n"
+    assert len(set(webhook.keys)) == 1
+    assert "s3cr3t" not in night.output + refused.output + flushed.output
+
+
+def test_a_vcenter_that_is_away_is_an_alarm(prod: Gpuops, lab: Lab, webhook: Webhook) -> None:
+    lab.server.close()
+    night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
+    assert night.exit_code == 5, night.output
+    assert titles(webhook) == ["gpuops prod: alarm: rotate night ended with exit code 5"]
+
+
+def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
+    found = prod("notify", "test", "--output", "json")
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert document["kind"] == "notify-test"
+    assert document["receivers"] == [{"receiver": "json://127.0.0.1 (env:HOOK)", "accepted": 1, "trouble": None}]
+    webhook.status = 404
+    refused = prod("notify", "test")
+    assert refused.exit_code == 5
+    assert refused.stdout == "not accepted  json://127.0.0.1 (env:HOOK): it did not accept it\n"
+    assert len(webhook.calls) == 2
+
+
+@pytest.mark.parametrize("words", [("notify", "test"), ("notify", "flush")])
+def test_without_receivers_it_says_what_to_write(words: tuple[str, str], prod: Gpuops) -> None:
+    found = prod(*words, "--vcenter", "silent")
+    assert found.exit_code == 2
+    assert found.stderr == (
+        "error: no notices are configured for silent\n"
+        "next: put notify = [...] into its [targets.NAME] (gpuops help notices), and name it: --vcenter NAME\n"
+    )

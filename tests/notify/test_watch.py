@@ -1,0 +1,309 @@
+"""Runs and their notices, to real receivers: at least once, with one key, and never in the way of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.config.notices import NotifySettings
+from gpuops.errors import Locked, PartlyDone, Refused, UsageError
+from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.model.notice import Notice, NoticeKind
+from gpuops.notify import sending
+from gpuops.notify.outbox import FILE_NAME, Outbox
+from gpuops.notify.watch import RunWatch, flush, send_test, tell_failure, watched
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.report.notice import notice_text
+from tests.execute.small_vcenter import small_world
+from tests.notify.conftest import MailServer, Webhook
+
+NOW = datetime(2026, 11, 23, 6, 30, tzinfo=UTC)
+HOSTILE = "desk\r\nBcc: all@example.com\n<script>alert(1)</script>"
+
+
+class Told:
+    """A way for notices, and what was said on it."""
+
+    def __init__(self, state_dir: Path, *urls: str, environ: Mapping[str, str] | None = None) -> None:
+        self.lines: list[str] = []
+        names = {f"URL_{number}": url for number, url in enumerate(urls)}
+        entries = tuple(f"env:{name}" for name in names)
+        self.way = NoticeWay(
+            NotifySettings("prod", entries), state_dir, {**names, **(environ or {})}, lambda: NOW, self.lines.append
+        )
+
+
+def left_out(*names: str) -> Report[Any]:
+    unmet = tuple(Rejection(name, "no host has room for it", hint="gpuops rotate day --yes") for name in names)
+    return Report(None, small_world().snapshot(), Plan(unmet=unmet), applied=True)
+
+
+def agreed(report: Any) -> None:
+    """Whoever is asked agrees."""
+
+
+def run(told: Told, report: Report[Any]) -> None:
+    assert watched(told.way, "rotate day", agreed, lambda consent: report) is report
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def test_an_alarm_arrives_by_mail_and_webhook(state: Path, mail_server: MailServer, webhook: Webhook) -> None:
+    told = Told(state, mail_server.url, webhook.url)
+    run(told, left_out("vdi-07", HOSTILE))
+    assert told.lines == []
+    (mail,) = mail_server.mails
+    assert mail["Subject"] == "gpuops prod: alarm: rotate day: nothing done: 2 left out (exit code 4)"
+    assert mail["Bcc"] is None
+    body = mail.get_payload(decode=True)
+    assert isinstance(body, bytes)
+    text = body.decode().replace("\r\n", "\n")
+    assert "- vdi-07: no host has room for it\n" in text
+    assert r"- desk\u{d}\u{a}Bcc: all@example.com\u{a}<script>alert(1)</script>: no host" in text
+    assert "\nnext: gpuops rotate day --yes\n" in text
+    ((key, sent),) = webhook.calls
+    assert mail.get_all("Message-ID") == [f"<{key}.gpuops@127.0.0.1>"]
+    document = json.loads(sent)
+    assert (document["title"], document["message"].strip()) == (mail["Subject"], text.strip())
+
+
+def test_the_same_names_are_told_once_a_day(state: Path, webhook: Webhook) -> None:
+    told = Told(state, webhook.url)
+    run(told, left_out("vdi-07"))
+    run(told, left_out("vdi-07"))
+    run(told, left_out("vdi-08"))
+    assert len(set(webhook.keys)) == len(webhook.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "sent"),
+    [
+        (PartlyDone("2 desktops are away", hint="gpuops rotate resume"), True),
+        (Refused("the morning that began at 06:00 did not end"), True),
+        (ZeroDivisionError("a bug"), True),
+        (Locked("another run is at it"), False),
+        (UsageError("--vm: the name is empty"), False),
+    ],
+)
+def test_a_run_that_ends_in_an_error(error: Exception, sent: bool, state: Path, webhook: Webhook) -> None:
+    def fails(consent: Any) -> Report[Any]:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        watched(Told(state, webhook.url).way, "rotate day", agreed, fails)
+    assert raised.value is error
+    assert len(webhook.calls) == sent
+
+
+def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: Webhook) -> None:
+    def declines(report: Any) -> None:
+        raise Refused("not confirmed")
+
+    def asks(consent: Callable[[Any], None]) -> Report[Any]:
+        consent(None)
+        raise AssertionError("it was declined")
+
+    told = Told(state, webhook.url)
+    with pytest.raises(Refused):
+        watched(told.way, "rotate day", declines, asks)
+    assert flush(told.way) == ()
+    assert webhook.calls == []
+
+
+def test_a_receiver_that_refuses_gets_it_from_the_next_run(
+    state: Path, webhook: Webhook, mail_server: MailServer
+) -> None:
+    told = Told(state, webhook.url, mail_server.url)
+    webhook.status, mail_server.refuses = 500, True
+    run(told, left_out("vdi-07"))
+    (line,) = told.lines
+    assert line == (
+        "notices not accepted by json://127.0.0.1 (env:URL_0): it did not accept it; "
+        "mailto://127.0.0.1 (env:URL_1): the mail server refused it; the next run, or gpuops notify flush, tries again"
+    )
+    webhook.status, mail_server.refuses = 200, False
+    run(told, Report(None, small_world().snapshot(), Plan(), applied=True))
+    assert len(told.lines) == 1
+    assert len(webhook.calls) == 2
+    assert len(set(webhook.keys)) == 1, "the same notice"
+    assert len(mail_server.mails) == 1
+    run(told, Report(None, small_world().snapshot(), Plan(), applied=True))
+    assert len(webhook.calls) == 2, "it is accepted now"
+
+
+def test_a_receiver_that_hangs_delays_nobody_for_long(
+    state: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LIMIT_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = Told(state, f"json://127.0.0.1:{silent.getsockname()[1]}/x", webhook.url)
+        run(told, left_out("vdi-07"))
+        assert len(webhook.calls) == 1, "the others are not kept waiting"
+        assert len(told.lines) == 1
+        assert told.lines[0].startswith("notices not accepted by json://127.0.0.1 (env:URL_0): no answer within")
+
+
+KILLED_IN_BETWEEN = """
+import os, signal, sys
+from pathlib import Path
+from gpuops.notify.outbox import Outbox
+from tests.notify.test_watch import Told, left_out, run
+Outbox.accepted = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+run(Told(Path(sys.argv[1]), sys.argv[2]), left_out("vdi-07"))
+"""
+
+
+def killed(script: str, *arguments: str) -> None:
+    """Plays the script in a process that kills itself."""
+    root = Path(__file__).parents[2]
+    died = subprocess.run([sys.executable, "-c", script, *arguments], cwd=root, check=False)
+    assert died.returncode == -signal.SIGKILL
+
+
+def test_killed_between_acceptance_and_record_it_is_sent_twice_with_one_key(state: Path, webhook: Webhook) -> None:
+    killed(KILLED_IN_BETWEEN, str(state), webhook.url)
+    assert len(webhook.calls) == 1
+    told = Told(state, webhook.url)
+    assert [receipt.trouble for receipt in flush(told.way)] == [""]
+    assert len(webhook.calls) == 2
+    assert len(set(webhook.keys)) == 1
+    assert flush(told.way) == ()
+    assert len(webhook.calls) == 2
+
+
+DIES = """
+import os, signal, sys
+from tests.notify.test_watch import Told
+from gpuops.notify.watch import RunWatch
+from pathlib import Path
+watch = RunWatch(Told(Path(sys.argv[1]), "json://127.0.0.1:1").way, "rotate night")
+watch.begin()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: Webhook) -> None:
+    killed(DIES, str(state))
+    told = Told(state, webhook.url)
+    alive = RunWatch(told.way, "rotate day")
+    alive.begin()
+    alive.ended(None)
+    ((_, sent),) = webhook.calls
+    document = json.loads(sent)
+    assert document["title"].startswith("gpuops prod: run died: rotate night that began at 2026-11-23 06:30")
+    assert "gpuops rotate resume --yes --vcenter prod" in document["message"]
+    assert flush(told.way) == ()
+
+
+def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None:
+    told = Told(state, webhook.url)
+    RunWatch(told.way, "rotate night").begin()
+    watch = RunWatch(told.way, "rotate day")
+    watch.begin()
+    watch.ended(None)
+    assert webhook.calls == []
+
+
+def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Path, webhook: Webhook) -> None:
+    told = Told(state, webhook.url)
+
+    def interrupted(consent: Callable[[Any], None]) -> Report[Any]:
+        raise KeyboardInterrupt
+
+    def interrupted_later(consent: Callable[[Any], None]) -> Report[Any]:
+        consent(None)
+        raise KeyboardInterrupt
+
+    for each in (interrupted, interrupted_later):
+        with pytest.raises(KeyboardInterrupt):
+            watched(told.way, "rotate night", agreed, each)
+    assert [receipt.accepted for receipt in flush(told.way)] == [1]
+
+
+UNIT = {"MONITOR_UNIT": "gpuops-night.service", "MONITOR_INVOCATION_ID": "4f2a", "MONITOR_SERVICE_RESULT": "exit-code"}
+
+
+@pytest.mark.parametrize(("code", "status", "sent"), [("exited", "2", 1), ("killed", "KILL", 1), ("exited", "4", 0)])
+def test_a_unit_that_failed_is_told_of_once(code: str, status: str, sent: int, state: Path, webhook: Webhook) -> None:
+    environ = {**UNIT, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
+    told = Told(state, webhook.url, environ=environ)
+    flush(told.way)
+    flush(told.way)
+    assert len(webhook.calls) == sent
+
+
+def test_a_run_that_did_not_reach_its_vcenter(state: Path, webhook: Webhook) -> None:
+    told = Told(state, webhook.url)
+    tell_failure(told.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    tell_failure(told.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
+    assert len(webhook.calls) == 1, "once a day"
+
+
+def test_an_outbox_that_cannot_be_used_keeps_no_notice_back(state: Path, webhook: Webhook) -> None:
+    state.mkdir(mode=0o700)
+    (state / FILE_NAME).write_text("no database, and longer than a header of one")
+    (state / FILE_NAME).chmod(0o600)
+    told = Told(state, webhook.url)
+    run(told, left_out("vdi-07"))
+    assert len(webhook.calls) == 1
+    assert len(told.lines) == 1
+    assert "the outbox of notices" in told.lines[0]
+
+
+def test_no_secret_is_shown_or_kept(state: Path, webhook: Webhook) -> None:
+    webhook.status = 500
+    told = Told(state, webhook.url, "slack://s3cr3t-t0ken")
+    run(told, left_out("vdi-07"))
+    (receipt, _) = send_test(told.way)
+    assert "s3cr3t" not in f"{told.lines} {receipt} {told.way}"
+    kept = b"".join(path.read_bytes() for path in state.iterdir())
+    assert b"s3cr3t" not in kept
+    assert {path.stat().st_mode & 0o077 for path in state.iterdir()} == {0}
+
+
+def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    told = Told(state, "json://127.0.0.1:1")
+    run(told, left_out("vdi-07"))
+    assert told.lines == [
+        "notices are not sent: notices need apprise, and it is not installed (pip install 'gpuops-vsphere[notify]')"
+    ]
+
+
+def test_at_most_twenty_are_named() -> None:
+    names = tuple(f"vdi-{number}" for number in range(23))
+    notice = Notice(NoticeKind.ALARM, "prod", ("x",), NOW, "a headline", names, "gpuops rotate day")
+    text = notice_text(notice).body
+    assert len(re.findall("^- vdi-", text, re.MULTILINE)) == 20
+    assert "\nand 3 more\n" in text
+
+
+def test_a_notice_is_kept_for_a_month(state: Path) -> None:
+    outbox = Outbox(state)
+    old = notice_text(Notice(NoticeKind.TEST, "prod", ("x",), NOW, "old"))
+    outbox.put("prod", old, NOW.replace(month=9), ["a"])
+    outbox.put("prod", notice_text(Notice(NoticeKind.TEST, "prod", ("y",), NOW, "new")), NOW, ["a", "b"])
+    outbox.forget("prod", ["a"], NOW)
+    assert len(outbox.waiting("prod")) == 1
+    assert outbox.waiting("prod", "b") == ()
+
+
+def test_a_key_is_of_the_event_alone() -> None:
+    one = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW, "one")
+    again = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW.replace(hour=9), "in other words")
+    other = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a2"), NOW, "one")
+    assert one.key == again.key != other.key
