@@ -45,6 +45,7 @@ SHORT_HELP: Final = {
     "sim": "Serve a simulated vCenter, and read what was done to it.",
     "demo": "Watch an attach, a night and a morning, simulated.",
     "template": "Show and write the templates that come with gpuops.",
+    "schema": "Print the JSON Schemas of documents and files.",
     "help": "Show the manual.",
 }
 """What `gpuops --help` says of each, whole on a line of 80 columns, and in which order."""
