@@ -12,8 +12,9 @@ from jsonschema import Draft202012Validator, FormatChecker
 from gpuops.report.json_text import document_text
 from gpuops.report.schema import document_kinds, document_schema
 
-MOST_RECORDS: Final = 40
-"""So many of a list are looked at: a fleet has thousands that are made alike."""
+FIRST: Final = 5
+LAST: Final = 3
+"""So many of each list are looked at: a fleet has thousands that are made alike."""
 
 
 def read_whole(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,12 +26,18 @@ def misfits(document: Mapping[str, Any]) -> list[str]:
     """What of the document is not as its schema says."""
     if "$schema" in document:
         return [] if Draft202012Validator.check_schema(document) is None else ["no schema"]
-    some = {key: value[:MOST_RECORDS] if isinstance(value, list) else value for key, value in document.items()}
     kind = str(document.get("kind"))
     if kind not in document_kinds():
         return [f"{kind}: has no schema in gpuops/schemas"]
-    errors = _validator(kind).iter_errors(json.loads(document_text(some)))
+    errors = _validator(kind).iter_errors(_some_of(json.loads(document_text({**document}))))
     return [f"{kind} {error.json_path}: {error.message[:300]}" for error in errors]
+
+
+def _some_of(value: Any) -> Any:
+    if isinstance(value, list):
+        shown = value if len(value) <= FIRST + LAST else [*value[:FIRST], *value[-LAST:]]
+        return [_some_of(each) for each in shown]
+    return {key: _some_of(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 @cache

@@ -16,7 +16,7 @@ Function = ast.FunctionDef | ast.Module
 
 def printed_kinds() -> set[str]:
     """The kinds of all documents that `report` and `cli` make."""
-    return {kind for tree in _trees() for within, kind in _documents(tree) for kind in _values(kind, within)}
+    return {kind for tree in _trees() for within, made in _documents(tree) for kind in _values(made, within)}
 
 
 @cache
@@ -29,7 +29,8 @@ def _documents(tree: ast.Module) -> Iterator[tuple[Function, ast.expr]]:
     """The `kind` of each document, with the function that it is made in."""
     for within, node in _nodes(tree):
         if isinstance(node, ast.Dict):
-            keys = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if _is_text(key)}
+            pairs = zip(node.keys, node.values, strict=True)
+            keys = {key.value: value for key, value in pairs if isinstance(key, ast.Constant)}
             if {"schema_version", "kind"} <= keys.keys():
                 yield within, keys["kind"]
 
@@ -40,10 +41,6 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[Function, ast.AST]]:
         within = top if isinstance(top, ast.FunctionDef) else tree
         for node in ast.walk(top):
             yield within, node
-
-
-def _is_text(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _values(node: ast.expr, within: Function) -> set[str]:
