@@ -19,10 +19,12 @@
     +- StateDamaged                  exit 7   the journal or a state file cannot be trusted
 
 An infeasible plan is a value (`plan.rejections`), not an exception; the entrance turns it into exit code 3.
+Programs tell errors apart by `code`, made of the class's name: `vm-not-found`. A class that is renamed is a new code.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -49,7 +51,13 @@ class GpuopsError(Exception):
     """One clear line: what, why; `hint` is the next move."""
 
     exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "internal-error"
     trouble: Trouble = Trouble.DENIED
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__ == __name__:  # one made elsewhere keeps the code of the error that it is of
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -179,3 +187,14 @@ class StateDamaged(GpuopsError):
     """The journal or a state file cannot be trusted."""
 
     exit_code = 7
+
+
+def say_applied(error: BaseException, applied: bool | None) -> None:
+    """Keeps with an error that ends a command whether vCenter was changed before it; None = not known."""
+    vars(error)["applied"] = applied
+
+
+def applied_before(error: BaseException) -> bool | None:
+    """Whether vCenter was changed before this error; None = not known."""
+    applied: bool | None = vars(error).get("applied", False)
+    return applied

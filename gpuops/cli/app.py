@@ -59,6 +59,7 @@ SECTIONS: Final = {
         "roles": "Compare vCenter's roles with those that gpuops needs.",
         "template": "Show and write the templates that come with gpuops.",
         "sim": "Serve a simulated vCenter, and read what was done to it.",
+        "schema": "Print the JSON Schemas of documents and files.",
         "help": "Show the manual.",
     },
 }

@@ -11,10 +11,12 @@ from typing import Final
 import typer
 
 from gpuops.cli import output
-from gpuops.errors import GpuopsError, UsageError
+from gpuops.errors import GpuopsError, UsageError, applied_before
 
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
+OUT_OF_MEMORY: Final = "out-of-memory"
+NOT_WRITTEN: Final = "result-not-written"
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -30,14 +32,14 @@ def guarded(command: Callable[[], object]) -> int:
             return READER_GONE
         raise
     except GpuopsError as error:
-        return _say(error.message, error.hint, error.exit_code)
+        return _say(error.message, error.hint, error.exit_code, error.code, applied_before(error))
     except typer.TyperException as error:
         if _is_help(error):
             typer.echo(error.format_message(), err=True)
             return UsageError.exit_code
         # how the parser of types begins its own words
         message = error.format_message().replace("Value error, ", "")
-        return _say(message, _usage_hint(error), UsageError.exit_code)
+        return _say(message, _usage_hint(error), UsageError.exit_code, UsageError.code)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
@@ -48,16 +50,19 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _bug(error: Exception) -> int:
+    applied = applied_before(error)
     if isinstance(error, MemoryError):
-        return _say("out of memory", "give it more; gpuops rotate resume ends what was begun", GpuopsError.exit_code)
+        hint = "give it more; gpuops rotate resume ends what was begun"
+        return _say("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
     said = f"internal error: {type(error).__name__}: {error}"
-    return _say(said, "GPUOPS_DEBUG=1 shows where; please report it", GpuopsError.exit_code)
+    hint = "GPUOPS_DEBUG=1 shows where; please report it"
+    return _say(said, hint, GpuopsError.exit_code, GpuopsError.code, applied)
 
 
-def _say(message: str, hint: str, exit_code: int) -> int:
+def _say(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> int:
     if os.environ.get("GPUOPS_DEBUG") == "1":
         traceback.print_exc()
-    output.error(message, hint, exit_code)
+    output.error(message, hint, exit_code, code, applied)
     return exit_code
 
 
@@ -80,5 +85,5 @@ def _not_written(error: BrokenPipeError | output.ResultNotWritten) -> int:
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, output.ResultNotWritten):
-        _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE)
+        _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE, NOT_WRITTEN)
     return READER_GONE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, spread

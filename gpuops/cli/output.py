@@ -141,7 +141,7 @@ def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_mov
         note(f"next: {next_move}")
 
 
-def error(message: str, hint: str, exit_code: int) -> None:
+def error(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
     from gpuops.report.text import visible
 
@@ -152,7 +152,7 @@ def error(message: str, hint: str, exit_code: int) -> None:
     if _chosen.get().is_document:
         from gpuops.report.plan_json import error_document
 
-        show_document(error_document(message, hint, exit_code))
+        show_document(error_document(message, hint, exit_code, code, applied))
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def _parts(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[Text, _read_by(memory_mib)]
 Moment = Annotated[Text, _read_by(moment)]
-Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
+Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts, json_schema_input_type=list[Text] | Text)]
 
 
 def _named(value: Any) -> Any:
@@ -66,8 +66,17 @@ class VgpusSection(BaseModel):
     count: int = Field(default=1, ge=1, le=64)
 
 
-Profiles = Annotated[list[VgpusSection], Field(max_length=64), BeforeValidator(_named), BeforeValidator(_parts)]
-Addresses = Annotated[list[Annotated[Text, _read_by(PciAddress.parse)]], Field(max_length=64), BeforeValidator(_parts)]
+Profiles = Annotated[
+    list[VgpusSection],
+    Field(max_length=64),
+    BeforeValidator(_named),
+    BeforeValidator(_parts, json_schema_input_type=list[VgpusSection | Text] | Text),
+]
+Addresses = Annotated[
+    list[Annotated[Text, _read_by(PciAddress.parse)]],
+    Field(max_length=64),
+    BeforeValidator(_parts, json_schema_input_type=list[Text] | Text),
+]
 
 
 class RequestSection(BaseModel):

@@ -15,7 +15,9 @@ _HINT: Final = "templates/roles/night.yaml shows every key, with comments"
 _Privilege = Annotated[str, Field(pattern=r"^[A-Za-z]+(\.[A-Za-z]+)+$", max_length=120)]
 
 
-class _Role(BaseModel):
+class RoleSection(BaseModel):
+    """One role."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     name: str = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f%/\\]+$")
@@ -23,17 +25,19 @@ class _Role(BaseModel):
     privileges: list[_Privilege] = Field(min_length=1)
 
 
-class _RoleFile(BaseModel):
+class RoleFile(BaseModel):
+    """The whole file."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     version: Literal[1]
-    roles: list[_Role] = Field(min_length=1)
+    roles: list[RoleSection] = Field(min_length=1)
 
 
 def load_roles(path: Path) -> tuple[RoleWish, ...]:
     """The roles in this file, in its order. Raises PolicyError, one line: file, place, reason."""
     try:
-        found = _RoleFile.model_validate(parse_yaml(read_text(path), str(path)))
+        found = RoleFile.model_validate(parse_yaml(read_text(path), str(path)))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from gpuops.errors import GpuopsError
+
+LEASE_OPERATION: Final = "gpuops-lease-"
+"""How the ids of operations begin that write the lease of a run: nobody asked for that change, it ends with the run."""
 
 
 @dataclass(frozen=True, slots=True)

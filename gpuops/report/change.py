@@ -40,7 +40,7 @@ def change_document(report: ChangeReport) -> Document:
         "vms": rolling.vms.value,
         "vsan_mode": rolling.vsan_mode.value,
         "feasible": plan.feasible,
-        "applied": report.applied,
+        "applied": report.begun,
         "changed": report.changed,
         "exit_code": report.exit_code,
         "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],

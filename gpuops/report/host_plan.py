@@ -32,7 +32,7 @@ def host_report_document(report: Report[HostStep], kind: str) -> Document:
         "read_at": before.taken_at.isoformat(),
         "request": plain(report.request),
         "feasible": plan.feasible,
-        "applied": report.applied,
+        "applied": report.applied and report.changed,
         "changed": report.changed,
         "exit_code": report.exit_code,
         "steps": [_step(step, before) for step in plan.steps],

@@ -31,7 +31,7 @@ def report_document(report: Report, kind: str) -> Document:
         "read_at": before.taken_at.isoformat(),
         "request": plain(report.request),
         "feasible": plan.feasible,
-        "applied": report.applied,
+        "applied": report.applied and report.changed,
         "changed": report.changed,
         "exit_code": report.exit_code,
         "disruptive": plan.disruptive,
@@ -47,14 +47,16 @@ def report_document(report: Report, kind: str) -> Document:
     }
 
 
-def error_document(message: str, hint: str, exit_code: int) -> Document:
-    """What is printed in place of a result when there is none."""
+def error_document(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> Document:
+    """What is printed in place of a result when there is none. `applied` None = not known."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "error",
+        "code": code,
         "message": message,
         "hint": hint,
         "exit_code": exit_code,
+        "applied": applied,
     }
 
 

@@ -19,6 +19,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
+from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import named, translate
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.api_version import negotiate
@@ -55,6 +56,7 @@ class Session:
         self.vi_json_alone = False
         """Whether SOAP is no way out of a read over VI/JSON that fails."""
         self.warn: Callable[[str], None] = lambda warning: None
+        self.changes = ChangeRecord()
         try:
             connection = network.open_connection(target, network.tls_context(target))
             try:
@@ -244,16 +246,24 @@ class Session:
         headers = VmomiSupport.GetRequestContext()  # of this thread
         headers["operationID"] = op_id
         try:
-            return call(*arguments)
+            answer = call(*arguments)
+            self.changes.accepted(answer, op_id)
+            return answer
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
+            self.changes.lost(op_id)
             raise OutcomeUnknown(
                 f"{subject}: the reply was lost ({type(error).__name__}); whether it happened is not known yet",
                 hint="gpuops reads vCenter before it does anything else",
             ) from error
         finally:
             headers.pop("operationID", None)
+
+    @property
+    def applied(self) -> bool | None:
+        """Whether something was changed in this session; None = not known."""
+        return self.changes.applied
 
     def login_again(self, seen: int) -> str:
         """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that."""

@@ -14,10 +14,12 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner, Result
 
+from gpuops.cli import output
 from gpuops.cli.app import app
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.cli.aside import Aside
+from tests.document_schemas import misfits, read_whole
 
 LAB_POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 
@@ -26,6 +28,27 @@ LAB_POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and none of the variables that say something of a connection."""
     return new_home(tmp_path / "home", monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def documents_fit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every document that a command prints, or would print with `--output json`, is as its published schema says."""
+    wrong: list[str] = []
+    show, show_document = output.show, output.show_document
+
+    def checked_show(text: Any, document: Any) -> None:
+        whole = read_whole(document)
+        wrong.extend(misfits(whole))
+        show(text, whole)
+
+    def checked_error(document: Any) -> None:
+        wrong.extend(misfits(document) if document.get("kind") == "error" else ())
+        show_document(document)
+
+    monkeypatch.setattr(output, "show", checked_show)
+    monkeypatch.setattr(output, "show_document", checked_error)
+    yield
+    assert wrong == []
 
 
 @pytest.fixture(scope="session")

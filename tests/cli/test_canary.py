@@ -80,7 +80,7 @@ READING: Final = (
     "rotate status",
 )
 WITHOUT_LOGIN: Final = frozenset(
-    {"demo", "help", "sim serve", "sim faults", "template list", "template show", "template write"}
+    {"demo", "help", "schema", "sim serve", "sim faults", "template list", "template show", "template write"}
 )
 """Commands that nobody logs in for."""
 UNLIKE: Final = {

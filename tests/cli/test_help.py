@@ -59,6 +59,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "roles",
         "rotation",
         "scheduler",
+        "schemas",
         "simulated",
         "simulator",
         "targets",

@@ -15,6 +15,11 @@ from gpuops.cli.output import Manners, OutputFormat
 from gpuops.report.layout import Text, TextTable, Tree
 
 
+@pytest.fixture
+def documents_fit() -> None:
+    """The document of these tests is none of gpuops."""
+
+
 class Power(StrEnum):
     ON = "poweredOn"
 
@@ -146,5 +151,5 @@ def test_documents_are_ascii_and_the_same(chosen: OutputFormat, capsys: pytest.C
 
 
 def test_an_error_is_escaped_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.error("no VM 'a\nb\x1b'", "", 2)
+    output.error("no VM 'a\nb\x1b'", "", 2, "vm-not-found")
     assert capsys.readouterr().err == "error: no VM 'a\\u{a}b\\u{1b}'\n"

@@ -251,6 +251,10 @@ class SmallVcenter:
     def uuid(self) -> str:
         return "vc-uuid"
 
+    @property
+    def applied(self) -> bool | None:
+        return None
+
     def no_way_in(self, hook: RunInGuest) -> str | None:
         return None
 

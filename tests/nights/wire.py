@@ -77,6 +77,10 @@ class Watched:
     def uuid(self) -> str:
         return self._connection.uuid
 
+    @property
+    def applied(self) -> bool | None:
+        return self._connection.applied
+
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         name = inventory.vm(step.vm).name
         self._boundary(f"before {type(step).__name__} {name}")

@@ -169,12 +169,14 @@ def test_the_closing_line_counts(inventory: Inventory, plan: Plan) -> None:
 
 
 def test_an_error_is_a_document_too() -> None:
-    assert error_document("no VM 'x'", "gpuops inventory --vms", 2) == {
+    assert error_document("no VM 'x'", "gpuops inventory --vms", 2, "vm-not-found", applied=False) == {
         "schema_version": 1,
         "kind": "error",
+        "code": "vm-not-found",
         "message": "no VM 'x'",
         "hint": "gpuops inventory --vms",
         "exit_code": 2,
+        "applied": False,
     }
 
 

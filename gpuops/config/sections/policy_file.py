@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, time
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
+    JsonValue,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
@@ -33,8 +36,15 @@ class IdleSection(Section):
     cpu_below_mhz: int = Field(ge=1)
 
 
+def _owner_is_required(schema: JsonDict) -> None:
+    """A pool without `owner` is refused, though the field has a default: for texts that were accepted before."""
+    schema["required"] = ["owner", *cast("list[JsonValue]", schema["required"])]
+
+
 class PoolSection(Section):
     """One pool."""
+
+    model_config = ConfigDict(json_schema_extra=_owner_is_required)
 
     name: Text
     parked: bool
@@ -45,7 +55,7 @@ class PoolSection(Section):
     priority: int = Field(default=0, ge=-1000, le=1000)
     directpath: DirectPath = Field(default=DirectPath.LEAVE, strict=False)
 
-    @field_validator("owner", mode="before")
+    @field_validator("owner", mode="before", json_schema_input_type=MarkSection | Literal["none"])
     @classmethod
     def _none_is_said(cls, value: Any) -> Any:
         if value is None:

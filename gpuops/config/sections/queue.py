@@ -31,7 +31,7 @@ def _deadline(value: Any) -> time | datetime:
         ) from None
 
 
-Deadline = Annotated[time | datetime, BeforeValidator(_deadline)]
+Deadline = Annotated[time | datetime, BeforeValidator(_deadline, json_schema_input_type=str)]
 
 
 class SshSection(Section):

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gpuops.config.sections.section import Section, Text, accepted_before, mistake
 from gpuops.model.rotation import RETURN_FLOOR
@@ -44,8 +44,9 @@ def _clock(text: str) -> str:
 
 
 Zone = Annotated[Text, AfterValidator(_known_zone)]
-Clock = Annotated[str, AfterValidator(_clock)]
-Days = Annotated[list[Annotated[str, AfterValidator(_day)]], Field(max_length=1000)]
+Clock = Annotated[str, AfterValidator(_clock), WithJsonSchema({"type": "string", "pattern": f"^{_CLOCK.pattern}$"})]
+Day = Annotated[str, AfterValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
+Days = Annotated[list[Day], Field(max_length=1000)]
 
 
 class WindowSection(Section):

@@ -11,6 +11,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
+from gpuops.model.task import LEASE_OPERATION
 from gpuops.model.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.rotation import lease as rules
@@ -59,7 +60,7 @@ class LockVm:
         """Whether the lease is this one now, unless the VM was changed since the last look. Looks anew."""
         step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: rules.lease_text(lease)}))
         try:
-            task = self._vcenter.submit(step, self._seen, f"gpuops-lease-{lease.nonce or 'back'}-{lease.epoch}")
+            task = self._vcenter.submit(step, self._seen, f"{LEASE_OPERATION}{lease.nonce or 'back'}-{lease.epoch}")
             ended = list(self._vcenter.wait([task], rules.CALL_TIMEOUT_S)) if task is not None else []
             self.why = next((end.error.message for end in ended if end.error is not None), self.why)
         except (NotConnected, NoPermission):

@@ -47,9 +47,11 @@ class HostShell(Protocol):
 class ShelledHosts:
     """Implements `Hosts`: vCenter's, and the shell's for what is MIG."""
 
-    def __init__(self, hosts: Hosts, shell: HostShell) -> None:
+    def __init__(self, hosts: Hosts, shell: HostShell, applied: Callable[[bool | None], None]) -> None:
+        """`applied` is told that the shell is about to change something (None), and that it has (True)."""
         self._hosts = hosts
         self._shell = shell
+        self._applied = applied
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         seen = self._hosts.with_settings(inventory, hosts)
@@ -74,7 +76,9 @@ class ShelledHosts:
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         if isinstance(step, ConfigureMig):
+            self._applied(None)
             self._shell.set_mig(inventory.hosts[step.host].name, step.devices, on=step.on)
+            self._applied(True)
         else:
             self._hosts.configure(step, inventory, op_id)
 

@@ -60,6 +60,11 @@ class Vcenter(Protocol):
         """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
         ...
 
+    @property
+    def applied(self) -> bool | None:
+        """Whether something was changed through it; None = not known, of a lost reply or a task still under way."""
+        ...
+
     def no_way_in(self, hook: RunInGuest) -> str | None:
         """Why that program cannot be run in its guest, as far as can be known without trying; None = it can."""
         ...

@@ -55,6 +55,10 @@ class SavedVcenter:
     def uuid(self) -> str:
         return self._snapshot.vcenter
 
+    @property
+    def applied(self) -> bool:
+        return False
+
     def no_way_in(self, hook: RunInGuest) -> str | None:
         return "a saved inventory knows no login for guests"
 

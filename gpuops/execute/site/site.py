@@ -7,9 +7,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gpuops import clock as time_here
+from gpuops.errors import say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Hosts, Vcenter
@@ -60,6 +62,8 @@ class Site:
     closing: ExitStack = field(default_factory=ExitStack)
     shell: HostShell | None = None
     """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
+    applied_by_shell: bool | None = False
+    """Whether the shell changed something; None = not known."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     notices: NoticeWay | None = None
@@ -68,7 +72,18 @@ class Site:
     @property
     def hosts(self) -> Hosts:
         """The settings of the vCenter's hosts, and what a shell on them adds."""
-        return self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell)
+        return (
+            self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell, self._by_shell)
+        )
+
+    @property
+    def applied(self) -> bool | None:
+        """Whether something was changed, in vCenter or by the shell on a host; None = not known."""
+        both = {self.vcenter.applied, self.applied_by_shell}
+        return True if True in both else None if None in both else False
+
+    def _by_shell(self, applied: bool | None) -> None:
+        self.applied_by_shell = self.applied_by_shell or applied
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
         """The snapshot with how vGPUs lie on their GPUs, where there is a shell on the hosts that tells."""
@@ -80,7 +95,12 @@ class Site:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends it; an error that leaves the block says from here on whether something was changed before it."""
+        if error is not None:
+            say_applied(error, self.applied)
         self.close()
 
     def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:

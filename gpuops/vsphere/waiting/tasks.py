@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
 from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates
 
@@ -87,7 +88,9 @@ class TaskWatch:
             self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
             task = self._session.managed("Task", each.ref)
             try:
-                self._session.change(task.CancelTask, subject=_subject(info, each.ref), op_id=f"gpuops-{each.ref}")
+                self._session.change(
+                    task.CancelTask, subject=_subject(info, each.ref), op_id=f"{CANCEL_OPERATION}{each.ref}"
+                )
             except NotConnected:
                 raise
             except GpuopsError:
@@ -123,6 +126,7 @@ class TaskWatch:
         info = self._running.pop(ref)
         began, ended = info.get("info.startTime") or info.get("info.queueTime"), info.get("info.completeTime")
         duration_s = (ended - began).total_seconds() if began and ended else None
+        self._session.changes.ended(ref, error)
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
 
     def _error(self, ref: str, info: dict[str, Any]) -> GpuopsError:

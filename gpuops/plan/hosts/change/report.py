@@ -40,6 +40,12 @@ class ChangeReport:
         return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
 
     @property
+    def begun(self) -> bool:
+        """Whether a host's turn has begun: one that failed in the middle may be changed in part."""
+        untouched = {Verdict.ALREADY, Verdict.SKIPPED}
+        return self.applied and any(outcome.verdict not in untouched for outcome in self.outcomes)
+
+    @property
     def exit_code(self) -> int:
         """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
         if not self.plan.feasible:

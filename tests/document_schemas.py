@@ -1,0 +1,58 @@
+"""Checks documents against their published JSON Schemas, closed: a key that no schema has is a mistake here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, FormatChecker
+
+from gpuops.report.json_text import document_text
+from gpuops.report.schema import document_kinds, document_schema
+
+FIRST: Final = 5
+LAST: Final = 3
+"""So many of each list are looked at: a fleet has thousands that are made alike."""
+
+
+def read_whole(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same document with a list for each iterator, which can be read once only."""
+    return {key: list(value) if isinstance(value, Iterator) else value for key, value in document.items()}
+
+
+def misfits(document: Mapping[str, Any]) -> list[str]:
+    """What of the document is not as its schema says."""
+    if "$schema" in document:
+        return [] if Draft202012Validator.check_schema(document) is None else ["no schema"]
+    kind = str(document.get("kind"))
+    if kind not in document_kinds():
+        return [f"{kind}: has no schema in gpuops/schemas"]
+    errors = _validator(kind).iter_errors(_some_of(json.loads(document_text({**document}))))
+    return [f"{kind} {error.json_path}: {error.message[:300]}" for error in errors]
+
+
+def _some_of(value: Any) -> Any:
+    if isinstance(value, list):
+        shown = value if len(value) <= FIRST + LAST else [*value[:FIRST], *value[-LAST:]]
+        return [_some_of(each) for each in shown]
+    return {key: _some_of(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    schema = closed(document_schema(document_kinds()[kind]))
+    return Draft202012Validator(schema, format_checker=FormatChecker())
+
+
+def closed(schema: Any) -> Any:
+    """The same schema with no other keys than the named ones, wherever an object has named ones."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    if found.get("type") == "object" and "required" in found:
+        found.setdefault("additionalProperties", False)
+    return found
