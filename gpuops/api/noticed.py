@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 Ran = TypeVar("Ran", bound="Report | ChangeReport")
 
 
-def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+def rotate_night(
+    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, unattended: bool = False
+) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
-    Returns what was planned and what became of it.
+    Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
+    refused.
     """
-    from gpuops.execute.rotation.rotation import rotate_night as run
+    from gpuops.execute.rotation import rotation
 
-    return _noticed("rotate night", site, consent, lambda asked: run(policy, site, apply=apply, consent=asked), apply)
+    def run(asked: Consent) -> Report:
+        return rotation.rotate_night(policy, site, apply=apply, consent=asked, unattended=unattended)
+
+    return _noticed("rotate night", site, consent, run, apply)
 
 
 def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
@@ -47,14 +53,17 @@ def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, 
     return _noticed("rotate day", site, consent, lambda asked: run(policy, site, apply=apply, consent=asked), apply)
 
 
-def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
+def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False) -> Report:
     """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
-    Raises Locked while a run is under way.
+    `unattended` as for `rotate_night`. Raises Locked while a run is under way.
     """
-    from gpuops.execute.rotation.rotation import resume as run
+    from gpuops.execute.rotation.rotation import resume
 
-    return _noticed("rotate resume", site, consent, lambda asked: run(site, apply=apply, consent=asked), apply)
+    def run(asked: Consent) -> Report:
+        return resume(site, apply=apply, consent=asked, unattended=unattended)
+
+    return _noticed("rotate resume", site, consent, run, apply)
 
 
 def rotate_restore(
