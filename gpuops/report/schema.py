@@ -9,8 +9,8 @@ line: its type, and after a semicolon what it means. All are required but those 
     one of MODULE:CLASS           the values of an enumeration
     fields of MODULE:CLASS        the fields of a dataclass, as `plain` writes them
 
-and several of them with `or` between. `like: KIND` takes over what another kind of the file has. A type may be
-declared by `fields: MODULE:CLASS` and `without: [FIELD]` too.
+and several of them with `or` between. `like: NAME` takes over what another kind of the file has, or of a type what
+another type has. A type may be declared by `fields: MODULE:CLASS` and `without: [FIELD]` too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _kinds() -> tuple[tuple[str, DocumentKind], ...]:
 
 
 def _merged(own: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """A section with what it takes over by `like`."""
+    """A section, or a type, with what it takes over by `like`."""
     if "like" not in own:
         return dict(own)
     base = _merged(declared[own["like"]], declared)
@@ -163,7 +163,7 @@ class _SchemaMaker:
     def _named(self, name: str) -> Schema:
         if name not in self.definitions:
             self.definitions[name] = {}  # a type may hold others of itself
-            declared = self._types[name]
+            declared = _merged(self._types[name], self._types)
             made = self._fields_of_type(declared) if "fields" in declared else self.object_of(declared)
             self.definitions[name] = {"description": declared["description"], **made}
         return {"$ref": f"{_DEFINED}{name}"}

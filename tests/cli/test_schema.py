@@ -87,6 +87,7 @@ ml:
 windows:
   - {opens: "20:00", closes: "05:00", zone: Europe/Berlin, weekdays: [mon], not_on: ["2026-12-24"]}
 """
+AT_ANY_TIME = POLICY.partition("windows:")[0].replace("06:00", "2026-11-24T06:00+01:00") + "windows: any\n"
 REQUESTS = """
 version: 1
 requests:
@@ -108,6 +109,9 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
         pytest.param("policy", POLICY, "owner: none", "owner: {attribute: gpuops.owner}", False, id="policy, a mark"),
         pytest.param("policy", POLICY, '"20:00"', '"8 pm"', True, id="policy, no time of day"),
         pytest.param("policy", POLICY, "[mon]", "[monday]", True, id="policy, no weekday"),
+        pytest.param("policy", AT_ANY_TIME, "any", "any", False, id="policy, at any time"),
+        pytest.param("policy", AT_ANY_TIME, "any", "always", True, id="policy, another word for any time"),
+        pytest.param("policy", AT_ANY_TIME, "any", "[]", True, id="policy, no windows"),
         pytest.param("policy", POLICY, "200", "0", True, id="policy, too small a number"),
         pytest.param("policy", POLICY, "version: 1", "version: 2", True, id="policy, another version"),
         pytest.param("policy", POLICY, "ml:\n", "more: 1\nml:\n", True, id="policy, a key too many"),

@@ -50,6 +50,7 @@ from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
+from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.specs import config_spec, override_spec
@@ -110,15 +111,20 @@ class DirectVcenter:
         self._trusted = trusted
         self._session: ClientSession | None = None
         self._withdrawn: set[str] = set()
+        self._changes = ChangeRecord()
         self._stale = False
         """Whether the connection ended behind our back: the next call meets it."""
         self.uuid = world.get("ServiceInstance").instance_uuid
-        self._guests = Guests(world, self._ask, self._read)
+        self._guests = Guests(world, self._change, self._read)
         self._login()
 
     def close(self) -> None:
         if self._session is not None:
             self._world.sessions.close(self._session)
+
+    @property
+    def applied(self) -> bool | None:
+        return self._changes.applied
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -249,7 +255,7 @@ class DirectVcenter:
         if isinstance(step, PowerOffVm) and power is PowerState.SUSPENDED:
             raise StepFailed(f"{step.vm}: powering it off would discard its state")
         arguments = self._arguments(step, inventory)
-        task = self._ask(
+        task = self._change(
             method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
         )
         return TaskRef(task.moid) if isinstance(task, Task) else None
@@ -258,7 +264,7 @@ class DirectVcenter:
         cluster = inventory.cluster_of(inventory.vm(step.vm))
         assert cluster is not None
         method, spec = METHODS[SetVmDrs], override_spec(step, there=cluster.has_override(step.vm))
-        task = self._ask(
+        task = self._change(
             method, cluster.ref, lambda call: getattr(self._world.get(cluster.ref), method)(call, spec, True), op_id
         )
         return TaskRef(task.moid)
@@ -280,7 +286,7 @@ class DirectVcenter:
             key = self._world.custom_fields.define(step.name)
             self._world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(step.vm), key, step.value)
 
-        self._ask(METHODS[SetAttribute], step.vm, mark, op_id)
+        self._change(METHODS[SetAttribute], step.vm, mark, op_id)
 
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         raise NotImplementedError("no night waits for the guest of a VM that it started")
@@ -312,7 +318,9 @@ class DirectVcenter:
                 ended = [ref for ref in left if self._asks(ref)]
             for ref in ended:
                 left.remove(ref)
-                yield self._end(ref)
+                end = self._end(ref)
+                self._changes.ended(ref, end.error)
+                yield end
             if left_s <= 0:
                 return
 
@@ -323,7 +331,7 @@ class DirectVcenter:
                 continue
             self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
             try:
-                self._ask("CancelTask", each.ref, task.CancelTask, f"gpuops-{each.ref}")
+                self._change("CancelTask", each.ref, task.CancelTask, f"{CANCEL_OPERATION}{each.ref}")
             except NotConnected:
                 raise
             except (Lost, vmodl.MethodFault, GpuopsError):
@@ -387,6 +395,16 @@ class DirectVcenter:
         return TaskEnd(TaskRef(ref), error, (task.ended_at - (task.started_at or task.queued_at)).total_seconds())
 
     # --- one call -----------------------------------------------------------------------------------------------
+
+    def _change(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str) -> Any:
+        """The answer of one call that changes something, recorded as a session of `vsphere` does."""
+        try:
+            answer = self._ask(method, moid, act, op_id)
+        except Lost:
+            self._changes.lost(op_id)
+            raise
+        self._changes.accepted(vim.Task(answer.moid) if isinstance(answer, Task) else answer, op_id)
+        return answer
 
     def _ask(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str = "") -> Any:
         """The answer of one call, with whatever happens to it. Raises Lost and the faults of the API."""

@@ -124,6 +124,7 @@ _NO_BROKER = "gpuops knows no broker yet, so desktops are taken in parked pools 
 _SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
 _NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
+_Windows = Annotated[list[WindowSection], Field(min_length=1, max_length=50)]
 
 
 class PolicyFile(Section):
@@ -136,7 +137,7 @@ class PolicyFile(Section):
     pools: list[PoolSection] = Field(min_length=1)
     ml: MlSection = MlSection()
     window: WindowSection | None = None
-    windows: Annotated[list[WindowSection], Field(min_length=1, max_length=50)] | None = None
+    windows: _Windows | None = None
     morning: MorningSection = MorningSection()
     drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
     opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
@@ -144,7 +145,7 @@ class PolicyFile(Section):
     lock_vm: Text | None = None
     limits: LimitsSection = LimitsSection()
 
-    @field_validator("windows", mode="wrap")
+    @field_validator("windows", mode="wrap", json_schema_input_type=_Windows | Literal["any"] | None)
     @classmethod
     def _any_is_said(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, str) and value != ANY_TIME:
