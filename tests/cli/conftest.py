@@ -36,10 +36,10 @@ def documents_fit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wrong: list[str] = []
     show, show_document = output.show, output.show_document
 
-    def checked_show(text: Any, document: Any) -> None:
+    def checked_show(text: Any, document: Any, **more: Any) -> None:
         whole = read_whole(document)
         wrong.extend(misfits(whole))
-        show(text, whole)
+        show(text, whole, **more)
 
     def checked_error(document: Any) -> None:
         wrong.extend(misfits(document) if document.get("kind") == "error" else ())
