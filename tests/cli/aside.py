@@ -100,7 +100,9 @@ class Aside:
         if told.exists():
             found = json.loads(told.read_text(encoding="utf-8"))
         else:
-            found = [f"did not end: {[*ran.advised]}\n{_stacks(place).read_text(encoding='utf-8')}"]
+            stacks = _stacks(place)
+            where = stacks.read_text(encoding="utf-8") if stacks.exists() else "it did not begin"
+            found = [f"did not end: {[*ran.advised]}\n{where}"]
         shutil.rmtree(place)
         return [str(each) for each in found]
 

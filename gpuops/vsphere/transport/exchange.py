@@ -34,7 +34,7 @@ _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
 """Of the headers of one reply, as http.client has it."""
 _BODILESS: Final = frozenset({http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED})
-GZIP: Final = "gzip"
+_GZIP: Final = "gzip"
 _UNPACKED: Final = frozenset({"", "identity"})
 
 
@@ -73,11 +73,11 @@ def exchange(
     began = clock.passed_s()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
-    accepted = GZIP if compressed else "identity"
+    accepted = _GZIP if compressed else "identity"
     connection.request(verb, path, body, {"Accept-Encoding": accepted, **(headers or {})})
     try:
         response = connection.getresponse()
-        is_packed = packed(response.getheader("Content-Encoding", ""), accepted)
+        is_packed = _is_packed(response.getheader("Content-Encoding", ""), accepted)
         pieces = _pieces(response)
         received = b"".join(_unpacked(pieces, largest) if is_packed else pieces)
     except TimeoutError as late:
@@ -89,7 +89,7 @@ def exchange(
     return HttpReply(response.status, response.reason, received, cookies, key)
 
 
-def packed(encoding: str, accepted: str) -> bool:
+def _is_packed(encoding: str, accepted: str) -> bool:
     """Whether a reply with this Content-Encoding is to be unpacked. Raises UnreadableReply for one not asked for."""
     name = encoding.strip().lower()
     if name in _UNPACKED:
