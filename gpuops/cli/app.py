@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from gpuops import __version__
 from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
-from gpuops.cli.commands import CommandGroup, Verb
+from gpuops.cli.commands import CommandGroup, VerbCommand
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommonOptions, spread
 from gpuops.config import private_file
@@ -96,7 +96,7 @@ def _loaded(name: str) -> Any:
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=Verb)(found)
+    alone.command(name, cls=VerbCommand)(found)
     return typer.main.get_command(alone)
 
 

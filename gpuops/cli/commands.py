@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OWN: Final = "Options"
 
 
-class Verb(TyperCommand):
+class VerbCommand(TyperCommand):
     """One command."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -55,7 +55,7 @@ class VerbTable(typer.Typer):
         super().__init__(name=name, cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        return super().command(name, cls=Verb, **settings)
+        return super().command(name, cls=VerbCommand, **settings)
 
 
 def summary(help_text: str) -> str:

@@ -69,6 +69,11 @@ SWEPT: Final = (
     "change abort --yes",
     "change abandon --host esx-01 --yes",
     "rotate abandon --vm vdi-01 --yes",
+    "config init --host vc.example.com",
+    "config show --output json",
+    "config set vcenter.port 8443",
+    "notify test",
+    "notify flush",
 )
 READING: Final = (
     "inventory --vms --output json",

@@ -191,6 +191,7 @@ RULES: Final = (
             "gpuops/cli/failure.py",
             "gpuops/cli/help.py",
             "gpuops/cli/output.py",
+            "gpuops/report/schema.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
             "gpuops/sim/vcenter/counters.py",
