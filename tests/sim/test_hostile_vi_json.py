@@ -58,6 +58,7 @@ def client(server: SimServer) -> JsonClient:
         b'{"specSet": [{"_typeName": null}]}',
         b'{"specSet": [{"_typeName": ["PropertyFilterSpec"]}]}',
         b'{"specSet": [{"_typeName": "PropertyFilterSpec", "__class__": 1}]}',
+        b'{"specSet": [{"_typeName": "PropertyFilterSpec", "objectSet": [{"_typeName": "ObjectSpec", "obj": null}]}]}',
         b'{"specSet": [], "_this": 1}',
     ],
     ids=lambda body: body[:40].decode("latin-1"),

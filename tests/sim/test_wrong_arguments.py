@@ -167,6 +167,10 @@ def posted(lab: Lab, method: str, content: str) -> str:
             "RelocateVM_Task",
             '<_this type="VirtualMachine">{vm}</_this><spec><host type="VirtualMachine">{vm}</host></spec>',
         ),
+        (
+            "RetrievePropertiesEx",
+            '<_this type="PropertyCollector">propertyCollector</_this><specSet><objectSet/></specSet><options/>',
+        ),
     ],
 )
 def test_a_value_of_another_type_is_an_invalid_request(lab: Lab, method: str, content: str) -> None:

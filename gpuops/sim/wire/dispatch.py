@@ -17,6 +17,7 @@ from gpuops.sim.fault_injection.injector import Interruption
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.services.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
+from gpuops.sim.wire.required import require_whole
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -197,7 +198,9 @@ class Dispatcher:
         self._require_login(call, anonymous=anonymous, receiver=receiver)
         if info.privId and call.session is not None:
             self.world.authority.require(call, receiver, info.privId)
-        result = getattr(receiver, request.method)(call, **request.arguments(info))
+        arguments = request.arguments(info)
+        require_whole(list(arguments.values()), call.version)
+        result = getattr(receiver, request.method)(call, **arguments)
         return request.reply(result, info.result)
 
     def _method_info(self, receiver: ManagedObject, request: MethodCall, version: str) -> Any:
