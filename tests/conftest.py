@@ -41,6 +41,26 @@ _keep_temporary_files_in_memory()
 gc.disable()
 
 
+class FailuresAtOnce:
+    """Names what fails when it does, for a run that is ended before its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = crash.message.splitlines()[:1] if crash is not None else []
+            terminal: Any = self._plugins.get_plugin("terminalreporter")
+            terminal.write_line("")
+            terminal.write_line(" ".join((report.nodeid, *said)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: garbage collection skips it, in forked processes too.
 

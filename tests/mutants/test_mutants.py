@@ -10,6 +10,7 @@ from tests.mutants.kill import kill_all
 from tests.mutants.lint import said_of
 from tests.mutants.table import ROOT, Mutant, mutants
 from tests.nights import checkers
+from tests.sample import every_nth
 
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
@@ -45,7 +46,7 @@ def test_the_mutants_pass_lint() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_mutant_is_killed() -> None:
-    print()
-    ends = kill_all(mutants())
+def test_the_mutants_are_killed() -> None:
+    """A half of them a run; `python -m tests.mutants` has all."""
+    ends = kill_all(every_nth(mutants(), 2))
     assert [end.mutant.name for end in ends if end.said is None] == []

@@ -1,4 +1,4 @@
-"""A real kill -9 of a real process at every point of a night, over the wire: resume ends it, once more does nothing.
+"""A real kill -9 of a real process at points of a night, over the wire: resume ends it, once more does nothing.
 
 And whatever a killed process leaves behind (journal, lock, temporary files, what it said) does not hold the password.
 """
@@ -17,6 +17,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.canary import CANARY, require_no_file
 from tests.nights import victim
+from tests.sample import every_nth
 from tests.wire.conftest import target_of
 
 
@@ -81,13 +82,13 @@ def test_a_night_is_killed_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("what", ["night", "day"])
-def test_a_real_kill_at_every_point(what: str, tmp_path: Path) -> None:
+def test_a_real_kill_at_every_other_point(what: str, tmp_path: Path) -> None:
     found = points(what, tmp_path / "counted" / "state")
     assert found > 40
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = [
             pool.submit(killed_and_resumed, what, point, tmp_path / str(point) / "state")
-            for point in range(1, found + 1)
+            for point in every_nth(range(1, found + 1), 2)
         ]
     for each in done:
         each.result()

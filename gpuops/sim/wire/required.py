@@ -23,7 +23,7 @@ def require_whole(value: Any, version: str) -> None:
         if isinstance(each, list):
             waiting.extend(each)
         elif isinstance(each, VmomiSupport.DataObject):
-            kind = type(each)
+            kind: Any = type(each)
             for name, required in _properties(kind, version):
                 inner = getattr(each, name)
                 if inner is not None:

@@ -25,6 +25,7 @@ from tests.plan.queue.reasons import Judge, told
 from tests.plan.queue.test_admitted import MODELS, names
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+from tests.sample import every_nth
 
 FIFTH = "0000:d8:00.0"
 
@@ -204,4 +205,4 @@ def test_each_printed_reason_is_true(seed: int) -> None:
 
 @pytest.mark.long
 def test_each_printed_reason_is_true_in_many_worlds() -> None:
-    assert sum(check(seed) for seed in range(1000, 2000)) > 1000
+    assert sum(check(seed) for seed in every_nth(range(1000, 2000), 2)) > 500
