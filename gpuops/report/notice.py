@@ -52,12 +52,12 @@ class NoticeText:
 def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
     """What is told of a run that ended; None = it did nothing, and names nothing.
 
-    A night that is refused is none: cron begins it outside its window too. The same names are told once a day, however
-    often a return tries again.
+    A night that is refused for the time of day is none: cron begins it outside its window too. The same names are told
+    once a day, however often a return tries again.
     """
     kind = _kind(report, run.command)
     code = report.exit_code
-    if code in _ALARMING or (code and kind is not NoticeKind.NIGHT):
+    if code in _ALARMING or (code and not _is_by_the_hour(report)):
         names = tuple(dict.fromkeys(_named(report)))
         about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in names}))
         told = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
@@ -154,6 +154,11 @@ def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
         return NoticeKind.CHANGE
     night = isinstance(report, Report) and isinstance(report.request, RotateNight)
     return NoticeKind.NIGHT if night else NoticeKind.RETURN
+
+
+def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
+    """Whether the time of day is all that a run was refused for."""
+    return bool(report.plan.rejections) and all(each.by_the_hour for each in report.plan.rejections)
 
 
 def _closing(report: Report[Any] | ChangeReport) -> str:

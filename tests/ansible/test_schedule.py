@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -25,9 +26,11 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.ansible.conftest import ROOT, Ansible
+from tests.notify.conftest import Webhook, webhook
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
+__all__ = ["webhook"]
 EXAMPLE = ("-i", "inventories/example/hosts.yml", "playbooks/schedule.yml")
 LAB_POLICY = ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 AWKWARD = "50% of $HOME and ${USER} \"it\" \\n '%h'"
@@ -105,6 +108,9 @@ def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> N
         ("gpuops_schedule_user", "gpuops root"),
         ("gpuops_schedule_config", "etc/config.toml"),
         ("gpuops_schedule_mailto", "ops@example.com\u2028SHELL=/bin/false"),
+        ("gpuops_schedule_notify", ['env:HOOK\nhost = "elsewhere"']),
+        ("gpuops_schedule_notify_credentials", {"hook:/etc/shadow": "/etc/gpuops/hook.url"}),
+        ("gpuops_schedule_notify_credentials", {"hook": "hook.url"}),
         ("gpuops_schedule_runs", [{"half": "day", "calendar": "daily", "cron": "* * * * *\n* * * * * root false"}]),
         ("gpuops_schedule_runs", [{"half": "day", "calendar": "daily\nUnit=other.service", "cron": "* * * * *"}]),
     ],
@@ -117,16 +123,20 @@ def test_a_value_that_would_forge_a_line_is_refused(ansible: Ansible, tmp_path: 
     assert not (tmp_path / "made").exists()
 
 
+def _require_valid(units: list[Path]) -> None:
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
+
+
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ,
     reason="no systemd-analyze: apt-get install systemd",
 )
 def test_systemd_takes_the_units(site: Site) -> None:
     units = [site.rendered / f"gpuops-{half}.{kind}" for half in ("night", "day") for kind in ("service", "timer")]
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, encoding="utf-8", check=False
-    )
-    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
+    _require_valid(units)
     for unit in units[1::2]:
         (calendar,) = _unit(unit)["OnCalendar"]
         calls = _called_by_systemd(calendar)
@@ -204,26 +214,68 @@ def test_every_night_of_a_week_has_its_return_until_back_by_and_after_it(site: S
 
 def test_the_units_run_a_night_and_bring_it_back(site: Site, tmp_path: Path) -> None:
     """Each ExecStart is executed with the environment and the credential that its unit names."""
-    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     before = _suspended(site.server)
     for half, changed in (("night", True), ("day", False)):
-        unit = _unit(site.rendered / f"gpuops-{half}.service")
-        credentials = tmp_path / half
-        credentials.mkdir(mode=0o700)
-        name, _, path = unit["LoadCredential"][0].partition(":")
-        shutil.copy(path.replace("%%", "%"), credentials / name)
-        environ = dict(shlex.split(line)[0].replace("%%", "%").split("=", 1) for line in unit["Environment"])
-        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(unit["ExecStart"][0])]
-        done = subprocess.run(
-            words,
-            env=own | environ | {"CREDENTIALS_DIRECTORY": str(credentials)},
-            cwd=tmp_path,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        done = _executed(_unit(site.rendered / f"gpuops-{half}.service"), tmp_path)
         assert done.returncode == 0, done.stderr
         assert (_suspended(site.server) != before) == changed
+
+
+def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
+    ansible: Ansible, site: Site, webhook: Webhook, tmp_path: Path
+) -> None:
+    """The receiver's URL is a credential: it is in no file that is rendered."""
+    hook, rendered = tmp_path / "hook 100%.url", tmp_path / "schedule"
+    hook.write_text(webhook.url, encoding="utf-8")
+    said = {
+        **site.said,
+        "gpuops_schedule_dir": str(rendered),
+        "gpuops_schedule_state_dir": str(tmp_path / "state"),
+        "gpuops_schedule_on_failure": "",
+        "gpuops_schedule_config": str(rendered / "config.toml"),
+        "gpuops_schedule_notify": ["credential:hook"],
+        "gpuops_schedule_notify_credentials": {"hook": str(hook)},
+    }
+    values = tmp_path / "values.yml"
+    values.write_text(yaml.safe_dump(said), encoding="utf-8")
+    ansible("playbook", *EXAMPLE, "-e", f"@{values}")
+    for half in ("night", "day"):
+        unit = _unit(rendered / f"gpuops-{half}.service")
+        assert unit["OnFailure"] == ["gpuops-notify.service"]
+        assert f"hook:{hook}".replace("%", "%%") in unit["LoadCredential"]
+    if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
+        _require_valid(list(rendered.glob("*.service")))
+    told = _executed(
+        _unit(rendered / "gpuops-notify.service"),
+        tmp_path,
+        MONITOR_UNIT="gpuops-night.service",
+        MONITOR_INVOCATION_ID="b" * 32,
+        MONITOR_SERVICE_RESULT="timeout",
+    )
+    assert told.returncode == 0, told.stderr
+    ((_, body),) = webhook.calls
+    assert "gpuops-night.service failed: timeout" in json.loads(body)["message"]
+    assert [file for file in rendered.iterdir() if webhook.url in file.read_text(encoding="utf-8")] == []
+
+
+def _executed(unit: Mapping[str, list[str]], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """What a unit's ExecStart does, with the environment and the credentials that it names, as systemd does it."""
+    credentials = folder / "credentials"
+    shutil.rmtree(credentials, ignore_errors=True)
+    credentials.mkdir(mode=0o700)
+    for line in unit["LoadCredential"]:
+        name, _, path = line.partition(":")
+        shutil.copy(path.replace("%%", "%"), credentials / name)
+    environ = dict(shlex.split(line)[0].replace("%%", "%").split("=", 1) for line in unit["Environment"])
+    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CREDENTIALS_DIRECTORY": str(credentials)}
+    return subprocess.run(
+        [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(unit["ExecStart"][0])],
+        env=own | environ | more,
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
 
 
 def _suspended(server: SimServer) -> frozenset[str]:

@@ -90,6 +90,21 @@ def test_the_same_names_are_told_once_a_day(state: Path, webhook: Webhook) -> No
 
 
 @pytest.mark.parametrize(
+    ("told_of", "by_the_hour"), [(0, (True,)), (1, (False,)), (1, (True, False))], ids=["hour", "policy", "both"]
+)
+def test_a_refused_night_is_told_of_once_a_day_unless_only_the_hour_is_wrong(
+    state: Path, webhook: Webhook, told_of: int, by_the_hour: tuple[bool, ...]
+) -> None:
+    refusals = tuple(Rejection(f"night-{each}", "no", by_the_hour=each) for each in by_the_hour)
+    report = Report(None, small_world().snapshot(), Plan(rejections=refusals))
+    told = Told(state, webhook.url)
+    for _ in range(2):
+        assert watched(told.way, "rotate night", agreed, lambda consent: report) is report
+    assert len(webhook.calls) == told_of
+    assert told.lines == []
+
+
+@pytest.mark.parametrize(
     ("error", "sent"),
     [
         (PartlyDone("2 desktops are away", hint="gpuops rotate resume"), True),

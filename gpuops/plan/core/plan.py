@@ -33,6 +33,8 @@ class Rejection:
     hint: str = ""
     short_of: Shortage | None = None
     """What a smaller VM would need less of; None = its size is not the reason."""
+    by_the_hour: bool = False
+    """The time of day alone is the reason: cron meets it every day, and nobody needs to be told."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.reason}"

@@ -38,7 +38,7 @@ def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | N
         return None
     night = policy.night_at(now)
     if night is None or not night.takes_at(now):
-        return Rejection(policy.name, _outside(policy, night, now), hint=_BACK)
+        return Rejection(policy.name, _outside(policy, night, now), hint=_BACK, by_the_hour=True)
     # The least that a night can take is one desktop for one ML VM: where not even that can be returned in time, no
     # desktop needs to be looked at.
     least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, _least_grace_s(policy))
@@ -52,7 +52,7 @@ def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | N
     if now >= latest:
         begins = latest.astimezone(night.zone)
         rule = f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
-        return Rejection(policy.name, rule, hint=_BACK)
+        return Rejection(policy.name, rule, hint=_BACK, by_the_hour=True)
     return None
 
 
