@@ -59,7 +59,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
         executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
-        outcomes = execute(report.plan, executor, Limits(), site.progress)
+        outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
         journal.end(began)
     return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
 

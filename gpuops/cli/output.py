@@ -124,7 +124,7 @@ def _print_csv(text: str) -> None:
 
 def note(text: Shown) -> None:
     """Prints a warning or a question's matter on stderr."""
-    with _ignoring_lost_stderr():
+    with ignoring_lost_stderr():
         print_text(text, sys.stderr)
 
 
@@ -145,7 +145,7 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
     from gpuops.report.text import visible
 
-    with _ignoring_lost_stderr():
+    with ignoring_lost_stderr():
         sys.stderr.write(f"error: {visible(message)}\n")
         if hint:
             sys.stderr.write(f"next: {visible(hint)}\n")
@@ -156,7 +156,7 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
 
 
 @contextmanager
-def _ignoring_lost_stderr() -> Iterator[None]:
+def ignoring_lost_stderr() -> Iterator[None]:
     """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
 
     A morning that stopped there would leave desktops suspended for want of a listener.
@@ -210,7 +210,7 @@ def _terminal_width(stream: TextIO) -> int:
 
 
 def rich_console(stream: TextIO) -> Console:
-    """For what only rich draws on a terminal: a progress bar, a page of the manual."""
+    """For what only rich draws on a terminal: the progress of a run, a page of the manual."""
     from rich.console import Console
 
     no_color = True if manners().no_color else None  # None = rich asks NO_COLOR itself

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,13 +16,13 @@ from gpuops.errors import Refused, UsageError
 from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
     from gpuops.api import Consent, Site
+    from gpuops.cli.drawn_progress import DrawnProgress
     from gpuops.errors import PolicyError
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
+    from gpuops.plan.core.steps import Step
     from gpuops.report.layout import Shown, Text
     from gpuops.report.plan_json import Document
 
@@ -57,13 +57,16 @@ def confirm(shown: Shown, what: str = "the plan above stops, moves or reboots so
 
 
 class Progress:
-    """Watches one run: told of the plan before its first step, then of each outcome. Leaving its block ends the bar."""
+    """Watches one run: told of the plan before its first step, then of what is in flight and of each outcome.
+
+    Leaving its block ends what is drawn.
+    """
 
     def __init__(self) -> None:
         self.report: Report | None = None
         """The run underway; None = nothing was begun."""
         self.ended = 0
-        self._bar: Bar | None = None
+        self._drawn: DrawnProgress | None = None
 
     @property
     def steps(self) -> int:
@@ -71,23 +74,30 @@ class Progress:
 
     def begin(self, report: Report) -> None:
         self.report, self.ended = report, 0
-        if sys.stderr.isatty() and self._bar is None and not output.manners().quiet:
-            self._bar = _bar()
-            self._bar.start()
-            self._bar.add_task("", total=self.steps)
+        if sys.stderr.isatty() and self._drawn is None and not output.manners().quiet:
+            from gpuops.cli.drawn_progress import DrawnProgress
+
+            self._drawn = DrawnProgress()
+        if self._drawn is not None:
+            self._drawn.begin(report)
+
+    def in_flight(self, steps: Sequence[Step]) -> None:
+        """These were sent and have not ended."""
+        if self._drawn is not None:
+            self._drawn.sent(steps)
 
     def __call__(self, outcome: Outcome) -> None:
         self.ended += 1
         if self.report is None:
             return
-        from gpuops.clock import wall_clock
-        from gpuops.report.layout import Text
-        from gpuops.report.plan_text import outcome_line
-
-        line = outcome_line(outcome, self.report.before)
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.ended, total=self.steps, description=line.plain)
+        if self._drawn is not None:
+            self._drawn.ended(outcome)
         if output.manners().verbose:
+            from gpuops.clock import wall_clock
+            from gpuops.report.layout import Text
+            from gpuops.report.plan_text import outcome_line
+
+            line = outcome_line(outcome, self.report.before)
             now = f"{wall_clock().astimezone():%H:%M:%S} [{self.ended}/{self.steps}] "
             output.note(Text(now, "dim").append(line))
 
@@ -97,20 +107,12 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._drawn is not None:
+            self._drawn.stop()
+            self._drawn = None
         if self.report is not None:
             goes_on = "the same command again; for a rotation, gpuops rotate resume; for defrag, gpuops change resume"
             output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", goes_on)
-
-
-def _bar() -> Bar:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    return Bar(*columns, console=output.rich_console(sys.stderr), transient=True)
 
 
 ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
@@ -141,7 +143,7 @@ def carry_out(
     waits = vcenter_wait if not run_options.dry_run else None
     run = kind.removesuffix("-execute").replace("-", " ") if guarded and not run_options.dry_run else ""
     with open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run) as site, Progress() as progress:
-        site.progress = progress
+        site.progress, site.in_flight = progress, progress.in_flight
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
         remember(common, report.before)

@@ -100,6 +100,25 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
+def shortened(text: str, room: int) -> str:
+    """The text in so many columns: what names of VMs differ by is most often at their end, so the middle goes.
+
+    >>> shortened("vdi-frankfurt-0042", 12)
+    'vdi-...-0042'
+    """
+    if cells(text) <= room:
+        return text
+    begin, end = "", ""
+    for first, last in zip(text, reversed(text), strict=True):
+        if cells(f"{begin}...{last}{end}") > room:
+            break
+        end = last + end
+        if cells(f"{begin}{first}...{end}") > room:
+            break
+        begin += first
+    return f"{begin}...{end}"
+
+
 def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str, below: str) -> Iterator[Line]:
     """`first` stands before the label, `below` before its further lines and before its parts."""
     fork, last, down, blank = guides

@@ -88,9 +88,9 @@ def half_of(half: RunKind, world: World, policy: Any, state_dir: Path) -> dict[s
     vcenter = Timed(DirectVcenter(world, lambda point: None))
     spent = {}
 
-    def timed(*arguments: Any) -> Any:
+    def timed(*arguments: Any, **named: Any) -> Any:
         began, in_vcenter = time.process_time(), vcenter.spent_s
-        outcomes = execute(*arguments)
+        outcomes = execute(*arguments, **named)
         spent["vcenter"] = vcenter.spent_s - in_vcenter
         spent["own"] = time.process_time() - began - spent["vcenter"]
         return outcomes

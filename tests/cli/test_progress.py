@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import re
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,14 +17,23 @@ from gpuops.cli import output
 from gpuops.cli.output import Manners
 from gpuops.cli.running import Progress
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
-from gpuops.plan.core.steps import SuspendVm
+from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
+from gpuops.plan.rotation.night import RotateNight
 
 STEPS = tuple(SuspendVm(f"vm-{number}") for number in range(3))
 VMS = {step.vm: Vm(step.vm, f"desk-{number}") for number, step in enumerate(STEPS)}
 BEFORE = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), vms=VMS)
+LONG = SuspendVm("vm-long")
+NIGHT_STEPS: tuple[Step, ...] = (SetAttribute(LONG.vm, "marker", "x"), *STEPS, LONG)
+NIGHT = Report(
+    RotateNight(Policy("design", ())),
+    replace(BEFORE, vms=VMS | {"vm-long": Vm("vm-long", f"[bold]vdi-{'x' * 60}-0042"), "vm-umlaut": Vm("", "büro")}),
+    Plan(waves=(Wave("make room", NIGHT_STEPS),)),
+)
 REPORT = Report(None, BEFORE, Plan(waves=(Wave("make room", STEPS),)))
 
 
@@ -97,6 +108,84 @@ def test_a_bar_on_a_terminal_is_gone_at_the_end(
     assert captured.out == ""
     assert "1/3" in captured.err
     assert captured.err.rstrip().endswith("\x1b[2K")
+
+
+def frames(written: str) -> list[list[str]]:
+    """The pictures that rich drew one over the other, as lines of plain text."""
+    drawn = re.split(r"\r|\x1b\[2K|\x1b\[\d*A", written)
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in drawn]
+    return [each.strip("\n").split("\n") for each in plain if each.strip()]
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> None:
+    """stderr is one of so many columns. In the test itself: pytest gives each phase another stderr."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_terminal_shows_desktops_and_what_is_in_flight(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, columns)
+    with Progress() as progress:
+        progress.begin(NIGHT)
+        progress(Outcome(STEPS[0], Verdict.DONE))
+        progress(Outcome(STEPS[1], Verdict.FAILED, "no space"))
+        progress.in_flight([LONG])
+    picture = frames(capsys.readouterr().err)[-1]
+    assert re.fullmatch(r"desktops suspended \S+ 1/4 0:\d\d", picture[0].rstrip())
+    assert picture[1].rstrip() == "1 not done"
+    assert re.fullmatch(r"  suspending \[bold\]vdi-.*0042 0:\d\d", picture[2].rstrip())
+    assert max(map(len, picture)) <= columns
+    assert len(picture) == 3
+
+
+def test_a_verbose_run_has_its_lines_above_what_is_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    output.behave(Manners(verbose=True))
+    two_of_three()
+    told = [line for frame in frames(capsys.readouterr().err) for line in frame]
+    assert any("[1/3] done     suspend desk-0" in line for line in told)
+    assert any(line.startswith("steps ") for line in told)
+
+
+@pytest.mark.parametrize("broken", ["begun", "progress_lines", "elapsed"])
+def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch)
+    monkeypatch.setattr(f"gpuops.cli.drawn_progress.{broken}", lambda *arguments: 1 // 0)
+    with Progress() as progress:
+        progress.begin(REPORT)
+        progress.in_flight(STEPS)
+        progress(Outcome(STEPS[0], Verdict.DONE))
+    assert progress.ended == 1
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO])
+def test_a_run_goes_on_when_its_terminal_is_gone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Unheard(number)
+    monkeypatch.setattr(gone, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", gone)
+    monkeypatch.setenv("TERM", "xterm")
+    output.behave(Manners(verbose=True))
+    two_of_three()
+    assert sys.stderr is gone
+
+
+def test_a_name_that_the_terminal_cannot_write_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    ascii_only = io.TextIOWrapper(written, "ascii")
+    monkeypatch.setattr(ascii_only, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr", ascii_only)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress() as progress:
+        progress.begin(NIGHT)
+        progress.in_flight([SuspendVm("vm-umlaut")])
+    ascii_only.flush()
+    assert b"suspending b\\xfcro 0:0" in written.getvalue()
 
 
 def test_a_run_that_is_cut_off_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,7 +219,14 @@ class RotationRun:
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, executor, self._limits, self.site.progress, returning=not night)
+            outcomes = execute(
+                plan,
+                executor,
+                self._limits,
+                self.site.progress,
+                returning=not night,
+                in_flight=self.site.in_flight,
+            )
         except (NotConnected, PartlyDone) as lost:
             lost.then_finish(RESUME)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,6 +38,10 @@ def _unwatched(outcome: Outcome) -> None:
     """The progress of a caller that does not watch."""
 
 
+def _unwatched_steps(steps: Sequence[Step]) -> None:
+    """The same, of steps in flight."""
+
+
 def _unheard(line: str) -> None:
     """What is said to a caller that does not listen."""
 
@@ -51,6 +55,8 @@ class Site:
     clock: Callable[[], datetime]
     progress: Callable[[Outcome], None] = _unwatched
     """Called with the outcome of each step as it ends."""
+    in_flight: Callable[[Sequence[Step]], None] = _unwatched_steps
+    """Called with the steps that were sent and have not ended, each time before a plan waits."""
     passed_s: Callable[[], float] = time_here.passed_s
     """Seconds since some moment, whatever is done to the clock."""
     pause: Callable[[float], None] = time_here.pause

@@ -7,7 +7,7 @@ stopped. A step that failed takes along what depends on it, and nothing else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from gpuops.errors import Trouble
@@ -43,16 +43,27 @@ RESUME_RESTS_S: Final = (60.0,)
 """A resume that failed is tried once more: what was in its way may have been freed meanwhile."""
 
 
+def _untold(steps: Sequence[Step]) -> None:
+    """Of a caller that does not ask what is in flight."""
+
+
 def execute(
-    plan: Plan, executor: VmExecutor, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
+    plan: Plan,
+    executor: VmExecutor,
+    limits: Limits,
+    progress: Callable[[Outcome], None],
+    *,
+    returning: bool = False,
+    in_flight: Callable[[Sequence[Step]], None] = _untold,
 ) -> tuple[Outcome, ...]:
     """What became of each step of the plan. `returning`: it only brings back, and no step that hangs holds others up.
+    `in_flight` is told of the steps in flight each time before the plan waits.
 
     Raises NotConnected when vCenter is lost on the way and StateDamaged when the journal cannot be written; the run
     then stays open, and nothing was sent that is not in the journal.
     """
     outcomes: list[Outcome] = []
-    for outcome in _Run(plan, executor, limits, returning=returning).outcomes():
+    for outcome in _Run(plan, executor, limits, in_flight, returning=returning).outcomes():
         outcomes.append(outcome)
         progress(outcome)
     return tuple(outcomes)
@@ -61,8 +72,17 @@ def execute(
 class _Run:
     """One plan on its way."""
 
-    def __init__(self, plan: Plan, executor: VmExecutor, limits: Limits, *, returning: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        executor: VmExecutor,
+        limits: Limits,
+        in_flight: Callable[[Sequence[Step]], None],
+        *,
+        returning: bool,
+    ) -> None:
         self._executor = executor
+        self._in_flight = in_flight
         self._limits = limits
         self._queue = StepQueue(plan, limits, returning=returning)
         self._bad: list[Outcome] = []
@@ -71,6 +91,7 @@ class _Run:
         while self._queue.unended:
             self._executor.keep_lease()
             yield from self._send()
+            self._in_flight([sent.in_flight.step for sent in self._queue.sent])
             if self._queue.sent:
                 yield from self._wait()
             elif self._queue.rest_s:

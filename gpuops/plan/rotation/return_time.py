@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Final, TypeVar
 
-from gpuops.model.rotation import RETURN_FLOOR, LockHolder, MorningOrder, Policy
+from gpuops.model.rotation import RETURN_FLOOR, LockHolder, MorningOrder, Original, Policy, Role
 from gpuops.model.vm import Vm
+from gpuops.model.window import Night
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
@@ -153,6 +154,30 @@ def waits_until(policy: Policy | None, now: datetime) -> datetime:
         return now + WAITS_PAST_DUE
     due = [night.back_by + WAITS_PAST_DUE for window in policy.windows for night in window.nights_begun(now)]
     return max([now, *due])
+
+
+def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> Night | None:
+    """The night whose desktops are due next; where all are overdue, the last of them. None = no window says when.
+
+    Of the nights that originals are still away for; where none is, of those of the policy that have opened.
+    """
+    away = [each for each in originals if each.role is not Role.ML and not (each.returned or each.given_up)]
+    found = {night for each in away for night in _nights(each.policy or policy, each.night)}
+    if not away:
+        found = {night for window in policy.windows for night in window.nights_begun(now)[:1]}
+    to_come = [night for night in found if night.back_by >= now]
+    if to_come:
+        return min(to_come, key=lambda night: night.back_by)
+    return max(found, key=lambda night: night.back_by, default=None)
+
+
+def _nights(policy: Policy, name: str) -> list[Night]:
+    """The nights of that name under the policy; none where its name is no date, for it had no window."""
+    try:
+        day = date.fromisoformat(name)
+    except ValueError:
+        return []
+    return [night for window in policy.windows if (night := window.night_of(day)) is not None]
 
 
 HANGS_AFTER: Final = timedelta(minutes=20)

@@ -593,6 +593,18 @@ def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
     assert execute(plan, executor, Limits(), told.append) == tuple(told)
 
 
+def test_what_is_in_flight_is_told_before_each_wait(world: World, journal: Journal) -> None:
+    in_flight: list[list[Step]] = []
+    stops = (PowerOffVm("vm-1"), PowerOffVm("vm-2"))
+    steps: tuple[Step, ...] = (SetAttribute("vm-1", "marker", "x"), *stops)
+    plan = Plan(waves=(Wave("", steps),))
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    limits = Limits(in_flight=1)
+    execute(plan, executor, limits, lambda _: None, in_flight=lambda sent: in_flight.append([*sent]))
+    assert [sent for sent in in_flight if sent] == [[each] for each in stops]
+    assert in_flight[-1] in ([], [stops[-1]])
+
+
 def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, journal: Journal) -> None:
     """A look before a step of one pool, or before a marker is set, tells nothing of the other pools."""
     pools = (

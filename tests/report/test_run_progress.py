@@ -1,0 +1,240 @@
+"""What a terminal shows of a run under way: what is counted, what is in flight, and when a morning ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from typing import get_args
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Original, Policy, Role
+from gpuops.model.vm import Vm, VmDrs
+from gpuops.model.window import Window
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.rotation.day import RotateDay
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.report.layout import cells
+from gpuops.report.run_progress import DOING, SHOWN, RunProgress, begun, elapsed, progress_lines
+
+BERLIN = ZoneInfo("Europe/Berlin")
+WINDOW = Window(time(20), time(5), BERLIN, back_by=time(7))
+POLICY = Policy("design", (), windows=(WINDOW,))
+NOW = datetime(2026, 11, 3, 4, 30, tzinfo=UTC)
+"""05:30 in Berlin, after the night of 2 November."""
+NAMES = {f"vm-{number}": f"vdi-{number:02d}" for number in range(40)} | {"vm-ml": "ml-01", "vm-ml2": "ml-02"}
+BEFORE = Inventory("uuid", "8.0.3.0", NOW, vms={ref: Vm(ref, name) for ref, name in NAMES.items()})
+
+DAY = RotateDay(POLICY, (Original("2026-11-02", Role.DESKTOP, "vm-0", None, "vdi-00", None),))
+NIGHT = RotateNight(POLICY)
+MORNING: tuple[Step, ...] = (
+    ShutDownGuest("vm-ml"),
+    *(ResumeVm(f"vm-{number}") for number in range(10)),
+    PowerOnVm("vm-10"),
+    SetVmDrs("vm-ml", VmDrs.CLUSTER),
+    *(SetAttribute(f"vm-{number}", "gpuops.rotation", "") for number in range(11)),
+)
+EVENING: tuple[Step, ...] = (
+    *(SetAttribute(f"vm-{number}", "gpuops.rotation", "2026-11-02 desktop") for number in range(3)),
+    SuspendVm("vm-0"),
+    SuspendVm("vm-1"),
+    ShutDownGuest("vm-2"),
+    RelocateVm("vm-ml", "host-1"),
+    PowerOnVm("vm-ml"),
+    PowerOnVm("vm-ml2"),
+)
+
+
+def at_the_start(request: object, *steps: Step, earlier: RunProgress | None = None) -> RunProgress:
+    """The progress of a run that is about to do these steps, at second 0."""
+    return begun(Report(request, BEFORE, Plan(waves=(Wave("all", steps),))), 0.0, NOW, earlier)
+
+
+def after(progress: RunProgress, *steps: Step, verdict: Verdict = Verdict.DONE) -> RunProgress:
+    """The progress when these have ended too."""
+    for step in steps:
+        progress = progress.ended(Outcome(step, verdict))
+    return progress
+
+
+def bar(progress: RunProgress) -> str:
+    tally = progress.counted
+    return f"{tally.label} {tally.done}/{tally.total}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "steps", "ended", "shown"),
+    [
+        pytest.param(NIGHT, EVENING, (), "desktops suspended 0/3", id="a night counts desktops"),
+        pytest.param(NIGHT, EVENING, EVENING[:3], "desktops suspended 0/3", id="no marker counts"),
+        pytest.param(NIGHT, EVENING, EVENING[:5], "desktops suspended 2/3", id="a suspend counts"),
+        pytest.param(NIGHT, EVENING, EVENING[:7], "ML VMs started 0/2", id="then ML VMs, and no move"),
+        pytest.param(NIGHT, EVENING, EVENING[:8], "ML VMs started 1/2", id="a start counts"),
+        pytest.param(NIGHT, EVENING, EVENING, "desktops suspended 3/3", id="at the end what came first"),
+        pytest.param(NIGHT, EVENING[6:], (), "ML VMs started 0/2", id="a night on free GPUs"),
+        pytest.param(DAY, MORNING, MORNING[:1], "desktops back 0/11", id="no stop of an ML VM counts"),
+        pytest.param(DAY, MORNING, MORNING[:12], "desktops back 11/11", id="a power-on counts too"),
+        pytest.param(DAY, MORNING, MORNING[1:12], "ML VMs stopped 0/1", id="an ML VM is what remains"),
+        pytest.param(DAY, (PowerOffVm("vm-ml"),), (), "ML VMs stopped 0/1", id="a morning of ML VMs alone"),
+        pytest.param(DAY, MORNING[13:], MORNING[13:15], "steps 2/11", id="a morning of markers alone"),
+        pytest.param(RestoreVms(DAY, ("vdi-01",)), MORNING[1:2], (), "desktops back 0/1", id="a restore"),
+        pytest.param(None, EVENING, EVENING[:3], "steps 3/9", id="what is no rotation"),
+    ],
+)
+def test_counted(request_: object, steps: tuple[Step, ...], ended: tuple[Step, ...], shown: str) -> None:
+    assert bar(after(at_the_start(request_, *steps), *ended)) == shown
+
+
+def test_what_was_not_done_is_no_progress_and_is_said() -> None:
+    progress = at_the_start(DAY, *MORNING)
+    progress = after(progress, *MORNING[1:4])
+    progress = after(progress, MORNING[4], verdict=Verdict.FAILED)
+    progress = after(progress, MORNING[5], verdict=Verdict.SKIPPED)
+    assert (bar(progress), progress.counted.left) == ("desktops back 3/11", 6)
+    assert progress_lines(progress, 1.0, NOW, 60)[0] == "2 not done"
+
+
+def test_what_was_done_before_an_outage_stays_counted() -> None:
+    progress = after(at_the_start(DAY, *MORNING), *MORNING[1:4])
+    again = at_the_start(DAY, *MORNING[4:], earlier=after(progress, MORNING[4], verdict=Verdict.UNKNOWN))
+    assert bar(again) == "desktops back 3/11"
+    assert again.counted.missed == 0  # it is planned once more
+
+
+def resumed(ended: int, seconds: float, day: object = DAY) -> tuple[str, ...]:
+    """What a morning of 11 desktops says when so many are back, so long after the first was sent at second 100."""
+    progress = at_the_start(day, *MORNING).sent([MORNING[0]], 0.0).sent(MORNING[1:5], 100.0)
+    progress = after(progress, *MORNING[1 : 1 + ended])
+    return progress_lines(replace(progress, in_flight=()), 100.0 + seconds, NOW, 60)
+
+
+OVERDUE = Original("2026-11-01", Role.DESKTOP, "vm-1", None, "vdi-01", None)
+NO_WINDOWS = RotateDay(replace(POLICY, windows=()))
+
+
+@pytest.mark.parametrize(
+    ("ended", "seconds", "day", "lines"),
+    [
+        pytest.param(0, 60, DAY, ("back_by 07:00 CET",), id="no basis"),
+        pytest.param(2, 60, DAY, ("back_by 07:00 CET",), id="still none"),
+        pytest.param(3, 180, DAY, ("ETA 05:38, back_by 07:00 CET",), id="8 more at a minute each"),
+        pytest.param(5, 600, DAY, ("ETA 05:42, back_by 07:00 CET",), id="6 more at two minutes each"),
+        pytest.param(10, 5, DAY, ("ETA 05:31, back_by 07:00 CET",), id="never earlier than it is"),
+        pytest.param(5, 4500, DAY, ("ETA 07:00, back_by 07:00 CET",), id="just in time"),
+        pytest.param(5, 4501, DAY, ("late: ETA 07:01 is after back_by 07:00 CET",), id="too late"),
+        pytest.param(5, 75_000, DAY, ("late: ETA 2026-11-04 06:30 is after back_by 07:00 CET",), id="the next day"),
+        pytest.param(11, 600, DAY, (), id="all are back"),
+        pytest.param(5, 600, NO_WINDOWS, ("ETA 04:42 UTC",), id="no window"),
+        pytest.param(0, 60, NO_WINDOWS, (), id="nothing known"),
+        pytest.param(
+            0, 60, RotateDay(POLICY, (OVERDUE,)), ("late: back_by 2026-11-02 07:00 CET is past",), id="overdue"
+        ),
+        pytest.param(
+            5,
+            600,
+            RotateDay(POLICY, (OVERDUE,)),
+            ("late: ETA 05:42 is after back_by 2026-11-02 07:00 CET",),
+            id="overdue, with an estimate",
+        ),
+        pytest.param(
+            5, 600, RotateDay(POLICY, (OVERDUE, *DAY.originals)), ("ETA 05:42, back_by 07:00 CET",), id="next due"
+        ),
+        pytest.param(5, 600, RotateDay(POLICY), ("ETA 05:42, back_by 07:00 CET",), id="markers alone"),
+        pytest.param(
+            5,
+            600,
+            RotateDay(NO_WINDOWS.policy, (replace(DAY.originals[0], policy=POLICY),)),
+            ("ETA 05:42, back_by 07:00 CET",),
+            id="the policy of its night",
+        ),
+        pytest.param(
+            5,
+            600,
+            RotateDay(POLICY, (replace(DAY.originals[0], night="2026-11-02T22:00Z"),)),
+            ("ETA 04:42 UTC",),
+            id="a night without a window",
+        ),
+    ],
+)
+def test_estimate(ended: int, seconds: float, day: object, lines: tuple[str, ...]) -> None:
+    assert resumed(ended, seconds, day) == lines
+
+
+def test_a_night_has_no_estimate() -> None:
+    progress = after(at_the_start(NIGHT, *(SuspendVm(f"vm-{number}") for number in range(9))).sent([], 0.0))
+    assert progress_lines(after(progress, *(SuspendVm(f"vm-{n}") for n in range(4))), 60.0, NOW, 60) == ()
+
+
+def test_the_ones_in_flight_have_their_own_time_the_longest_first() -> None:
+    progress = at_the_start(NIGHT, *EVENING).sent([SuspendVm("vm-0")], 10.0)
+    progress = progress.sent([RelocateVm("vm-ml", "host-1"), SuspendVm("vm-0")], 40.0)
+    assert progress_lines(progress, 52.9, NOW, 60) == ("  suspending vdi-00 0:42", "  moving ml-01 0:12")
+
+
+def test_a_step_that_ended_or_rests_is_in_flight_no_more_and_begins_anew() -> None:
+    progress = at_the_start(DAY, *MORNING[1:3]).sent(MORNING[1:3], 0.0)
+    assert progress_lines(after(progress, MORNING[1]), 5.0, NOW, 60)[1:] == ("  resuming vdi-01 0:05",)
+    resting = progress.sent([MORNING[1]], 30.0)
+    assert progress_lines(resting.sent(MORNING[1:3], 90.0), 95.0, NOW, 60)[1:] == (
+        "  resuming vdi-00 1:35",
+        "  resuming vdi-01 0:05",
+    )
+
+
+@pytest.mark.parametrize(("number", "last"), [(SHOWN, "  resuming vdi-03 0:09"), (SHOWN + 3, "  and 3 more")])
+def test_many_are_cut_short(number: int, last: str) -> None:
+    steps = [ResumeVm(f"vm-{n}") for n in range(number)]
+    lines = progress_lines(at_the_start(DAY, *steps).sent(steps, 0.0), 9.0, NOW, 60)
+    assert lines[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("vdi\n\x1b[2J\u202e07", "vdi\\u{a}\\u{1b}[2J\\u{202e}07"),
+        ("[bold]vdi[/bold]", "[bold]vdi[/bold]"),
+        ("frankfurt-" * 7 + "0042", "frankfurt-frankfur...urt-frankfurt-0042"),
+        ("机" * 39 + "7", "机机机机机机机机机...机机机机机机机机7"),
+    ],
+)
+def test_a_name_is_harmless_and_fits(name: str, shown: str) -> None:
+    before = replace(BEFORE, vms={"vm-0": Vm("vm-0", name)})
+    progress = replace(at_the_start(NIGHT, SuspendVm("vm-0")), before=before).sent([SuspendVm("vm-0")], 0.0)
+    [line] = progress_lines(progress, 3725.0, NOW, 60)
+    assert line == f"  suspending {shown} 1:02:05"
+    assert cells(line) <= 60
+
+
+def test_each_kind_of_step_has_its_word() -> None:
+    assert set(DOING) == set(get_args(Step))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(-1, "0:00"), (59.9, "0:59"), (725, "12:05"), (3600, "1:00:00"), (90_000, "25:00:00")]
+)
+def test_elapsed(seconds: float, shown: str) -> None:
+    assert elapsed(seconds) == shown
+
+
+def test_a_run_before_its_evening_says_the_day() -> None:
+    """A morning that somebody calls the evening before: the desktops are due the next day."""
+    evening = datetime(2026, 11, 2, 22, tzinfo=BERLIN)
+    progress = begun(Report(DAY, BEFORE, Plan(waves=(Wave("all", MORNING),))), 0.0, evening)
+    assert progress_lines(progress, 0.0, evening, 60) == ("back_by 2026-11-03 07:00 CET",)
+    assert progress.back_by == datetime.combine(date(2026, 11, 3), time(7), BERLIN)
+    assert progress.back_by.utcoffset() == timedelta(hours=1)
