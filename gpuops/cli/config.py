@@ -106,6 +106,7 @@ def config_set(
     """Change one key of the configuration file, and leave its comments as they are.
 
     What cannot be meant is refused, and nothing written. Passwords are: a command line is readable by everybody.
+    Between several receivers of `notify` stand blanks.
 
     \b
     Examples:

@@ -124,13 +124,13 @@ def _read(path: Path) -> str:
 
 
 def _value(key: str, value: str) -> Any:
-    """As the file holds it: a number, true or false, text. What it should have been instead, pydantic says."""
+    """As the file holds it: a number, true or false, text, or a list. What it should have been, pydantic says."""
     kind = NamedTarget.model_fields[key].annotation
     if kind is bool and value in ("true", "false"):
         return value == "true"
     if key == "port" and value.isascii() and value.isdigit() and len(value) < 6:
         return int(value)
-    return value
+    return value.split() if key == "notify" else value
 
 
 def _changed(text: str, name: str, key: str, value: Any) -> str:

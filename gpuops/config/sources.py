@@ -282,7 +282,7 @@ def _nothing(configuration: Configuration) -> TargetError:
     named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
     return TargetError(
         "no vCenter is configured",
-        hint=f"say {named}, or set GPUOPS_VCENTER; --vcenter sim:lab tries everything on a simulated one",
+        hint=f"say {named}, or gpuops config init; --vcenter sim:lab tries everything on a simulated one",
     )
 
 

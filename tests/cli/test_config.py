@@ -145,6 +145,7 @@ def test_one_key_is_changed_and_every_comment_stays(filled: Path) -> None:
         ("gpu.verify", "false", ("verify", False)),
         ("gpu.password_file", "/etc/x", ("password_file", "/etc/x")),
         ("gpu.proxy", "proxy:1", ("proxy", "proxy:1")),
+        ("gpu.notify", "env:CHAT file:/etc/x", ("notify", ["env:CHAT", "file:/etc/x"])),
         ("gpu.username", "", ("username", None)),
     ],
 )

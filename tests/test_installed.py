@@ -1,0 +1,202 @@
+"""From an empty home, as the manual says it: a built wheel installed by pip and by uv, and what a first week types.
+
+Nothing here is run from the sources. Also: the pages of the manual, played with what the wheel brings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.notify.conftest import MailServer, mail_server
+
+__all__ = ["mail_server"]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every package that the wheel and its extra `notify` need, fetched once: in the versions of the lock file."""
+    folder = tmp_path_factory.mktemp("packages")
+    locked = re.findall(r"^(\w[^\\\n]*==[^\\\n]*)", (ROOT / "requirements-dev.lock").read_text(encoding="utf-8"), re.M)
+    assert len(locked) > 50
+    (folder / "constraints.txt").write_text("\n".join(locked), encoding="utf-8")
+    fetch = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "-d",
+        str(folder),
+        "-c",
+        str(folder / "constraints.txt"),
+    ]
+    subprocess.run([*fetch, f"{wheel}[notify]"], check=True, capture_output=True)
+    return folder
+
+
+def _by_pip(source: str, packages: Path, home: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True, capture_output=True)
+    install = [home / "venv" / "bin" / "pip", "install", "--quiet", "--no-index", "--find-links", packages, source]
+    subprocess.run(install, check=True, capture_output=True)
+    return home / "venv" / "bin" / "gpuops"
+
+
+def _by_uv(source: str, packages: Path, home: Path) -> Path:
+    uv = Path(sys.executable).with_name("uv")
+    where = {"UV_TOOL_DIR": str(home / "tools"), "UV_TOOL_BIN_DIR": str(home / "bin"), "UV_CACHE_DIR": str(home / "uv")}
+    install = [uv, "tool", "install", "--python", sys.executable, "--no-index", "--find-links", packages, source]
+    subprocess.run(install, check=True, capture_output=True, env=os.environ | where)
+    return home / "bin" / "gpuops"
+
+
+@pytest.fixture(scope="module", params=[_by_pip, _by_uv], ids=["pip", "uv tool"])
+def gpuops(
+    wheel: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
+    """The command, installed into an environment of its own."""
+    found: Path = request.param(f"{wheel}[notify]", packages, tmp_path_factory.mktemp("environment"))
+    return found
+
+
+@pytest.fixture
+def typed(gpuops: Path, tmp_path: Path) -> Typed:
+    """Types a line in an empty home; `code` is how it is to end."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gpuops").symlink_to(gpuops)
+    environ = {"HOME": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+    def run(line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", check=False
+        )
+        assert done.returncode == code, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def vcenter(gpuops: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What `gpuops sim serve` of that installation says of the vCenter that it serves."""
+    ready = tmp_path / "ready.json"
+    serve = [gpuops, "sim", "serve", "--scenario", "lab", "--ready-file", ready]
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(serve, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not ready.exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield json.loads(ready.read_text(encoding="utf-8"))
+        finally:
+            process.terminate()
+
+
+def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailServer, tmp_path: Path) -> None:
+    """Configuration, login, role, doctor, policy, a night by cron's line, a killed morning, its mail, the history."""
+    assert "(gpuops-vsphere)" in typed("gpuops --version").stdout
+    refused = typed("gpuops inventory", code=2)
+    assert "config init" in refused.stderr, refused.stderr
+    host = urlsplit(vcenter["url"]).netloc
+    (tmp_path / "password").write_text(vcenter["password"], encoding="utf-8")
+    (tmp_path / "password").chmod(0o600)
+    target = f"--host {host} --username {vcenter['username']} --password-file {tmp_path}/password"
+    typed(f"gpuops config init --vcenter prod {target} --ca-file {vcenter['ca_file']}")
+    typed(f"gpuops config set prod.notify {shlex.quote(mail_server.url)}")
+    assert "8.0" in typed("gpuops login test").stdout
+    assert typed("gpuops notify test").stdout.startswith("accepted")
+    typed("gpuops template write roles/night.yaml")
+    assert "not as wanted" in typed("gpuops roles show --file templates/roles/night.yaml").stdout
+    typed("gpuops roles apply --file templates/roles/night.yaml")
+    typed("gpuops doctor")
+    policy = (
+        "$(dirname $(readlink -f $(which gpuops)))/../lib/python3*/site-packages/gpuops/sim/scenarios/lab-policy.yaml"
+    )
+    typed(f"cp {policy} policy.yaml")
+    typed("gpuops rotate init --policy policy.yaml")
+    running = _running(typed)
+    typed("gpuops rotate night --policy policy.yaml --yes --vcenter prod")
+    away = running - _running(typed)
+    assert len(away) > 3, "the night took desktops"
+    _kill_in_its_midst(tmp_path)
+    typed("gpuops rotate day --policy policy.yaml --yes --vcenter prod")
+    assert running - _running(typed) == set()
+    subjects = [str(mail["Subject"]) for mail in mail_server.mails]
+    signs = (" test:", "rotate night", "rotate day that began")
+    assert [sum(sign in subject for subject in subjects) for sign in signs] == [1, 1, 1], subjects
+    history = json.loads(typed("gpuops history --output json").stdout)
+    (night,) = history["nights"]
+    typed(f"gpuops history show {shlex.quote(night['night'])}")
+    assert json.loads(typed("gpuops rotate status --output json").stdout)["away"] == 0
+    assert vcenter["password"] not in (tmp_path / ".config" / "gpuops" / "config.toml").read_text(encoding="utf-8")
+
+
+def _running(typed: Typed) -> set[str]:
+    vms = json.loads(typed("gpuops inventory --vms --output json").stdout)["vms"]
+    return {vm["name"] for vm in vms if vm["power"] == "poweredOn" and vm["name"].startswith("vdi-")}
+
+
+def _kill_in_its_midst(home: Path) -> None:
+    """A morning whose process is killed as soon as its journal says, once it is told of, that it has begun."""
+    state = home / ".local" / "state" / "gpuops"
+    environ = {"HOME": str(home), "PATH": f"{home / 'bin'}:/usr/bin:/bin"}
+    command = [home / "bin" / "gpuops", "rotate", "day", "--policy", "policy.yaml", "--yes", "--vcenter", "prod"]
+    told = _written(state, "notices.db*")
+    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL) as morning:
+        while _written(state, "notices.db*") == told:
+            assert morning.poll() is None, "it ended before it was killed"
+        begun = _written(state, "journal.sqlite*")
+        while _written(state, "journal.sqlite*") == begun:
+            assert morning.poll() is None, "it ended before it was killed"
+        morning.kill()
+        assert morning.wait() == -signal.SIGKILL
+
+
+def _written(folder: Path, pattern: str) -> set[tuple[str, int, int]]:
+    """Name, size and time of the last change of each."""
+    return {(path.name, found.st_size, found.st_mtime_ns) for path in folder.glob(pattern) for found in [path.stat()]}
+
+
+def test_every_page_is_played_with_what_the_wheel_brings(wheel: Path, tmp_path: Path) -> None:
+    """The tests of the documents, in a copy of the tree whose package is the wheel's."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if not name.startswith("gpuops/") and (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    shutil.unpack_archive(wheel, tmp_path, "zip")
+    play = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_docs.py"]
+    done = subprocess.run(play, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 80
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == ">=3.11"
