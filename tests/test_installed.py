@@ -64,7 +64,15 @@ def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _by_pip(source: str, packages: Path, home: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True, capture_output=True)
-    install = [home / "venv" / "bin" / "pip", "install", "--quiet", "--no-index", "--find-links", packages, source]
+    install: list[str | Path] = [
+        home / "venv" / "bin" / "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        packages,
+        source,
+    ]
     subprocess.run(install, check=True, capture_output=True)
     return home / "venv" / "bin" / "gpuops"
 
@@ -72,7 +80,17 @@ def _by_pip(source: str, packages: Path, home: Path) -> Path:
 def _by_uv(source: str, packages: Path, home: Path) -> Path:
     uv = Path(sys.executable).with_name("uv")
     where = {"UV_TOOL_DIR": str(home / "tools"), "UV_TOOL_BIN_DIR": str(home / "bin"), "UV_CACHE_DIR": str(home / "uv")}
-    install = [uv, "tool", "install", "--python", sys.executable, "--no-index", "--find-links", packages, source]
+    install: list[str | Path] = [
+        uv,
+        "tool",
+        "install",
+        "--python",
+        sys.executable,
+        "--no-index",
+        "--find-links",
+        packages,
+        source,
+    ]
     subprocess.run(install, check=True, capture_output=True, env=os.environ | where)
     return home / "bin" / "gpuops"
 
@@ -107,7 +125,7 @@ def typed(gpuops: Path, tmp_path: Path) -> Typed:
 def vcenter(gpuops: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What `gpuops sim serve` of that installation says of the vCenter that it serves."""
     ready = tmp_path / "ready.json"
-    serve = [gpuops, "sim", "serve", "--scenario", "lab", "--ready-file", ready]
+    serve: list[str | Path] = [gpuops, "sim", "serve", "--scenario", "lab", "--ready-file", ready]
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(serve, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
         try:
@@ -169,7 +187,16 @@ def _kill_in_its_midst(home: Path) -> None:
     """A morning whose process is killed as soon as its journal says, once it is told of, that it has begun."""
     state = home / ".local" / "state" / "gpuops"
     environ = {"HOME": str(home), "PATH": f"{home / 'bin'}:/usr/bin:/bin"}
-    command = [home / "bin" / "gpuops", "rotate", "day", "--policy", "policy.yaml", "--yes", "--vcenter", "prod"]
+    command: list[str | Path] = [
+        home / "bin" / "gpuops",
+        "rotate",
+        "day",
+        "--policy",
+        "policy.yaml",
+        "--yes",
+        "--vcenter",
+        "prod",
+    ]
     told = _written(state, "notices.db*")
     with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL) as morning:
         while _written(state, "notices.db*") == told:
