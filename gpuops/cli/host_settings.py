@@ -64,8 +64,8 @@ def scheduler_set(
 
     \b
     Examples:
-      gpuops scheduler set --policy equal-share --time-slice 2ms --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
-      gpuops scheduler set --policy fixed-share --cluster vdi-cluster --reboot rolling --dry-run --vcenter sim:vdi
+      gpuops scheduler set --scheduler equal-share --time-slice 2ms --gpu d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops scheduler set --scheduler fixed-share --cluster vdi-cluster --reboot rolling --dry-run --vcenter sim:vdi
     """
 
     set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)

@@ -159,7 +159,7 @@ def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
 @pytest.mark.parametrize(
     ("name", "request_type", "words"),
     [
-        ("host_gpu_scheduler", SetScheduler, {"policy": SchedulerPolicy}),
+        ("host_gpu_scheduler", SetScheduler, {"scheduler": SchedulerPolicy}),
         (
             "host_graphics_mode",
             SetMode,

@@ -29,6 +29,7 @@ class Module:
     failed: bool | None = None
     said: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    argument_spec: dict[str, Any] = field(default_factory=lambda: {"power": {"type": "str", "choices": ["cycle"]}})
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -91,6 +92,24 @@ def test_an_error_is_one_line_with_the_next_move(door: ModuleType, error: Gpuops
     module = ended(door, ask)
     assert module.failed
     assert module.said == {"msg": line, "hint": error.hint, "reasons": [error.message], "exit_code": code}
+
+
+def test_what_is_told_has_the_words_of_the_module(door: ModuleType) -> None:
+    told = "it runs; next: --power cycle"
+    answer = TaskResult({"reasons": [told], "because": [told], "plan": {"line": told}}, 3, told, (told,))
+    module = ended(door, lambda _: answer)
+    line = "it runs; next: power: cycle"
+    assert module.said["msg"] == line
+    assert module.said["reasons"] == module.said["because"] == module.warnings == [line]
+    assert module.said["plan"] == {"line": told}, "the document of the command line"
+
+
+def test_the_hint_of_an_error_has_the_words_of_the_module(door: ModuleType) -> None:
+    def ask(_: Any) -> TaskResult:
+        raise GpuopsError("--power is missing", hint="say --power cycle")
+
+    module = ended(door, ask)
+    assert (module.said["msg"], module.said["hint"]) == ("power is missing; say power: cycle", "say power: cycle")
 
 
 def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

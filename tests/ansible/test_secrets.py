@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_capacity_info": {},
     "gpu_placement": {"requests": [{"name": "x", "profile": "a100-3-20c", **SIZED}]},
     "host_gpu_info": {},
-    "host_gpu_scheduler": {"policy": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
+    "host_gpu_scheduler": {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
     "host_graphics_mode": {"assignment": "performance", "host": "esx-02.lab"},
     "host_passthrough": {"state": "disabled", "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"},
     "rotation": {"state": "night", "policy": POLICY},

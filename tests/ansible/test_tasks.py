@@ -21,7 +21,7 @@ def task(name: str, module: str, options: dict[str, Any], **more: Any) -> dict[s
 
 def play(folder: Path) -> list[dict[str, Any]]:
     lab = {"ready_file": f"{folder}/sim/ready.json", "state_file": f"{folder}/sim/state"}
-    answers = ["started", "foreseen", "changed", "unchanged", "seen", "refused", "ambiguous", "wrong"]
+    answers = ["started", "foreseen", "changed", "unchanged", "seen", "refused", "running", "ambiguous", "wrong"]
     return [
         {
             "hosts": "localhost",
@@ -39,6 +39,7 @@ def play(folder: Path) -> list[dict[str, Any]]:
                 task("unchanged", VM_GPU, ATTACH),
                 task("seen", "gpuops.vsphere.vm_gpu_info", {"vm": "/lab-dc/vm/ml/ml-07"}),
                 task("refused", VM_GPU, ATTACH | {"name": "legacy"}),
+                task("running", VM_GPU, ATTACH | {"name": "vdi-01"}),
                 task("ambiguous", VM_GPU, {"name": "twin", "state": "absent", "all": True}),
                 task("wrong", VM_GPU, ATTACH | {"hostname": "127.0.0.1:1", "user": "u", "pwd": "Cn4ry&<e\"'>"}),
                 task("stopped", "gpuops.vsphere.sim_vcenter", lab | {"state": "stopped"}),
@@ -79,6 +80,10 @@ def test_a_play(ansible: Ansible, tmp_path: Path) -> None:
 
     assert (told["refused"]["failed"], told["refused"]["exit_code"]) == (True, 3)
     assert told["refused"]["reasons"] == [told["refused"]["msg"].removeprefix("refused, nothing changed: ")]
+    assert told["running"]["exit_code"] == 3
+    assert "power: cycle stops it" in told["running"]["msg"]
+    assert "power: off leaves it off" in told["running"]["reasons"][0]
+    assert "--power" not in told["running"]["msg"]
     assert told["ambiguous"]["exit_code"] == 2
     assert "/lab-dc/vm/misc/a/twin" in told["ambiguous"]["msg"]
     assert (told["wrong"]["failed"], told["wrong"]["exit_code"]) == (True, 5)

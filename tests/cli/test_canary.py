@@ -39,7 +39,7 @@ SWEPT: Final = (
     "place --profile a100-3-20c --vcpu 4 --memory 16GiB",
     "defrag",
     "scheduler show",
-    "scheduler set --policy fixed-share --host esx-01*",
+    "scheduler set --scheduler fixed-share --host esx-01*",
     "mode show",
     "mode set --default-type shared --host esx-01*",
     "passthrough on --gpu 0000:3b:00.0 --host esx-01*",

@@ -13,7 +13,7 @@ from gpuops.clock import wall_clock
 Golden = Callable[[str, str], None]
 Gpuops = Callable[..., Result]
 SCATTERED = ("--vcenter", "sim:scattered")
-ROLLING = ("scheduler", "set", "--policy", "equal-share", "--host", "esx-0[34]*", "--reboot", "rolling")
+ROLLING = ("scheduler", "set", "--scheduler", "equal-share", "--host", "esx-0[34]*", "--reboot", "rolling")
 
 
 def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golden: Golden) -> None:
@@ -61,7 +61,7 @@ def closed_now() -> str:
     ("words", "code", "said"),
     [
         (
-            ("scheduler", "set", "--policy", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
+            ("scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
             2,
             "--reboot rolling",
         ),

@@ -51,8 +51,8 @@ def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
         "attach --vm ml-07 --profile a100-3-20c --dry-run",
         "attach --vm ml-07 --profile a100-3-20c",
         f"rotate night --policy {shlex.quote(LAB_POLICY)} --yes",
-        "scheduler set --policy equal-share --host esx-01.lab",
-        "scheduler set --policy equal-share --host esx-01.lab --reboot rolling --yes",
+        "scheduler set --scheduler equal-share --host esx-01.lab",
+        "scheduler set --scheduler equal-share --host esx-01.lab --reboot rolling --yes",
     ],
 )
 def test_nothing_of_it_is_changed(old: Old, command: str) -> None:

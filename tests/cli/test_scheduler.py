@@ -19,7 +19,7 @@ Golden = Callable[[str, str], None]
 SET = (
     "scheduler",
     "set",
-    "--policy",
+    "--scheduler",
     "equal-share",
     "--time-slice",
     "2ms",
@@ -41,7 +41,7 @@ def test_show_set_show(lab: Lab, golden: Golden) -> None:
 
 
 def test_a_refusal_names_every_reason(lab: Lab, golden: Golden) -> None:
-    result = lab.run("scheduler", "set", "--policy", "fixed-share", "--cluster", "lab-cluster")
+    result = lab.run("scheduler", "set", "--scheduler", "fixed-share", "--cluster", "lab-cluster")
     assert (result.exit_code, result.stderr) == (3, "")
     golden("scheduler-refused.txt", result.stdout)
     assert lab.effects == []
@@ -61,8 +61,8 @@ def test_json(lab: Lab, golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--policy", "fair", "--host", "*"), 2, "fair"),
-        (("--policy", "equal-share"), 2, "needs --host or --cluster"),
+        (("--scheduler", "fair", "--host", "*"), 2, "fair"),
+        (("--scheduler", "equal-share"), 2, "needs --host or --cluster"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:

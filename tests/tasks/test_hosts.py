@@ -21,7 +21,10 @@ from tests.wire.clusters import cluster, desktops
 
 Set = Callable[..., TaskResult]
 CASES = [
-    (host_gpu_scheduler, {"policy": "equal-share", "time_slice": "2ms", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}),
+    (
+        host_gpu_scheduler,
+        {"scheduler": "equal-share", "time_slice": "2ms", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
+    ),
     (host_graphics_mode, {"assignment": "performance", "host": "esx-02.lab", "vgpu_mode": None}),
     (host_passthrough, {"on": False, "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"}),
 ]
@@ -55,7 +58,7 @@ def test_a_host_that_is_not_there_is_named(lab: Lab) -> None:
         host_graphics_mode(lab.said, {"assignment": "performance", "host": "esx-99"}, apply=True)
 
 
-EQUAL = {"policy": "equal-share", "host": "*"}
+EQUAL = {"scheduler": "equal-share", "host": "*"}
 
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # `%a` would be the language of the locale
@@ -96,7 +99,7 @@ def test_hosts_that_cannot_be_emptied_are_named_and_nothing_is_changed(lab: Lab)
 @pytest.mark.parametrize("reboot", [None, "rolling"])
 def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> None:
     rebooting = {"reboot": reboot, "window": days(3)}
-    wanted = {"policy": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
+    wanted = {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
     if reboot is None:
         with pytest.raises(Refused, match="is closed: it opens at"):
             host_gpu_scheduler(lab.said, wanted, rebooting, apply=False)
@@ -117,5 +120,5 @@ def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> N
 )
 def test_what_means_nothing_of_a_reboot_is_said(lab: Lab, rebooting: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        host_gpu_scheduler(lab.said, {"policy": "equal-share", "host": "esx-01.lab"}, rebooting, apply=True)
+        host_gpu_scheduler(lab.said, {"scheduler": "equal-share", "host": "esx-01.lab"}, rebooting, apply=True)
     assert lab.effects == []

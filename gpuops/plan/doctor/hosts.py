@@ -187,12 +187,12 @@ def _module_options_fix(found: HostScheduler) -> str:
         scheduler = each.configured
         if each.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
             gpu, host = str(each.gpu.address), hosts_called(found.host.name)
-            return command("scheduler set", **_policy_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
+            return command("scheduler set", **_scheduler_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
     return _BY_HAND
 
 
-def _policy_options(scheduler: VgpuScheduler) -> dict[str, str]:
-    options = {"policy": str(scheduler.policy)}
+def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
+    options = {"scheduler": str(scheduler.policy)}
     match scheduler.slices:
         case TimeSlices(time_slice_ms=milliseconds):
             options["time_slice"] = "default" if milliseconds is None else f"{milliseconds}ms"

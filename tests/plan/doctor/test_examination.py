@@ -126,11 +126,11 @@ def fix(settings: HostSettings = WELL, **facts: Any) -> str:
 @pytest.mark.parametrize(
     ("word", "options"),
     [
-        ("0x01", "--policy equal-share"),
-        ("0x00180013", "--policy fixed-share --time-slice 24ms"),
-        ("0x03", "--policy equal-share --time-slice default"),
-        ("0x211E0001", "--policy equal-share --frequency 480Hz --averaging 33"),
-        ("0x00", "--policy best-effort"),
+        ("0x01", "--scheduler equal-share"),
+        ("0x00180013", "--scheduler fixed-share --time-slice 24ms"),
+        ("0x03", "--scheduler equal-share --time-slice default"),
+        ("0x211E0001", "--scheduler equal-share --frequency 480Hz --averaging 33"),
+        ("0x00", "--scheduler best-effort"),
     ],
 )
 def test_a_scheduler_that_waits_is_set_as_it_is_and_its_host_rebooted(word: str, options: str) -> None:

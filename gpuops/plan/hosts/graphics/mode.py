@@ -211,7 +211,7 @@ def _mixed_size(gpu: PhysicalGpu, subject: str, host: Host, catalog: Catalog) ->
     scheduler = next(each for each in scheduler_of(host, catalog).gpus if each.gpu.address == gpu.address)
     found = scheduler.configured
     if isinstance(found, VgpuScheduler) and found.policy is SchedulerPolicy.FIXED_SHARE:
-        hint = "gpuops scheduler set --policy equal-share, and a reboot, first"
+        hint = "gpuops scheduler set --scheduler equal-share, and a reboot, first"
         yield Rejection(subject, "fixed share is not for mixed-size GPUs (NVIDIA AI Enterprise docs)", hint=hint)
 
 

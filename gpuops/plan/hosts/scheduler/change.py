@@ -41,7 +41,7 @@ LIMITED_FRAMES: Final = (
 class SetScheduler:
     """Have these GPUs shared by this policy, from their hosts' next boot on."""
 
-    policy: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
+    scheduler: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
     time_slice: Annotated[
         str | None, Option("Plain time slices, 1 to 30 ms; `default`: of the driver's own length.", "2ms")
     ] = None
@@ -87,16 +87,18 @@ class SetScheduler:
             )
         if self.averaging is not None and self.frequency is None:
             raise UsageError("--averaging needs --frequency", hint="NVIDIA documents the two as a pair: 480Hz and 33")
-        if self.policy is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
+        if self.scheduler is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
             raise UsageError(
                 "best effort has neither time slices nor a frequency", hint="leave them out, or choose a share"
             )
         if self.time_slice is not None:
             length = None if self.time_slice == "default" else _quantity("--time-slice", self.time_slice, "ms")
-            return VgpuScheduler(self.policy, TimeSlices(length))
+            return VgpuScheduler(self.scheduler, TimeSlices(length))
         if self.frequency is not None:
-            return VgpuScheduler(self.policy, Frequency(_quantity("--frequency", self.frequency, "Hz"), self.averaging))
-        return VgpuScheduler(self.policy)
+            return VgpuScheduler(
+                self.scheduler, Frequency(_quantity("--frequency", self.frequency, "Hz"), self.averaging)
+            )
+        return VgpuScheduler(self.scheduler)
 
     def _stated(self) -> DriverBranch | None:
         if self.driver_branch is None:

@@ -98,5 +98,5 @@ def test_a_wrong_key_is_refused() -> None:
         check(replace(case, expect={**case.expect, "options_of": {}}))
     with pytest.raises(AssertionError, match="unknown changes"):
         check(replace(case, change={"host": {}}))
-    with pytest.raises(KeyError, match="policies"):
-        check(replace(case, request={**case.request, "policies": "best-effort"}))
+    with pytest.raises(KeyError, match="schedulers"):
+        check(replace(case, request={**case.request, "schedulers": "best-effort"}))

@@ -51,21 +51,26 @@ def finish(module, ask):
     try:
         from gpuops.errors import GpuopsError
         from gpuops.tasks.connection import forbid_core_files
+        from gpuops.tasks.words import in_words_of, result_in_words_of
     except ImportError:
         module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
     forbid_core_files()
     try:
         answer = ask(module)
     except GpuopsError as error:
+        message = in_words_of(module.argument_spec, error.message)
+        hint = in_words_of(module.argument_spec, error.hint)
         module.fail_json(
-            msg=f"{error.message}; {error.hint}" if error.hint else error.message,
-            hint=error.hint,
-            reasons=[error.message],
+            msg=f"{message}; {hint}" if hint else message,
+            hint=hint,
+            reasons=[message],
             exit_code=error.exit_code,
         )
     for warning in answer.warnings:
-        module.warn(warning)
+        module.warn(in_words_of(module.argument_spec, warning))
     result = json.loads(json.dumps(answer.result))  # plain text for enums: what JSON makes of them
+    result = result_in_words_of(module.argument_spec, result)
     if answer.exit_code:
-        module.fail_json(msg=answer.message, exit_code=answer.exit_code, **result)
+        message = in_words_of(module.argument_spec, answer.message)
+        module.fail_json(msg=message, exit_code=answer.exit_code, **result)
     module.exit_json(**result)

@@ -23,7 +23,7 @@ attributes:
   platform:
     platforms: all
 options:
-  policy:
+  scheduler:
     description:
       - Who gets the time of the GPU.
     type: str
@@ -69,7 +69,7 @@ EXAMPLES = r"""
     hostname: vc.example.com
     username: gpuops@vsphere.local
     password: "{{ vcenter_password }}"
-    policy: equal-share
+    scheduler: equal-share
     time_slice: 2ms
     host: esx-01.lab
   register: scheduler
@@ -120,7 +120,7 @@ from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECT
 from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
-    "policy": {"type": "str", "choices": ["best-effort", "equal-share", "fixed-share"], "required": True},
+    "scheduler": {"type": "str", "choices": ["best-effort", "equal-share", "fixed-share"], "required": True},
     "time_slice": {"type": "str"},
     "frequency": {"type": "str"},
     "averaging": {"type": "int"},

@@ -1,0 +1,95 @@
+"""What gpuops says, in the words of an Ansible module: `power: cycle` where the command line has `--power cycle`.
+
+The planner and the errors name options as the command line spells them. A user of a module does not type these, so
+that each text a module returns passes here once, with the module's own arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+Arguments = Mapping[str, Mapping[str, Any]]
+"""An `argument_spec`."""
+
+_VALUE: Final = r"""(?:'[^']*'|"[^"]*"|(?!--)[^\s;,()'"][^\s;,()]*(?<![.:]))"""
+_OPTION: Final = re.compile(
+    rf"(?<![\w-])--(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])"
+    rf"(?:(?P<gap>[ =])(?P<value>{_VALUE})(?P<more>(?:[ ]--(?P=name)[ =]{_VALUE})*))?"
+)
+_AGAIN: Final = re.compile(rf" --[a-z0-9-]+[ =]({_VALUE})")
+_COMMAND: Final = re.compile(r"((?<![\w./@-])gpuops [a-z](?:(?!: )[^;,()\n])*)")
+"""A command to type: it stays one, whatever arguments the module has."""
+_PROSE: Final = re.compile(r"[a-z-]+")
+
+_TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
+
+
+def in_words_of(arguments: Arguments, text: str) -> str:
+    """The text with options that the module has as arguments written as arguments; all else stays.
+
+    >>> module = {"power": {"choices": ["cycle", "off"]}, "gpu": {"type": "list"}, "all": {"type": "bool"}}
+    >>> in_words_of(module, "it runs; --power cycle restarts it")
+    'it runs; power: cycle restarts it'
+    >>> in_words_of(module, "--all takes every device, --gpu names one, --force is of the command line")
+    'all: true takes every device, gpu names one, --force is of the command line'
+    >>> in_words_of(module, "set the others alone: --gpu 0000:3b:00.0 --gpu 0000:af:00.0")
+    'set the others alone: gpu: ["0000:3b:00.0", "0000:af:00.0"]'
+    >>> in_words_of(module, "gpuops passthrough off --gpu 0000:3b:00.0 gives it back")
+    'gpuops passthrough off --gpu 0000:3b:00.0 gives it back'
+    """
+    known = _all_of(arguments)
+    parts = _COMMAND.split(text)  # every other part is a command
+    return "".join(part if odd % 2 else _translated(known, part) for odd, part in enumerate(parts))
+
+
+def result_in_words_of(arguments: Arguments, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module returns, its reasons in the module's words; documents of the command line stay as they are."""
+    return {key: _told(arguments, key, value) for key, value in result.items()}
+
+
+def _told(arguments: Arguments, key: str, value: Any) -> Any:
+    if key in _TOLD:
+        return [in_words_of(arguments, each) for each in value] if isinstance(value, list) else value
+    if key == "vms" and isinstance(value, list):
+        return [result_in_words_of(arguments, each) if isinstance(each, dict) else each for each in value]
+    return value
+
+
+def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
+    """The arguments and those of each element, by name; the outer one counts where both have a name."""
+    inner: dict[str, Mapping[str, Any]] = {}
+    for argument in arguments.values():
+        inner |= _all_of(argument.get("options") or {})
+    return {**inner, **arguments}
+
+
+def _translated(known: Arguments, text: str) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        name = match["name"].replace("-", "_")
+        argument = known.get(name)
+        if argument is None:
+            return match[0]
+        rest = f"{match['gap']}{match['value']}{_translated(known, match['more'])}" if match["value"] else ""
+        if argument.get("type") == "bool":
+            return f"{name}: true{rest}"
+        if not match["value"] or not _is_value(match["value"], argument):
+            return f"{name}{rest}"
+        values = [_quoted(each) for each in (match["value"], *_AGAIN.findall(match["more"]))]
+        return f"{name}: {values[0]}" if len(values) == 1 else f"{name}: [{', '.join(values)}]"
+
+    return _OPTION.sub(replaced, text)
+
+
+def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
+    """Whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
+    choices: Collection[str] | None = argument.get("choices")
+    if choices is not None:
+        return word in choices
+    return word.isdigit() if argument.get("type") == "int" else _PROSE.fullmatch(word) is None
+
+
+def _quoted(value: str) -> str:
+    """Quoted where YAML would read something else: `0000:18:00.0` is a number there."""
+    return f'"{value}"' if ":" in value and value[0] not in "'\"" else value
