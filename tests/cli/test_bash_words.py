@@ -110,7 +110,6 @@ def test_typed_at_a_real_bash(typed: str, line: str, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="gpuops")
     script.write_text(shown.stdout, encoding="utf-8")
     said = tmp_path / "said"
-    whole = f"gpuops {typed}\x01echo \x05 > {said}\r".encode()  # the beginning of the line and its end
     child, terminal = pty.fork()
     if child == 0:
         os.environ.update(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PS1="ready> ", TERM="dumb")
@@ -118,7 +117,9 @@ def test_typed_at_a_real_bash(typed: str, line: str, tmp_path: Path) -> None:
     try:
         os.write(terminal, f"source {script}; PS1=$'\\x3eready\\x3e '\r".encode())
         _until(terminal, lambda told: b"\n>ready> " in told)
-        os.write(terminal, whole)
+        os.write(terminal, f"gpuops {typed}".encode())
+        _until(terminal, lambda told: line.split()[-1].encode() in told)
+        os.write(terminal, f"\x01echo \x05 > {said}\r".encode())  # the beginning of the line and its end
         _until(terminal, lambda told: said.exists() and said.read_text() != "")
     finally:
         os.write(terminal, b"\x04")
