@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -107,8 +109,9 @@ def test_an_error_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_typed_at_a_real_bash(typed: str, line: str, tmp_path: Path) -> None:
     completion.remember("sim:lab", INVENTORY)
     script = tmp_path / "completion.bash"
-    shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="gpuops")
-    script.write_text(shown.stdout, encoding="utf-8")
+    program = Path(sys.executable).with_name("gpuops")
+    show = ["bash", "-c", f"{shlex.quote(str(program))} --show-completion; true"]  # it asks which shell called it
+    script.write_text(subprocess.run(show, check=True, capture_output=True, encoding="utf-8").stdout, encoding="utf-8")
     said = tmp_path / "said"
     child, terminal = pty.fork()
     if child == 0:
