@@ -74,6 +74,29 @@ def test_an_execution_environment_gets_this_version_of_the_package(unpacked: Pat
     assert line == f"{NAME}=={__version__}"
 
 
+def test_ansible_builder_takes_the_collection_into_an_execution_environment(
+    ansible: Ansible, tmp_path: Path, unpacked: Path
+) -> None:
+    """Its own words for what the installed collection needs, and the context of an image that would have it."""
+    builder = Path(sys.executable).with_name("ansible-builder")
+    collection = unpacked / COLLECTION.relative_to(ROOT / "gpuops")
+    ansible("galaxy", "collection", "build", collection, "--output-path", tmp_path)
+    (tarball,) = tmp_path.glob("gpuops-vsphere-*.tar.gz")
+    ansible("galaxy", "collection", "install", "--offline", tarball, "-p", tmp_path / "there", cwd=tmp_path)
+    asked: list[str | Path] = [builder, "introspect", tmp_path / "there"]
+    told = subprocess.run(asked, check=True, capture_output=True, encoding="utf-8").stdout
+    assert yaml.safe_load(told)["python"] == [f"{NAME}=={__version__}  # from collection gpuops.vsphere"]
+    definition = {
+        "version": 3,
+        "images": {"base_image": {"name": "base:latest"}},
+        "dependencies": {"galaxy": {"collections": [{"name": str(tarball), "type": "file"}]}},
+    }
+    (tmp_path / "ee.yml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    create: list[str | Path] = [builder, "create", "-f", tmp_path / "ee.yml", "-c", tmp_path / "context"]
+    subprocess.run(create, check=True, capture_output=True, cwd=tmp_path)
+    assert "FROM $EE_BASE_IMAGE" in next((tmp_path / "context").glob("*file")).read_text(encoding="utf-8")
+
+
 def test_the_wheel_is_enough(ansible: Ansible, tmp_path: Path, unpacked: Path) -> None:
     elsewhere = {"PYTHONPATH": str(unpacked)}  # as pip would put it on sys.path, far from any ansible.cfg
     found = documented(ansible, tmp_path, **elsewhere)
