@@ -64,17 +64,17 @@ def test_a_run_and_those_that_resume_it_are_killed() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", ROTATION_RUNS)
 def test_nights_are_killed_everywhere(half: str) -> None:
-    """Half of twenty nights a run."""
+    """A quarter of twenty nights a run."""
     nights = islice(
         (seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in ROTATION_RUNS)), WORLDS
     )
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(killed_everywhere, every_nth(list(nights), 2), repeat(half)))
+        found = list(pool.map(killed_everywhere, every_nth(list(nights), 4), repeat(half)))
     points = sum(each for each, _ in found)
     print(f"{points} points of {len(found)} times {half}")
     assert [said for _, broken in found for said in broken] == []
-    assert len(found) == WORLDS // 2
-    assert points > 700
+    assert len(found) == WORLDS // 4
+    assert points > 300
 
 
 @pytest.mark.long
