@@ -56,7 +56,7 @@ TASKS: Final[tuple[tuple[str, dict[str, Any], str | int, str], ...]] = (
     ("two kinds at once", {"vm": "ml-07", "profile": "a40-8q", "label": "l40s-ml"}, USAGE, "exactly one of"),
     ("a profile that is none", {"vm": "ml-07", "profile": "x9-1q"}, USAGE, "x9-1q"),
     ("an address that is none", {"vm": "ml-07", "device": ["nonsense"]}, USAGE, "nonsense"),
-    ("a count that is none", {"vm": "ml-07", "profile": "a40-8q", "count": -1}, USAGE, "count: -1"),
+    ("a count that is none", {"vm": "ml-07", "profile": "a40-8q", "count": -1}, USAGE, "count -1"),
     ("an option of the other state", {"vm": "ml-07", "profile": "a40-8q", "all": True}, USAGE, "state=absent"),
     ("no VM at all", {"profile": "a40-8q"}, ARGUMENTS, "one of the following is required"),
     ("a VM by two names", {"vm": "ml-07", "moid": "vm-1", **ALL}, ARGUMENTS, "mutually exclusive"),
