@@ -28,7 +28,7 @@ from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, hos
 from tests.plan.test_properties import PROFILES
 
 QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
-LONG = settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=600, suppress_health_check=list(HealthCheck))
 MIG = VgpuMode.MULTI_INSTANCE
 MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
 
