@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -23,21 +22,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.notify.conftest import MailServer, mail_server
+from tests.test_packaging import wheel
 
-__all__ = ["mail_server"]
+__all__ = ["mail_server", "wheel"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 Typed = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (found,) = folder.glob("*.whl")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -225,5 +216,3 @@ def test_every_page_is_played_with_what_the_wheel_brings(wheel: Path, tmp_path: 
     done = subprocess.run(play, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 80
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["requires-python"] == ">=3.11"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 from gpuops.config.address import Address
 from gpuops.config.file import is_missing, parse_toml, read_text
@@ -130,7 +130,7 @@ def _value(key: str, value: str) -> Any:
         return value == "true"
     if key == "port" and value.isascii() and value.isdigit() and len(value) < 6:
         return int(value)
-    return value.split() if key == "notify" else value
+    return value.split() if get_origin(kind) is tuple else value
 
 
 def _changed(text: str, name: str, key: str, value: Any) -> str:
