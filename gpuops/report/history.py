@@ -70,7 +70,7 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
     several = len({night.vcenter for night in nights}) > 1
     table = TextTable(
         "night", "outcome", "taken", "back", "ML", "GPU-hours", "share", "wrong", *(("vCenter",) if several else ()),
-        "by", right=(2, 3, 4, 5, 6, 7),
+        "by", right=(2, 3, 4, 5, 6, 7), whole=(0,),
     )  # fmt: skip
     for night in nights:
         table.add_row(

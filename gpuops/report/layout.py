@@ -39,12 +39,14 @@ class Text:
 class TextTable:
     """Columns as wide as their widest cell, two blanks between them. On a terminal, cells are folded to fit."""
 
-    __slots__ = ("headers", "right", "rows")
+    __slots__ = ("headers", "right", "rows", "whole")
 
-    def __init__(self, *headers: str, right: Collection[int] = ()) -> None:
-        """`right`: the numbers of the columns that end on one line; none of the last."""
+    def __init__(self, *headers: str, right: Collection[int] = (), whole: Collection[int] = ()) -> None:
+        """`right`: the numbers of the columns that end on one line; none of the last. `whole`: of those that are typed
+        into other commands, so they are folded only where nothing else can be."""
         self.headers = headers
         self.right = frozenset(right)
+        self.whole = frozenset(whole)
         self.rows: list[tuple[str | Text, ...]] = []
 
     def add_row(self, *cells: str | Text) -> None:
@@ -140,21 +142,24 @@ def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
             if needs > widths[column]:
                 widths[column] = needs
     if width is not None:
-        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1))
+        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
     for row in chain(header, table.rows):
         yield from _row_lines(row, widths, table.right, folded=width is not None)
 
 
-def _fitted(widths: Sequence[int], room: int) -> list[int]:
-    """The widest columns cut to one width, so that all of them fit in the room.
+def _fitted(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
+    """The widest columns cut to one width, so that all of them fit in the room; the `whole` ones only if they must.
 
-    >>> _fitted([4, 30, 50], 44)
-    [4, 20, 20]
+    >>> _fitted([4, 30, 50], 44), _fitted([4, 30, 50], 44, {1})
+    ([4, 20, 20], [4, 30, 10])
     """
-    most = max(widths, default=0)
-    while most > 1 and sum(min(each, most) for each in widths) > room:
+    cut = set(range(len(widths))) - set(whole)
+    most = max((widths[column] for column in cut), default=0)
+    found = list(widths)
+    while most > 1 and sum(found) > room:
         most -= 1
-    return [min(each, most) for each in widths]
+        found = [min(each, most) if column in cut else each for column, each in enumerate(widths)]
+    return _fitted(found, room) if whole and sum(found) > room else found
 
 
 def _row_lines(

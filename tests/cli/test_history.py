@@ -142,12 +142,18 @@ def test_csv_is_refused_by_other_commands_before_they_do_anything(gpuops: Gpuops
     )
 
 
-def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab) -> None:
+@pytest.mark.parametrize("user", ["ann", "gpuops-ci", "svc-gpuops-nightly-rotation"])
+def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None:
+    from dataclasses import replace
+
     from gpuops.api import history
     from gpuops.report.history import history_text
     from gpuops.report.layout import lines
 
     found = history(default_state_dir())
+    (night,) = found.nights
+    runs = tuple(replace(run, by=replace(run.by, user=user, machine="jump-01.example.org")) for run in night.runs)
+    found = replace(found, nights=(replace(night, runs=runs),))
     shown = ["".join(text for text, _ in line).rstrip() for line in lines(history_text(found, ""), 80)]
     assert max(map(len, shown)) <= 80
     assert found.nights[0].id in shown[1], "the name of a night is in one piece"
