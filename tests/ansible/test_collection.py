@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -225,15 +224,20 @@ def test_arguments_of_vm_clone_are_the_fields_of_its_request(
     assert set(spec(modules["vm_clone"], monkeypatch)) - CONNECTION == requested
 
 
-def test_the_survey_asks_for_what_the_playbook_takes() -> None:
+def test_the_survey_asks_for_what_the_role_takes() -> None:
     survey = json.loads((ROOT / "templates" / "awx_survey.json").read_text(encoding="utf-8"))
-    playbook = (ROOT / "playbooks" / "new_ml_vm.yml").read_text(encoding="utf-8")
+    role = COLLECTION / "roles" / "new_vm"
+    takes = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
+    options = takes["argument_specs"]["main"]["options"]
+    defaults = yaml.safe_load((role / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    required = {name for name, option in options.items() if option.get("required")}
+    assert set(defaults) == set(options) - required
     kinds = {"text": str, "integer": int, "multiplechoice": str}
     assert set(survey) == {"name", "description", "spec"}
     asked = {question["variable"] for question in survey["spec"] if question["required"]}
-    assert asked >= set(re.findall(r"\{\{ (new_vm_\w+) \}\}", playbook))
+    assert asked >= required
     for question in survey["spec"]:
-        assert f"{{{{ {question['variable']} " in playbook
+        assert question["variable"] in options
         assert isinstance(question["default"], kinds[question["type"]])
         if question["type"] == "multiplechoice":
             assert question["choices"] == list(NumaPolicy)

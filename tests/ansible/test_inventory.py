@@ -65,3 +65,13 @@ def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> Non
 
     # vCenter is gone, and the inventory still known
     assert listed(ansible, configuration, ready)["role_ml"] == found["role_ml"]
+
+
+def test_what_is_wrong_is_said_in_the_words_of_the_file(ansible: Ansible, tmp_path: Path) -> None:
+    configuration = tmp_path / "lab.gpus.yml"
+    configuration.write_text(
+        "plugin: gpuops.vsphere.gpus\nhostname: vc.example.com\nusername: a\npassword: b\nca_file: /no/such.pem\n",
+        encoding="utf-8",
+    )
+    said = " ".join(ansible("inventory", "-i", configuration, "--list").stderr.split())
+    assert "CA file /no/such.pem cannot be read: No such file or directory; name another with ca_file" in said

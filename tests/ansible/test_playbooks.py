@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,8 +25,9 @@ def play(ansible: Ansible, tmp_path: Path) -> Iterator[Play]:
     """Runs a playbook of the clone and returns what it printed; its simulated vCenter is stopped at the end."""
     folder = ["-e", f"gpuops_sim_dir={tmp_path}/sim"]
 
-    def run(name: str, *options: str) -> str:
-        shown = ansible("playbook", "-i", "inventories/sim", f"playbooks/{name}.yml", *folder, "-f", "1", *options)
+    def run(name: str, *options: str, code: int = 0) -> str:
+        of = ["-i", "inventories/sim", f"playbooks/{name}.yml", *folder, "-f", "1", *options]
+        shown = ansible("playbook", *of, code=code)
         assert "Skipping" not in shown.stderr
         return str(shown.stdout)
 
@@ -76,6 +78,32 @@ def test_a_new_vm(play: Play) -> None:
     again = play("new_ml_vm", "--check", "--diff")
     assert (diffs(again), changed(again)) == ([], {"localhost": False})
     assert changed(play("new_ml_vm")) == {"localhost": False}
+
+
+def test_a_new_vm_with_whole_gpus(play: Play) -> None:
+    wanted = ["-e", '{"new_vm_name": "ml-11", "new_vm_profile": "", "new_vm_gpus": 1, "new_vm_model": "l40s"}']
+    foreseen = play("new_ml_vm", "--check", "--diff", *wanted)
+    done = play("new_ml_vm", "--diff", *wanted)
+    assert len(diffs(done)) == 2
+    assert diffs(done) == diffs(foreseen)
+    assert '+        "DirectPath 0000:5e:00.0"' in diffs(done)[1]
+    assert changed(play("new_ml_vm", *wanted)) == {"localhost": False}
+    labelled = ["-e", '{"new_vm_name": "ml-12", "new_vm_profile": "", "new_vm_gpus": 1, "new_vm_label": "l40s-ml"}']
+    assert '+        "Dynamic DirectPath 10de:26b9 label l40s-ml"' in play("new_ml_vm", "--diff", *labelled)
+    assert changed(play("new_ml_vm", *labelled)) == {"localhost": False}
+
+
+def test_of_a_request_that_means_nothing_no_vm_is_made(play: Play) -> None:
+    play("simulated")
+    for wanted, said in (
+        ({"new_vm_gpus": 1}, "ml-10 is to have one kind of GPU: say new_vm_profile, new_vm_gpus or"),
+        ({"new_vm_label": "l40s-ml"}, "new_vm_model and new_vm_label go with new_vm_gpus"),
+        ({"new_vm_profile": "a900-80c"}, "no host offers a vGPU profile 'a900-80c'"),
+        ({"new_vm_profile": "", "new_vm_gpus": 9}, "1 of 1 without a place"),
+    ):
+        shown = play("new_ml_vm", "-e", json.dumps(wanted), code=2)
+        assert said in shown
+        assert changed(shown) == {"localhost": False}
 
 
 def test_a_night_and_a_morning(play: Play) -> None:

@@ -97,6 +97,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             from gpuops.errors import GpuopsError
             from gpuops.tasks.connection import ConnectionArguments, forbid_core_files
             from gpuops.tasks.inventory import machines
+            from gpuops.tasks.words import in_words_of
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
         forbid_core_files()
@@ -105,7 +106,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             found, warnings = machines(connection, policy=self._option("policy"))
         except GpuopsError as error:
             # not chained: Ansible prints causes, and one says it all
-            raise AnsibleParserError(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+            said = f"{error.message}; {error.hint}" if error.hint else error.message
+            raise AnsibleParserError(in_words_of({**CONNECTION, "policy": {}}, said)) from None
         for warning in warnings:
             self.display.warning(warning)
         return json.loads(json.dumps(found))
