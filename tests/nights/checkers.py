@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.steps.vm_executor import LOOK_S
 from gpuops.model.rotation import Pool, Role, parse_marker
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.rotation.stop_conditions import BACK_BY_THEMSELVES
@@ -50,6 +49,7 @@ from tests.nights.limits import (
     second_night_is_empty,
     stays_where_it_is,
 )
+from tests.nights.looks import LOOK_S
 from tests.nights.machines import one_holder, under_a_lease
 from tests.nights.night import OVERRIDE, Played
 from tests.nights.others import blockers_are_named, others_are_left

@@ -45,8 +45,10 @@ from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
 FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""
 
-LOOK_S: Final = 30.0
-"""How old the look may be that a step goes by, when it is sent; a night that cannot keep to it takes nothing."""
+LOOK_S: Final = 25.0
+"""How old the look may be that a step goes by, when it is sent; a night that cannot keep to it takes nothing.
+
+It is to be at most 30 s old when the request arrives: the rest is for a slow machine or network on its way."""
 
 SHARED_S: Final = 5.0
 """How old a look may be that the next steps share, when nothing was sent since. `LOOK_S` holds for them too."""
@@ -85,8 +87,10 @@ class VmExecutor(StepExecutor[Step]):
         self._guard = guard
         self._leases = leases
         self._same_time = same_time
-        self._looked_s = passed_s()
-        """When the look was asked for that the next steps go by."""
+        self._planned_s = passed_s()
+        """When the plan, which is the first look, was there."""
+        self._look_s: dict[str, float] = {}
+        """VM -> when the look was asked for that its next step goes by."""
         self._looked_at: dict[str, float] = {}
         """VM -> when it was looked at for steps, as long as nothing has been sent since."""
         self._sent_since_look = False
@@ -122,9 +126,9 @@ class VmExecutor(StepExecutor[Step]):
         if not ended and vms <= self._looked_at.keys():
             oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
             if asked_s - oldest_s <= SHARED_S:
-                self._looked_s = oldest_s
                 return
-        asked, self._looked_s = self.journal.clock() if self._same_time else None, asked_s
+        asked = self.journal.clock() if self._same_time else None
+        self._look_s |= dict.fromkeys(vms, asked_s)
         self._sent_since_look = False
         self.look({*vms, *ended})
         if self._guard is not None and self._guard.policy.needs_tags:
@@ -157,7 +161,7 @@ class VmExecutor(StepExecutor[Step]):
         lease = self._leases.of(step.vm)
         unvouched = lease is not None and not lease.vouched
         overtaken = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
-        if self._is_old() or (self._guard is not None and overtaken):
+        if self._is_old(step) or (self._guard is not None and overtaken):
             self.share_no_look()
             self.look_before([step])
         self._leaving = leaving
@@ -171,9 +175,9 @@ class VmExecutor(StepExecutor[Step]):
         """Whether the latest look shows the VM as the step leaves it; one that is gone is not."""
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
 
-    def _is_old(self) -> bool:
-        """Whether the look is older than what a step may go by."""
-        return self.passed_s() - self._looked_s > LOOK_S
+    def _is_old(self, step: Step) -> bool:
+        """Whether the look at its VM is older than what the step may go by; a look at others says nothing of it."""
+        return self.passed_s() - self._look_s.get(step.vm, self._planned_s) > LOOK_S
 
     def objection(self, step: Step) -> str | None:
         """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
@@ -192,13 +196,13 @@ class VmExecutor(StepExecutor[Step]):
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
         """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
         for _ in range(LOOKS):
-            if self._is_old():
+            if self._is_old(step):
                 self.share_no_look()
                 self.look_before([step])
             reason = self._not_ours(step)
             if reason is None and self.inventory is not judged:
                 reason = self._objection_to_step(step)
-            if reason is not None or not self._is_old():
+            if reason is not None or not self._is_old(step):
                 return reason
         if self._guard is not None and isinstance(step, TAKING_STEPS):
             return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
