@@ -40,6 +40,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
+from gpuops.plan.rotation.power_moments import runs_anew
 from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
 
 FRESH: Final = timedelta(seconds=60)
@@ -55,6 +56,8 @@ SHARED_S: Final = 5.0
 
 LOOKS: Final = 2
 """So often a desktop is looked at anew, where what comes between look and request takes too long."""
+
+STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
 
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
@@ -191,7 +194,17 @@ class VmExecutor(StepExecutor[Step]):
         if reason is None and guard is not None:
             now = self.journal.clock()
             reason = guard.objection(step, self.inventory, now, self._ended, self._leaving, self._ahead)
+        if reason is None and isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest):
+            reason = self._of_another_start(step)
         return reason
+
+    def _of_another_start(self, step: Step) -> str | None:
+        """Why a VM is not stopped that stopped by itself since the plan and that somebody started again: what runs now
+        is theirs. One that vSphere HA restarted is stopped all the same."""
+        was, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
+        if was is None or now is None or was.started_at is None or not runs_anew(was.started_at, now):
+            return None
+        return STARTED_SINCE if self.vcenter.started_by_others(step.vm, was.started_at) else None
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
         """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""

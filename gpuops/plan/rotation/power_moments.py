@@ -44,10 +44,13 @@ def another_state(original: Original, vm: Vm) -> str:
 
 def started_anew(original: Original, vm: Vm) -> bool:
     """Whether an ML VM runs by a later start than that of its night; False where nobody can tell."""
-    if original.role is not Role.ML or vm.power is not PowerState.ON:
-        return False
-    then, now = original.started_at, vm.started_at
-    return then is not None and now is not None and now - then > GRAIN
+    return original.role is Role.ML and runs_anew(original.started_at, vm)
+
+
+def runs_anew(then: datetime | None, vm: Vm) -> bool:
+    """Whether the VM runs by a later start than the one shown `then`; False where nobody can tell."""
+    now = vm.started_at
+    return vm.power is PowerState.ON and then is not None and now is not None and now - then > GRAIN
 
 
 def _shown(moment: datetime) -> str:

@@ -17,7 +17,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, VmExecutor
+from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, STARTED_SINCE, VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
@@ -689,6 +689,26 @@ def test_a_look_at_one_vm_says_nothing_of_another(world: World, journal: Journal
     assert world.looks == looks
     assert isinstance(executor.begin(ShutDownGuest("vm-2")), StepInFlight)
     assert world.looks == looks + 1
+
+
+@pytest.mark.parametrize("by_somebody", [True, False], ids=["by somebody", "by vSphere HA"])
+@pytest.mark.parametrize("step", [PowerOffVm("vm-1"), ShutDownGuest("vm-1", grace_s=60)])
+def test_what_somebody_started_again_since_the_plan_is_theirs(
+    world: World, journal: Journal, mocker: MockerFixture, step: Step, by_somebody: bool
+) -> None:
+    began = world.now
+    world.set("vm-1", started_at=began)
+    vcenter = SmallVcenter(world)
+    executor = VmExecutor(vcenter, journal, journal.begin("test"), world.snapshot())
+    asked = mocker.patch.object(vcenter, "started_by_others", return_value=by_somebody)
+    world.set("vm-1", started_at=began + timedelta(minutes=5))
+    executor.look_before([step])
+    begun = executor.begin(step)
+    asked.assert_called_with("vm-1", began)
+    if by_somebody:
+        assert begun == Outcome(step, Verdict.SKIPPED, STARTED_SINCE)
+    else:
+        assert isinstance(begun, StepInFlight)
 
 
 def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
