@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
+from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import Vm, VmDrs
+from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.model.window import Night, Window, moments
 
 RETURN_FLOOR: Final = timedelta(minutes=45)
@@ -68,6 +69,15 @@ class IdleRule:
 
     cpu_below_mhz: int
     """A desktop that uses this much CPU or more is not idle."""
+    for_s: int = 0
+    """So long before the look it must have used less, in every sample; 0 = at the look alone."""
+    counters: tuple[tuple[str, int], ...] = ()
+    """Other performance counters, and what each must have stayed below for as long, in its own unit."""
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """What every sample of the last `for_s` seconds must be below, by counter."""
+        return {CPU_MHZ: self.cpu_below_mhz, **dict(self.counters)} if self.for_s else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,23 @@ class Policy:
             hint = f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00"
             raise UsageError(f"{local:%Y-%m-%d %H:%M}: in which zone? {several}", hint=hint)
         return moments(local.date(), local.time(), next(iter(zones.values())))[0]
+
+    @property
+    def counters(self) -> frozenset[str]:
+        """The performance counters that pools go by."""
+        return frozenset(name for pool in self.pools for name in pool.idle.limits)
+
+    @property
+    def counters_for_s(self) -> int:
+        """How far back the samples go that pools go by."""
+        return max((pool.idle.for_s for pool in self.pools), default=0)
+
+    def measured(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run, and whose pool goes by performance counters."""
+        if not self.counters_for_s:
+            return frozenset()
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.for_s)
 
     @property
     def needs_tags(self) -> bool:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from gpuops.model.gpu import PciAddress
+from gpuops.model.measurement import CounterWindow
 
 
 class VmDrs(StrEnum):
@@ -139,6 +140,8 @@ class Vm:
     """Custom attributes, name -> value."""
     tags: tuple[str, ...] | None = None
     """`category:tag` names; None = not asked for."""
+    counters: Mapping[str, CounterWindow] | None = None
+    """Performance counters by name, as far as there are samples; None = not asked for."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
     vapp: str | None = None

@@ -33,8 +33,8 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
     site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
-        if night is not None and night.needs_tags:
-            seen = site.vcenter.with_tags(seen)
+        if night is not None:
+            seen = site.judged(seen, night)
     catalog = catalog_of(seen)
     found = fleet(seen, catalog)
     roles = _roles(night, seen)

@@ -320,3 +320,10 @@ def _member(place: Any, name: str) -> Any:
         return getattr(place, name)
     except AttributeError:
         return None
+
+
+def is_gone(error: GpuopsError) -> bool:
+    """Whether vCenter says that what was asked for is not there any more."""
+    from pyVmomi import vmodl
+
+    return isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound)

@@ -57,6 +57,8 @@ class Session:
         """Whether SOAP is no way out of a read over VI/JSON that fails."""
         self.warn: Callable[[str], None] = lambda warning: None
         self.changes = ChangeRecord()
+        self.counter_keys: dict[str, int] | None = None
+        """Keys of the performance counters by name; None = they have not been read."""
         try:
             connection = network.open_connection(target, network.tls_context(target))
             try:

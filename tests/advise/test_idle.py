@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.idle import Idleness, Use, idleness
+from gpuops.model.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, RunningTask, Vm
 
@@ -51,6 +53,58 @@ def test_without_a_rule_a_desktop_may_be_busy_and_is_never_idle() -> None:
     assert idleness(QUIET, None).objection == "is in no pool of a policy: nothing says when it is idle"
     assert idleness(replace(QUIET, cpu_usage_mhz=5200), None).use is Use.UNKNOWN
     assert idleness(replace(QUIET, console_connections=1), None).use is Use.BUSY
+
+
+NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
+QUARTER = IdleRule(500, for_s=900, counters=(("net.usage.average", 50),))
+
+
+def window(highest: int, *, known_s: float = 910, old_s: float = 15) -> CounterWindow:
+    return CounterWindow(highest, NOW - timedelta(seconds=known_s), NOW - timedelta(seconds=old_s), NOW)
+
+
+NOTHING = {CPU_MHZ: window(499), "net.usage.average": window(49)}
+
+
+def test_one_that_was_quiet_for_as_long_as_the_rule_says_is_idle() -> None:
+    verdict = idleness(replace(QUIET, counters=NOTHING), QUARTER)
+    assert (verdict.use, verdict.reason) == (
+        Use.IDLE,
+        "uses 499 MHz, idle is below 500 for 15 min; no console, question or task",
+    )
+    assert idleness(replace(QUIET, counters=NOTHING), RULE).use is Use.IDLE
+
+
+@pytest.mark.parametrize(
+    ("counters", "use", "reason"),
+    [
+        (None, Use.UNKNOWN, "vCenter has no samples of its cpu.usagemhz.average"),
+        ({}, Use.UNKNOWN, "vCenter has no samples of its cpu.usagemhz.average"),
+        ({CPU_MHZ: window(500)}, Use.BUSY, "used 500 MHz within the last 15 min, idle is below 500"),
+        ({CPU_MHZ: window(500, known_s=40)}, Use.BUSY, "used 500 MHz within the last 15 min, idle is below 500"),
+        (
+            {"net.usage.average": window(50)},
+            Use.BUSY,
+            "net.usage.average was 50 within the last 15 min, idle is below 50",
+        ),
+        ({CPU_MHZ: window(0)}, Use.UNKNOWN, "vCenter has no samples of its net.usage.average"),
+        (
+            NOTHING | {CPU_MHZ: window(0, known_s=420)},
+            Use.UNKNOWN,
+            "its cpu.usagemhz.average is known for 7 min, and 15 min are asked for",
+        ),
+        (
+            NOTHING | {CPU_MHZ: window(0, old_s=75)},
+            Use.UNKNOWN,
+            "the newest sample of its cpu.usagemhz.average is 75 s old",
+        ),
+    ],
+)
+def test_earlier_use_and_samples_that_are_missing(
+    counters: dict[str, CounterWindow] | None, use: Use, reason: str
+) -> None:
+    verdict = idleness(replace(QUIET, counters=counters), QUARTER)
+    assert (verdict.use, verdict.reason) == (use, reason)
 
 
 @given(

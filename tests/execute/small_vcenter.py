@@ -15,6 +15,7 @@ from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import CounterWindow
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
@@ -115,6 +116,7 @@ class World:
     attributes: set[str] = field(default_factory=lambda: {"gpuops.rotation"})
     """Custom attributes that are defined."""
     tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    counters: dict[str, dict[str, CounterWindow]] = field(default_factory=dict)
     clusters: dict[str, Cluster] = field(default_factory=dict)
 
     def tick(self) -> datetime:
@@ -280,6 +282,12 @@ class SmallVcenter:
         told = {
             ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items() if ref in asked
         }
+        return replace(inventory, vms={**inventory.vms, **told})
+
+    def with_counters(
+        self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
+    ) -> Inventory:
+        told = {ref: replace(inventory.vms[ref], counters=self.world.counters.get(ref, {})) for ref in vms}
         return replace(inventory, vms={**inventory.vms, **told})
 
     def lacking(

@@ -34,6 +34,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "observe": LOOK,
     "with_config_targets": LOOK,
     "with_tags": LOOK,
+    "with_counters": LOOK,
     "with_drs": LOOK,
     "lacking": LOOK,
     "lacking_on_clusters": LOOK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, time
 from enum import StrEnum
@@ -26,6 +27,12 @@ from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import Broker, DirectPath, DrsOverride, IdleRule, Limits, Mode, MorningOrder, Pool
 from gpuops.model.window import Window
 
+_COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation|maximum|minimum|none)")
+"""`net.usage.average`: group, name and rollup of a counter (vSphere API reference, PerfCounterInfo)."""
+
+MOST_S = 3300
+"""A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late."""
+
 NO_OWNER = "none"
 ANY_TIME = "any"
 
@@ -34,6 +41,22 @@ class IdleSection(Section):
     """When a desktop of the pool counts as idle."""
 
     cpu_below_mhz: int = Field(ge=1)
+    for_s: int = Field(default=0, ge=0, le=MOST_S)
+    counters: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _over_a_while(self) -> IdleSection:
+        for name in self.counters:
+            if _COUNTER.fullmatch(name) is None:
+                raise mistake(
+                    f"{name!r} is the name of no counter", "a group, a name and a rollup, as net.usage.average"
+                )
+        if self.counters and not self.for_s:
+            raise mistake("`counters` are looked at over a while, and none is said", "add for_s: 900, for 15 minutes")
+        return self
+
+    def rule(self) -> IdleRule:
+        return IdleRule(self.cpu_below_mhz, self.for_s, tuple(sorted(self.counters.items())))
 
 
 def _owner_is_required(schema: JsonDict) -> None:
@@ -74,7 +97,7 @@ class PoolSection(Section):
         return Pool(
             name=self.name,
             select=self.select.selector(),
-            idle=IdleRule(self.idle.cpu_below_mhz),
+            idle=self.idle.rule(),
             parked=self.parked,
             floor=self.floor,
             owner=self.owner.mark() if self.owner else None,

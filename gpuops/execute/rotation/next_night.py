@@ -28,9 +28,7 @@ def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> Ni
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
     request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
-    seen = site.vcenter.inventory()
-    if obeyed.needs_tags:
-        seen = site.vcenter.with_tags(seen)
+    seen = site.judged(site.vcenter.inventory(), obeyed)
     return preview_night(request, seen, catalog_of(seen), moment)
 
 

@@ -254,7 +254,7 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy, known_originals(journal, policy, now))
-    seen = site.tagged(inventory, policy)
+    seen = site.judged(inventory, policy)
     return request.may_take(seen, catalog_of(seen), now)
 
 

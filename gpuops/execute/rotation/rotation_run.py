@@ -79,8 +79,8 @@ class RotationRun:
         asked = self.site.clock() if self.site.same_time else None
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
-        # tags select, and selection is for taking: a vCenter whose tags cannot be read keeps nobody away
-        return self.site.tagged(before, self.policy) if self.kind is RunKind.NIGHT else before, ahead
+        # tags select and counters judge, which is for taking: a vCenter that does not tell them keeps nobody away
+        return self.site.judged(before, self.policy) if self.kind is RunKind.NIGHT else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""

@@ -86,6 +86,12 @@ class Vcenter(Protocol):
         """The same snapshot with the tags of these VMs, or of every VM and host, filled in (vSphere Automation API)."""
         ...
 
+    def with_counters(
+        self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
+    ) -> Inventory:
+        """The same snapshot with these performance counters of these VMs over the last `over_s` seconds filled in."""
+        ...
+
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
     ) -> Mapping[str, Collection[str]]:

@@ -75,6 +75,11 @@ class SavedVcenter:
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
         return inventory
 
+    def with_counters(
+        self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
+    ) -> Inventory:
+        return inventory
+
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
     ) -> Mapping[str, Collection[str]]:

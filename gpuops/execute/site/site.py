@@ -14,6 +14,7 @@ from gpuops import clock as time_here
 from gpuops.errors import say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.execute.site.policy_reads import with_policy_reads
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
@@ -112,6 +113,10 @@ class Site:
     def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:
         """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
+
+    def judged(self, inventory: Inventory, policy: Policy) -> Inventory:
+        """The same snapshot, with all that the policy judges desktops by: tags, performance counters."""
+        return with_policy_reads(self.vcenter, inventory, policy)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.

@@ -19,6 +19,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, Trouble
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
+from gpuops.execute.site.policy_reads import with_policy_reads
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
 from gpuops.model.inventory import Inventory
@@ -134,8 +135,8 @@ class VmExecutor(StepExecutor[Step]):
         self._look_s |= dict.fromkeys(vms, asked_s)
         self._sent_since_look = False
         self.look({*vms, *ended})
-        if self._guard is not None and self._guard.policy.needs_tags:
-            self.inventory = self.vcenter.with_tags(self.inventory, vms)
+        if self._guard is not None:
+            self.inventory = with_policy_reads(self.vcenter, self.inventory, self._guard.policy, vms)
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)

@@ -21,10 +21,10 @@ from gpuops.plan.core.steps import (
     RebootHost,
 )
 from gpuops.vsphere.authorization import held_on_hosts, lacking_on_hosts
+from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
 from gpuops.vsphere.transport.xml_values import pci_address
 from gpuops.vsphere.waiting.states import wait_for_boot
-from gpuops.vsphere.writing.lost_replies import is_gone
 
 if TYPE_CHECKING:
     from gpuops.model.host_settings import GraphicsSettings

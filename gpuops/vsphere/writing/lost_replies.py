@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
+from gpuops.vsphere.faults import is_gone
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -171,13 +172,6 @@ def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dic
 
 def _name(entity: Any) -> str:
     return str(entity._moId)
-
-
-def is_gone(error: GpuopsError) -> bool:
-    """Whether vCenter says that what was asked for is not there any more."""
-    from pyVmomi import vmodl
-
-    return isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound)
 
 
 def _user(session: Session) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, STARTED_SINCE, VmExecutor
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Mark, Selector
@@ -689,6 +691,29 @@ def test_a_look_at_one_vm_says_nothing_of_another(world: World, journal: Journal
     assert world.looks == looks
     assert isinstance(executor.begin(ShutDownGuest("vm-2")), StepInFlight)
     assert world.looks == looks + 1
+
+
+def test_what_a_desktop_did_in_the_last_quarter_of_an_hour_is_read_before_it_is_taken(
+    world: World, journal: Journal
+) -> None:
+    """Each time anew, whatever an earlier look had told."""
+    pool = replace(DESKTOPS, idle=IdleRule(500, for_s=900))
+    guard = Guard(Policy("small", (pool,), ml=QUEUE), StepCounts(40), CATALOG)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
+    ago = partial(lambda now, s: now - timedelta(seconds=s), world.now)
+    world.counters["vm-1"] = {CPU_MHZ: CounterWindow(4000, ago(900), ago(0), world.now)}
+    executor.look_before([SuspendVm("vm-1")])
+    begun = executor.begin(SuspendVm("vm-1"))
+    said = "used 4000 MHz within the last 15 min, idle is below 500"
+    assert begun == Outcome(SuspendVm("vm-1"), Verdict.SKIPPED, said)
+    world.counters["vm-1"] = {CPU_MHZ: CounterWindow(40, ago(900), ago(0), world.now)}
+    executor.share_no_look()
+    executor.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
+    assert isinstance(executor.begin(SuspendVm("vm-1")), StepInFlight)
+    unknown = executor.begin(SuspendVm("vm-2"))
+    assert isinstance(unknown, Outcome)
+    assert unknown.reason == "vCenter has no samples of its cpu.usagemhz.average"
+    assert [step.vm for step in world.requests] == ["vm-1"]
 
 
 @pytest.mark.parametrize("by_somebody", [True, False], ids=["by somebody", "by vSphere HA"])

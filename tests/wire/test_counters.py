@@ -1,0 +1,118 @@
+"""Performance counters over the wire: the samples of the last while, and what is missing is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.target import Target
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.reading import collect, counters
+from gpuops.vsphere.reading.counters import with_counters
+from gpuops.vsphere.session import Session
+
+NET: Final = "net.usage.average"
+QUARTER_S: Final = 900
+
+
+@pytest.fixture
+def session(lab_target: Target) -> Iterator[Session]:
+    with Session(lab_target) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inventory(session: Session) -> Inventory:
+    return collect.inventory(session)
+
+
+def shows(server: SimServer, told: Callable[[datetime], Mapping[tuple[str, str], int]]) -> None:
+    """From here on every entity has these counters, by the age of a sample."""
+    server.world.counters = lambda entity, moment: told(moment)
+
+
+def read(session: Session, inventory: Inventory, vm: str, *names: str) -> Mapping[str, CounterWindow]:
+    ref = inventory.find_vm(vm).ref
+    found = with_counters(session, inventory, [ref], names, QUARTER_S).vm(ref).counters
+    assert found is not None
+    return found
+
+
+def test_a_quarter_of_an_hour_of_a_desktop(session: Session, inventory: Inventory) -> None:
+    window = read(session, inventory, "vdi-01", CPU_MHZ, NET)[CPU_MHZ]
+    assert window.highest == inventory.find_vm("vdi-01").cpu_usage_mhz
+    assert window.asked == inventory.taken_at
+    assert window.asked - window.since >= timedelta(seconds=QUARTER_S)
+    assert timedelta() <= window.asked - window.until <= timedelta(seconds=counters.SAMPLE_S)
+
+
+def test_the_highest_sample_counts(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    worked = inventory.taken_at - timedelta(minutes=10)
+    shows(lab, lambda at: {(CPU_MHZ, ""): 2400 if abs(at - worked) < timedelta(seconds=15) else 40, (NET, ""): 7})
+    found = read(session, inventory, "vdi-01", CPU_MHZ, NET)
+    assert {name: window.highest for name, window in found.items()} == {CPU_MHZ: 2400, NET: 7}
+
+
+def test_what_was_before_it_is_not_asked_for(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    before = inventory.taken_at - timedelta(seconds=QUARTER_S)
+    shows(lab, lambda at: {(CPU_MHZ, ""): 2400 if at <= before else 40})
+    assert read(session, inventory, "vdi-01", CPU_MHZ)[CPU_MHZ].highest == 40
+
+
+@pytest.mark.parametrize(
+    ("missing", "known", "old"),
+    [
+        (lambda ago: timedelta(minutes=5) < ago < timedelta(minutes=6), timedelta(minutes=5), timedelta()),
+        (lambda ago: ago > timedelta(minutes=7), timedelta(minutes=7), timedelta()),
+        (lambda ago: ago < timedelta(minutes=2), timedelta(minutes=15), timedelta(minutes=2)),
+    ],
+    ids=["a gap", "a late beginning", "an early end"],
+)
+def test_missing_samples_are_missing(
+    lab: SimServer, session: Session, inventory: Inventory, missing: Any, known: timedelta, old: timedelta
+) -> None:
+    shows(lab, lambda at: {} if missing(inventory.taken_at - at) else {(CPU_MHZ, ""): 0})
+    window = read(session, inventory, "vdi-01", CPU_MHZ)[CPU_MHZ]
+    sample = timedelta(seconds=counters.SAMPLE_S)
+    assert abs(window.asked - window.since - known) <= 2 * sample
+    assert abs(window.asked - window.until - old) <= sample
+
+
+def test_of_what_vcenter_does_not_have_nothing_is_said(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    shows(lab, lambda at: {(CPU_MHZ, "0"): 9, (NET, ""): 3})
+    assert set(read(session, inventory, "vdi-01", CPU_MHZ, NET, "gpu.soul.average")) == {NET}, "a core is not the VM"
+    shows(lab, lambda at: {})
+    assert read(session, inventory, "vdi-01", CPU_MHZ) == {}
+
+
+def test_one_that_is_gone_keeps_nobody_from_being_told(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    gone, there = inventory.find_vm("ml-07").ref, inventory.find_vm("vdi-01").ref
+    session.vm(gone).Destroy_Task()
+    lab.world.clock.advance(600)
+    found = with_counters(session, inventory, [gone, there], [CPU_MHZ], QUARTER_S)
+    assert found.vm(gone).counters == {}
+    assert set(found.vm(there).counters or {}) == {CPU_MHZ}
+
+
+def test_fifty_are_asked_for_at_once_and_the_names_once(
+    session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    answer = session.read
+
+    def counted(call: Callable[..., Any], *arguments: Any, subject: str = "") -> Any:
+        asked.append(subject)
+        return answer(call, *arguments, subject=subject)
+
+    monkeypatch.setattr(session, "read", counted)
+    monkeypatch.setattr(counters, "VMS_PER_CALL", 10)
+    with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
+    assert asked.count("counters") == -(-len(inventory.vms) // 10)
+    names = asked.count("")
+    with_counters(session, inventory, inventory.vms, [CPU_MHZ], QUARTER_S)
+    assert asked.count("") == names
