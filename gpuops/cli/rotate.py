@@ -53,7 +53,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="When the night begins, such as '2026-11-23 22:00' in the policy's zone; default: now.",
+            help="When it begins, such as '2026-11-23 22:00' in the policy's zone; default: now, or the next night.",
         ),
     ] = None,
     saved: Saved = None,
@@ -64,7 +64,8 @@ def plan(
     Without --policy it goes by the policy that the last night ran under.
 
     \b
-    Example:
+    Examples:
+      gpuops rotate plan --policy templates/policy.yaml --vcenter sim:vdi
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan

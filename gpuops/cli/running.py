@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.steps import Step
-    from gpuops.report.layout import Shown, Text
+    from gpuops.report.layout import Shown
     from gpuops.report.plan_json import Document
 
 
@@ -171,7 +171,8 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
     from gpuops.report.plan_text import report_text
 
     if output.manners().quiet:
-        show_brief(run_line(report, kind), report.plan.warnings, report_document(report, kind))
+        idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
+        show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
     text = report_text(report, explain=explain)
     if saved is not None:
@@ -179,8 +180,8 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
     output.show(text, report_document(report, kind))
 
 
-def show_brief(line: Text, warnings: Iterable[str], document: Document) -> None:
-    """Prints what --quiet leaves of a run: its line, and warnings on stderr."""
+def show_brief(line: Shown, warnings: Iterable[str], document: Document) -> None:
+    """Prints what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
     from gpuops.report.layout import Text
     from gpuops.report.text import visible
 

@@ -52,7 +52,10 @@ def template_show(
 
 @template.command("write")
 def template_write(
-    wanted: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which ones.", autocompletion=names)],
+    wanted: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Which ones; all if none is named.", autocompletion=names),
+    ] = None,
     into: Annotated[
         Path, typer.Option(metavar="DIR", help="The directory they come into; it is made where it is missing.")
     ] = Path(FOLDER),
@@ -62,10 +65,11 @@ def template_write(
 
     \b
     Examples:
+      gpuops template write
       gpuops template write policy.yaml
       gpuops template write roles/night.yaml site.toml --into site
     """
-    texts = {name: _text(name) for name in wanted}
+    texts = {name: _text(name) for name in wanted or templates()}
     changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]
     for name in changed:
         _write(into / name, texts[name])

@@ -187,6 +187,8 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
     # user@ in an address is said by whoever said the address
     usable.insert(meant.named_by + 1, Layer("the address", username=address.username, password=address.password))
     found = merged(tuple(usable))
+    # another user is not sent the password of the target's own: each such try counts towards the lock of an account
+    own = named if named is not None and _is_own_login(found.username, named) else None
     return Destination(
         label=meant.name or str(address),
         address=address,
@@ -199,13 +201,18 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         thumbprint=_thumbprint(found, meant),
         proxy=_proxy(found.proxy or (named.proxy if named else None)),
         name=meant.name,
-        credential=named.credential if named else None,
-        target_password_file=named.password_file if named else None,
+        credential=own.credential if own else None,
+        target_password_file=own.password_file if own else None,
         keyring=named.keyring if named else False,
         reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
         notify=_notify(meant.name, named),
     )
+
+
+def _is_own_login(username: str | None, named: NamedTarget) -> bool:
+    """Whether the login is the one that the target's password is of; a target without a user says nobody's."""
+    return username is None or named.username is None or username.casefold() == named.username.casefold()
 
 
 def notify_settings(

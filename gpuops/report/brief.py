@@ -12,6 +12,7 @@ from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_summary, host_name
 from gpuops.report.layout import Text
 from gpuops.report.plan_text import summary
+from gpuops.report.rotation_deeds import deeds_line
 from gpuops.report.text import visible
 
 _BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
@@ -25,14 +26,18 @@ _AFTER_FAILURE: Final = {
 
 
 def run_line(report: Report[AnyStep], kind: str) -> Text:
-    """`rotate day: 11 steps done, 1 failed; not done: vdi-07; next: gpuops rotate day`. `kind` is the document's."""
+    """`rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate day`.
+
+    `kind` is the document's.
+    """
     said: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
     failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
     hints = [each.hint for each in said if each.hint]
     if failed and kind in _AFTER_FAILURE:
         hints.append(_AFTER_FAILURE[kind])
     reasons, names = _reasons(report.plan.rejections), _missing(report, failed)
-    return _line(kind.replace("-", " "), summary(report), reasons, names, hints)
+    headline = deeds_line(report) if kind.startswith("rotate") else summary(report)
+    return _line(kind.replace("-", " "), headline, reasons, names, hints)
 
 
 def change_line(report: ChangeReport) -> Text:

@@ -17,7 +17,8 @@ from gpuops.plan.rotation.night import RotateNight
 from gpuops.report.changes import title
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
-from gpuops.report.plan_text import outcomes_counted, summary
+from gpuops.report.plan_text import outcomes_counted
+from gpuops.report.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.text import visible
 
 NAMED_AT_MOST: Final = 20
@@ -66,7 +67,8 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datet
     if code or not report.changed:
         return None
     headline = f"{run.command}: {_closing(report)}"
-    return Notice(kind, run.vcenter, (run.command, run.id), at, headline, (), _status(run))
+    named = tuple(deeds_named(report)) if isinstance(report, Report) else ()
+    return Notice(kind, run.vcenter, (run.command, run.id), at, headline, named, _status(run))
 
 
 def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | None:
@@ -163,7 +165,7 @@ def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
 
 def _closing(report: Report[Any] | ChangeReport) -> str:
     if isinstance(report, Report):
-        return summary(report)
+        return deeds_line(report)
     if report.outcomes:
         return outcomes_counted(report.outcomes, "host")
     return "nothing changed: refused" if not report.plan.feasible else "nothing to do"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -103,6 +104,13 @@ def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: tuple[str, ...], 
     line, hint = result.stderr.splitlines()
     assert line == said
     assert move in hint
+
+
+def test_at_any_hour_the_next_night_is_planned(lab: Lab) -> None:
+    """The evening's own while it may be taken, else the first to open."""
+    result = lab.run("rotate", "plan", "--policy", NIGHTLY)
+    assert "outside the window" not in result.stdout
+    assert re.match(r"policy lab-nightly, night \d{4}-\d\d-\d\d, ", result.stdout)
 
 
 def test_a_moment_outside_the_window_is_refused_with_the_next_night(lab: Lab) -> None:

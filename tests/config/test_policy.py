@@ -66,7 +66,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     assert policy.pools[0].select.marks == (Mark("gpuops.role", "desktop"), Mark(tag="department:design"))
     assert policy.needs_tags
     assert policy.pools[0].idle == IdleRule(500, for_s=900, counters=(("net.usage.average", 50),))
-    assert (policy.counters, policy.counters_for_s) == ({CPU_MHZ, "net.usage.average"}, 900)
+    assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 900)
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))
     assert workdays.not_on == free_days.also_on == {date(2026, 12, 23), date(2026, 12, 24)}
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_the_careful_choice() -> None:
     assert policy.windows == ()
     assert not policy.any_time
     assert not policy.needs_tags
-    assert (policy.pools[0].idle, policy.counters, policy.counters_for_s) == (IdleRule(500), set(), 0)
+    assert (policy.pools[0].idle, policy.counters, policy.counters_for_s) == (IdleRule(500), frozenset(), 0)
 
 
 def test_every_hour_is_what_a_policy_says_and_not_what_it_leaves_out() -> None:

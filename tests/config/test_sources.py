@@ -122,6 +122,22 @@ def test_a_named_target_is_the_last_source() -> None:
     assert found.proxy == "target:1"
 
 
+@pytest.mark.parametrize(
+    ("username", "own"),
+    [(None, True), ("of-target", True), ("OF-TARGET", True), ("administrator@vsphere.local", False)],
+)
+def test_another_user_is_not_sent_the_password_of_the_targets_own(username: str | None, own: bool) -> None:
+    target = PROD.model_copy(update={"password_file": Path("prod.password"), "credential": "prod-password"})
+    configuration = Configuration(targets={"prod": target})
+    for flags, environ in (
+        (Flags(vcenter="prod", username=username), {}),
+        (Flags(vcenter="prod"), {"GPUOPS_USERNAME": username} if username else {}),
+    ):
+        found = reach(flags, environ, configuration)
+        expected = (Path("prod.password"), "prod-password") if own else (None, None)
+        assert (found.target_password_file, found.credential) == expected
+
+
 def test_a_target_that_says_verify_false_is_remembered_as_such() -> None:
     configuration = Configuration(targets={"old": NamedTarget(host="old.example.com", verify=False)})
     found = reach(Flags(vcenter="old"), {}, configuration)

@@ -48,9 +48,7 @@ class IdleSection(Section):
     def _over_a_while(self) -> IdleSection:
         for name in self.counters:
             if _COUNTER.fullmatch(name) is None:
-                raise mistake(
-                    f"{name!r} is the name of no counter", "a group, a name and a rollup, as net.usage.average"
-                )
+                raise mistake(f"{name!r} is the name of no counter", "write group, name and rollup: net.usage.average")
         if self.counters and not self.for_s:
             raise mistake("`counters` are looked at over a while, and none is said", "add for_s: 900, for 15 minutes")
         return self

@@ -16,12 +16,13 @@ from gpuops.plan.rotation.return_time import Durations
 def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
-    `policy` None = the one of the last night in the journal. `at` None = now; one without an offset is read in the
-    zone of the policy's windows. Raises UsageError for a moment or a policy that cannot be told.
+    `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
+    the next one opens; one without an offset is read in the zone of the windows. Raises UsageError for a moment or a
+    policy that cannot be told.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
-        moment = obeyed.moment(at) if at is not None else site.clock()
+        moment = obeyed.moment(at) if at is not None else _tonight(obeyed, site.clock())
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped(obeyed.name) if journal else frozenset()
@@ -30,6 +31,11 @@ def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> Ni
     request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
     seen = site.judged(site.vcenter.inventory(), obeyed)
     return preview_night(request, seen, catalog_of(seen), moment)
+
+
+def _tonight(policy: Policy, now: datetime) -> datetime:
+    closed = policy.windows and policy.night_at(now) is None
+    return next_to_take(policy, (), now).opens if closed else now
 
 
 def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
