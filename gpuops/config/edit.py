@@ -176,4 +176,6 @@ def _shown(configuration: Configuration, name: str, key: str) -> str:
     found = getattr(holder, key, None) if holder is not None and key in holder.model_fields_set else None
     if found is None:
         return "not set"
+    if isinstance(found, tuple):
+        return " ".join(map(str, found))
     return str(found).lower() if isinstance(found, bool) else str(found)
