@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,4 +75,4 @@ def test_what_is_wrong_is_said_in_the_words_of_the_file(ansible: Ansible, tmp_pa
         encoding="utf-8",
     )
     said = " ".join(ansible("inventory", "-i", configuration, "--list").stderr.split())
-    assert "CA file /no/such.pem cannot be read: No such file or directory; name another with ca_file" in said
+    assert re.search(r"CA file /no/such\.pem cannot be read: .+?; name another with ca_file ", said), said
