@@ -11,7 +11,6 @@ from gpuops.plan.core.steps import AnyStep
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_summary, host_name
 from gpuops.report.layout import Text
-from gpuops.report.plan_text import summary
 from gpuops.report.rotation_deeds import deeds_line
 from gpuops.report.text import visible
 
@@ -36,8 +35,7 @@ def run_line(report: Report[AnyStep], kind: str) -> Text:
     if failed and kind in _AFTER_FAILURE:
         hints.append(_AFTER_FAILURE[kind])
     reasons, names = _reasons(report.plan.rejections), _missing(report, failed)
-    headline = deeds_line(report) if kind.startswith("rotate") else summary(report)
-    return _line(kind.replace("-", " "), headline, reasons, names, hints)
+    return _line(kind.replace("-", " "), deeds_line(report), reasons, names, hints)
 
 
 def change_line(report: ChangeReport) -> Text:

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.report.plan_text import outcomes_counted, summary
 from gpuops.report.text import count
 
@@ -51,7 +53,10 @@ _GOOD: Final = frozenset({Verdict.DONE, Verdict.ALREADY})
 
 
 def _words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
-    return _AT_NIGHT if isinstance(report.request, RotateNight) else _IN_THE_MORNING
+    """What its steps are called; of what is no rotation, nothing: VMs that defrag starts are neither of the two."""
+    if isinstance(report.request, RotateNight):
+        return _AT_NIGHT
+    return _IN_THE_MORNING if isinstance(report.request, RotateDay | RestoreVms) else {}
 
 
 def _deed(report: Report[Any], step: object) -> tuple[str, str] | None:

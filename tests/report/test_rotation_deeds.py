@@ -48,3 +48,11 @@ def test_a_morning_names_each_of_them() -> None:
     assert deeds_line(told) == "1 desktop resumed, 1 ML VM shut down"
     names = [told.before.vm(step.vm).name for step, _ in ended[:2]]
     assert list(deeds_named(told)) == [f"{names[0]}: shut down", f"{names[1]}: resumed"]
+
+
+def test_what_is_no_rotation_is_told_in_steps() -> None:
+    told = Report(
+        object(), small_world().snapshot(), Plan(), (Outcome(PowerOnVm("vm-1", None), Verdict.DONE),), applied=True
+    )
+    assert list(deeds_named(told)) == []
+    assert "desktop" not in deeds_line(told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
@@ -81,11 +81,9 @@ def _told(
     try:
         reply = session.read(lambda: session.content.perfManager.QueryPerf(specs), subject="counters")
     except GpuopsError as error:
-        if not is_gone(error) or len(refs) == 1:
-            if is_gone(error):
-                return
+        if not is_gone(error):
             raise
-        for ref in refs:  # one of them is gone, and nothing was said of any
+        for ref in refs if len(refs) > 1 else ():  # one of them is gone, and nothing was said of any
             yield from _told(session, [ref], wanted, since)
         return
     with session.decoding("QueryPerf"):
@@ -95,7 +93,7 @@ def _told(
 
 def _series(metric: Any, wanted: Mapping[int, str]) -> tuple[str, Mapping[str, Samples]]:
     """(id of the VM, counter -> its samples): `sampleInfoCSV` has an interval and an end for each, -1 is no value."""
-    ends = [datetime.fromisoformat(text) for text in metric.sampleInfoCSV.split(",")[1::2]]
+    ends = [datetime.fromisoformat(text).astimezone(UTC) for text in metric.sampleInfoCSV.split(",")[1::2]]
     series = {}
     for each in metric.value:
         name = wanted.get(each.id.counterId)
