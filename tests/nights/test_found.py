@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ResumeVm, SetVmDrs, SuspendVm
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ResumeVm, SetVmDrs, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
 from tests.nights.aiming import aimed_event
@@ -142,6 +142,14 @@ def _aimed(fault: str, state: str, point: int = 0, at_s: float = 0.0, **changes:
                 _aimed("T8", Whereabouts.UNTOUCHED, 3),
             ),
             id="a desktop that was to be taken cannot be read",
+        ),
+        pytest.param(
+            528,
+            (
+                _aimed("V5", SUBMITS[ShutDownGuest], at_s=60.0),
+                _aimed("T9", SUBMITS[ShutDownGuest], at_s=600.0),
+            ),
+            id="a guest shut down after its step was called failed, and its desktop is inaccessible in the morning",
         ),
     ],
 )

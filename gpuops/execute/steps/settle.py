@@ -159,5 +159,6 @@ def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
     if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):
         lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
         return executor.settle(intent.op_id, lost, counts=False)
-    reason = unseen if isinstance(intent.step, RunInGuest) else "it did not reach vCenter before the run was cut off"
+    without_task = isinstance(intent.step, RunInGuest | ShutDownGuest)  # vCenter never shows whether it came
+    reason = unseen if without_task else "it did not reach vCenter before the run was cut off"
     return executor.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

@@ -41,6 +41,7 @@ from gpuops.plan.rotation.taken_vms import (
     TakenVm,
     Whereabouts,
     first_then,
+    is_marked,
     power_as_before,
     power_change_under_way,
     taken_vms,
@@ -209,7 +210,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False
         return vm.power is not PowerState.ON or not original.taken or original.stopped
-    return vm.power is PowerState.ON or not original.taken
+    # A guest may shut down long after the step was called failed: while the VM is marked, it may be of the night.
+    return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
 
 
 def explained(outcomes: Iterable[Outcome], after: Inventory, *, alone: bool = False) -> tuple[Outcome, ...]:

@@ -288,6 +288,11 @@ def power_as_before(original: Original, vm: Vm) -> bool:
     return (vm.power is PowerState.ON) is (original.role is not Role.ML)
 
 
+def is_marked(vm: Vm) -> bool:
+    """Whether a night's marker is on the VM."""
+    return any(parse_marker(value) is not None for value in vm.attributes.values())
+
+
 def power_change_under_way(vm: Vm) -> str | None:
     """What a task under way, or one that waits for an answer, does to the VM's power; None = there is none."""
     started = "is being resumed" if vm.power is PowerState.SUSPENDED else "is being started"
@@ -335,7 +340,7 @@ def _taken_by_other_machine(original: Original, vm: Vm) -> bool:
 
 def _desktop(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
     """Where a desktop is that a night suspended."""
-    marked = any(parse_marker(value) is not None for value in vm.attributes.values())
+    marked = is_marked(vm)
     another = another_state(original, vm)
     also = f"; {another}" if another else ""
     match vm.power:
@@ -354,7 +359,7 @@ def _desktop(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
 def _shut_down(original: Original, vm: Vm) -> TakenVm:
     """Where a desktop is whose guest a night shut down: a guest may do so long after the step was given up, so its
     marker counts as well."""
-    marked = any(parse_marker(value) is not None for value in vm.attributes.values())
+    marked = is_marked(vm)
     match vm.power:
         case PowerState.ON if original.taken:
             return TakenVm(original, vm, Whereabouts.BACK, "is running")

@@ -480,6 +480,17 @@ def test_what_counts_as_returned(role: Role, power: PowerState | None, taken: bo
     assert is_returned(original(world, "vm-1", role, taken=taken), world.snapshot()) is returned
 
 
+@pytest.mark.parametrize(("role", "power"), [(Role.SHUT_DOWN, PowerState.OFF), (Role.DESKTOP, PowerState.SUSPENDED)])
+@pytest.mark.parametrize(("marker", "returned"), [("", True), ("2026-11-20 desktop-off", False)])
+def test_a_desktop_that_is_marked_and_does_not_run_stays_open(
+    role: Role, power: PowerState, marker: str, returned: bool
+) -> None:
+    """Though its step was called failed, and though the VM is inaccessible so that no step is planned for it."""
+    world = small_world()
+    world.set("vm-1", power=power, connected=False, attributes={"gpuops.rotation": marker})
+    assert is_returned(original(world, "vm-1", role, taken=False), world.snapshot()) is returned
+
+
 def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_night(world: World) -> None:
     hook = Checkpoint(grace_s=60, hook=GuestCommand("/bin/save"))
     queued = replace(POLICY, ml=(QueuedVm("moid:vm-91", checkpoint=hook),))
