@@ -25,11 +25,13 @@ from tests.nights.stages import STAGES
 from tests.nights.tally import Tally, rarely_swept
 
 OFTEN: Final = 30
-"""So many nights of a CI run reach each pair that can be reached."""
+"""So many nights of `make results` reach each pair that can be reached."""
 ORDINARY: Final = range(10_000, 14_000)
-"""Seeds of the nights of a CI run that draw their trouble."""
+"""Seeds of the nights that draw their trouble."""
 MOST: Final = 6000
-"""Nights of a CI run that are aimed, at most: it ends when no pair is missing that can be aimed at."""
+"""Nights that are aimed, at most: it ends when no pair is missing that can be aimed at."""
+PART: Final = 2
+"""A CI run plays one in so many of these nights, and asks for so many times fewer of each pair."""
 SHORT: Final = 10
 """Pairs that may be short of it after all of these; RESULTS.md names them."""
 ROUND: Final = 100
@@ -68,21 +70,23 @@ class Coverage:
     reached: Counter[Pair] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     """Invariants that did not hold, each with its night."""
+    often: int = OFTEN
+    """So many nights of each pair are asked for."""
 
     def rare(self) -> list[Pair]:
         """The pairs that can be reached, and were not often enough, rarest first."""
         out = impossible()
         pairs = ((fault, state) for fault in faults() for state in STATES if (fault, state) not in out)
-        return sorted((pair for pair in pairs if self.reached[pair] < OFTEN), key=lambda pair: self.reached[pair])
+        return sorted((pair for pair in pairs if self.reached[pair] < self.often), key=lambda pair: self.reached[pair])
 
     def surprising(self) -> list[Pair]:
         """The pairs that are called impossible, and were reached."""
         return [pair for pair in impossible() if self.reached[pair]]
 
 
-def of_ordinary(found: Tally) -> Coverage:
+def of_ordinary(found: Tally, often: int = OFTEN) -> Coverage:
     """What nights that draw their trouble reached, to go on from."""
-    return Coverage(ordinary=found.nights, reached=Counter(found.reached), broken=list(found.violations))
+    return Coverage(0, found.nights, Counter(found.reached), list(found.violations), often)
 
 
 def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = None) -> Coverage:
@@ -105,7 +109,7 @@ def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = Non
 
 def _to_aim_at(found: Coverage) -> dict[Pair, int]:
     """How many nights each pair is missing that can be aimed at."""
-    return {pair: OFTEN - found.reached[pair] for pair in found.rare() if pair not in BY_CHANCE}
+    return {pair: found.often - found.reached[pair] for pair in found.rare() if pair not in BY_CHANCE}
 
 
 def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozenset[Pair]], list[str]]:

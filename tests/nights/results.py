@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tests.nights.coverage import OFTEN, STATES, Coverage, faults, impossible
+from tests.nights.coverage import STATES, Coverage, faults, impossible
 
 FILE: Final = Path(__file__).parent / "RESULTS.md"
 COMMAND: Final = "python -m tests.nights results"
@@ -18,7 +18,7 @@ END: Final = "<!-- coverage: end -->"
 HEAD: Final = """# What the nights come to
 
 `make results` makes this file: what the nights reach, and which mutants of the engine they kill."""
-_SHORT: Final = f"""Below {OFTEN}: each of these can be. The nights ended before they had aimed at it often enough: its
+_SHORT: Final = """Too seldom: each of these can be. The nights ended before they had aimed at it often enough: its
 state is there once or twice in a night, and another fault often keeps the night from it."""
 _NO_MUTANTS: Final = """<!-- mutants: made by `make mutants` -->
 ## Mutants judged by nights alone
@@ -59,7 +59,7 @@ def section(found: Coverage) -> str:
             "one kind of step, the append of one kind of record) or the whereabouts of a VM that the fault struck.",
             "`-` cannot be.",
             "",
-            f"{possible - few} of {possible} pairs were reached {OFTEN} times or more.",
+            f"{possible - few} of {possible} pairs were reached {found.often} times or more.",
             "",
             table(found),
             "",

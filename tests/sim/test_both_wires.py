@@ -16,7 +16,7 @@ from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.paths import resolve
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import SimServer, start
-from tests.sample import mostly_long
+from tests.sample import every_nth, mostly_long
 from tests.sim.all_managers import ask_for_all
 from tests.sim.conftest import connect
 from tests.sim.test_every_property import VERSION, chosen
@@ -45,15 +45,17 @@ SCENARIOS = [
 
 @pytest.mark.parametrize(("scenario", "per_kind"), mostly_long(SCENARIOS, SCENARIOS[:2]))
 def test_both_wires_say_the_same(scenario: str, per_kind: int | None) -> None:
+    """Of whole scenarios a third of the objects a run, but of `lab`, which is always asked for all."""
     with start(scenario, tls=False, clock="stepped") as server:
         ask_for_all(server.world)
         with both_wires(server) as (client, si):
-            compared = compare(client, si, list(chosen(server.world, per_kind)))
+            objects = list(chosen(server.world, per_kind))
+            compared = compare(client, si, objects if per_kind or scenario == "lab" else every_nth(objects, 3))
         assert compared > 400
         assert server.world.bugs == []
 
 
-@pytest.mark.parametrize("seed", mostly_long(range(8), [0]))
+@pytest.mark.parametrize("seed", mostly_long(range(4), [0]))
 def test_both_wires_say_the_same_after_changes(seed: int) -> None:
     """What was kept for one wire goes when a call over the other one changes it."""
     rng = random.Random(seed)
