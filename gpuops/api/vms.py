@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Request
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
+    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.plan import Request
     from gpuops.plan.moving.plan import Defrag
     from gpuops.plan.moving.result import Defragmentation
     from gpuops.plan.queue.place import Place, Placements
@@ -43,7 +44,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     looked_at = site.clock()
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
-        return Report(request, report.before, report.plan, applied=apply)
+        return replace(report, applied=apply)
     consent(report)
     from gpuops.execute.steps.plan_executor import execute
     from gpuops.execute.steps.vm_executor import VmExecutor
@@ -54,17 +55,19 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
         if site.clock() - looked_at > STALE or (changed is not None and changed > looked_at):
             before, report = report, _look(request, site)
             if not report.plan.feasible:
-                return Report(request, report.before, report.plan, applied=True)
+                return replace(report, applied=True)
             if report.plan != before.plan:
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
         executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
         journal.end(began)
-    return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
+    return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
 
 
 def _look(request: Request, site: Site) -> Report:
+    from gpuops.plan.core.outcome import Report
+
     before = site.vcenter.inventory()
     vms = request.vm_details(before)
     if vms:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gpuops.cli.option_value import without_needless_checks
 from gpuops.cli.options import CONNECTION
 from gpuops.errors import UsageError
 
@@ -24,6 +25,9 @@ _OWN: Final = "Options"
 class VerbCommand(TyperCommand):
     """One command."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_needless_checks(super().get_params(ctx))
+
     def get_short_help_str(self, limit: int = 45) -> str:
         return summary(self.help or "")
 
@@ -33,6 +37,9 @@ class VerbCommand(TyperCommand):
 
 class CommandGroup(TyperGroup):
     """A group of commands whose options are given once, but for those that take several values."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_needless_checks(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

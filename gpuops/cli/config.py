@@ -78,7 +78,7 @@ def config_show(common: CommonOptions, file: File = None) -> None:
     from gpuops.cli.opening import flags_of
     from gpuops.config.file import read_text
     from gpuops.config.origins import TargetLines, shown_targets
-    from gpuops.config.targets import read_configuration
+    from gpuops.config.sources import read_configuration
     from gpuops.report.config import show_document, show_text
 
     if common.password_stdin:

@@ -33,7 +33,7 @@ def help(
       gpuops help
       gpuops help rotation
     """
-    from gpuops.report.plan_json import SCHEMA_VERSION
+    from gpuops.report.document import SCHEMA_VERSION
 
     manual = _manual()
     document = {"schema_version": SCHEMA_VERSION, "kind": "help"}

@@ -16,7 +16,7 @@ from gpuops.model.inventory import Inventory
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
-    from gpuops.config.targets import Configuration
+    from gpuops.config.sources import NamedTargets
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
@@ -102,9 +102,9 @@ def flags_of(common: CommonOptions) -> Flags:
     )
 
 
-def _configuration() -> Configuration:
+def _configuration() -> NamedTargets:
     from gpuops.config.file import config_file
-    from gpuops.config.targets import read_configuration
+    from gpuops.config.sources import read_configuration
 
     return read_configuration(config_file(os.environ))
 

@@ -20,8 +20,8 @@ from gpuops.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuops.report.document import Document
     from gpuops.report.layout import Line, Shown
-    from gpuops.report.plan_json import Document
 
 
 class OutputFormat(StrEnum):
@@ -150,7 +150,7 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
         if hint:
             sys.stderr.write(f"next: {visible(hint)}\n")
     if _chosen.get().is_document:
-        from gpuops.report.plan_json import error_document
+        from gpuops.report.document import error_document
 
         show_document(error_document(message, hint, exit_code, code, applied))
 

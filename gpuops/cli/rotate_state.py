@@ -15,7 +15,7 @@ from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.status import RotationStatus
-    from gpuops.report.plan_json import Document
+    from gpuops.report.document import Document
 
 
 EVERY_S: Final = 5.0
@@ -167,8 +167,8 @@ def unlock(
     from gpuops.api import rotate_unlock
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
+    from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.layout import Text
-    from gpuops.report.plan_json import SCHEMA_VERSION
     from gpuops.report.rotation_status import lease_document
     from gpuops.report.text import visible
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.steps import Step
+    from gpuops.report.document import Document
     from gpuops.report.layout import Shown
-    from gpuops.report.plan_json import Document
 
 
 class ConsentPrompt:

@@ -54,8 +54,8 @@ def schema(
       gpuops schema attach
       gpuops schema policy > policy.schema.json
     """
+    from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.layout import Text, TextTable
-    from gpuops.report.plan_json import SCHEMA_VERSION
 
     listed = _listed()
     if name is not None:
@@ -89,7 +89,7 @@ def _schema_of(name: str) -> Schema:
 
 def input_schema(name: str) -> Schema:
     """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
-    from gpuops.report.plan_json import SCHEMA_VERSION
+    from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.schema import DIALECT
 
     title, checked_by = INPUTS[name]

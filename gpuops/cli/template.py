@@ -112,7 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _document(kind: str, **content: object) -> dict[str, object]:
-    from gpuops.report.plan_json import SCHEMA_VERSION
+    from gpuops.report.document import SCHEMA_VERSION
 
     return {"schema_version": SCHEMA_VERSION, "kind": kind, **content}
 

@@ -17,7 +17,8 @@ from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_la
 from gpuops.config.sources import SERVED, Destination, Simulated, label, resolve
 
 if TYPE_CHECKING:
-    from gpuops.config.targets import Configuration, NamedTarget
+    from gpuops.config.sources import NamedTargets
+    from gpuops.config.targets import NamedTarget
 
 DEFAULT: Final = "default"
 NOT_SET: Final = "not set"
@@ -80,7 +81,7 @@ _VCENTERS: Final = ("--vcenter", "GPUOPS_VCENTER", "VMWARE_HOST", "GOVC_URL")
 
 
 def shown_targets(
-    flags: Flags, environ: Mapping[str, str], configuration: Configuration, lines: TargetLines
+    flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> tuple[ShownTarget, ...]:
     """What is in force for the vCenter that is named; without --vcenter also for each target of the file.
 
@@ -142,7 +143,7 @@ class _Sources:
 
 
 def _settings(
-    name: str | None, flags: Flags, environ: Mapping[str, str], configuration: Configuration, lines: TargetLines
+    name: str | None, flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, lines: TargetLines
 ) -> tuple[Setting, ...]:
     flags = flags if name is None else replace(flags, vcenter=name)
     where = resolve(flags, environ, configuration)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuops.config.address import Address, sha256_of
-from gpuops.config.file import NOT_PARSED, parse_json, read_text
+from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import NotTrusted, Refused, TargetError
@@ -24,7 +24,29 @@ from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.notices import NotifySettings
-    from gpuops.config.targets import Configuration, NamedTarget
+    from gpuops.config.targets import NamedTarget
+
+
+class NamedTargets(Protocol):
+    """What is read of a configuration file."""
+
+    @property
+    def default(self) -> str | None:
+        """The target that is meant where none is named."""
+        ...
+
+    @property
+    def targets(self) -> Mapping[str, NamedTarget]:
+        """Its targets by their names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoConfiguration:
+    """What a configuration file says that is not there."""
+
+    default: str | None = None
+    targets: Mapping[str, NamedTarget] = field(default_factory=dict)
 
 
 SIMULATED: Final = "sim:"
@@ -97,7 +119,21 @@ def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> 
     return found.rpartition("@")[2] if found and not found.startswith(SERVED) else found
 
 
-def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configuration) -> Destination | Simulated:
+def read_configuration(path: Path) -> NamedTargets:
+    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
+    try:
+        text = read_text(path, error=TargetError)
+    except TargetError as error:
+        if is_missing(error):  # a service account may have /dev/null as its home
+            return NoConfiguration()
+        raise
+    # pydantic, which checks the file, is a tenth of the time of a short command
+    from gpuops.config.targets import parsed_configuration
+
+    return parsed_configuration(text, path)
+
+
+def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
     """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
     ours = (flag_layer(flags), gpuops_layer(environ))
     text = next((layer.vcenter for layer in ours if layer.vcenter), None)
@@ -116,7 +152,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configurati
 
 
 def journal_url(
-    flags: Flags, environ: Mapping[str, str], configuration: Configuration, named: NamedTarget | None = None
+    flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, named: NamedTarget | None = None
 ) -> str | None:
     """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
 
@@ -154,7 +190,7 @@ def _simulated(text: str, flags: Flags, environ: Mapping[str, str]) -> Simulated
     return Simulated(text.removeprefix(SIMULATED), sim_clock(environ), reader)
 
 
-def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:
+def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
     for index, layer in enumerate(layers):
         if layer.address is not None:
             return _Meant(layer.address, index)
@@ -165,7 +201,7 @@ def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:
     raise _nothing(configuration)
 
 
-def _named_or_address(text: str, index: int, configuration: Configuration) -> _Meant:
+def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Meant:
     named = configuration.targets.get(text)
     if named is not None:
         simulated = named.host.startswith(SIMULATED)
@@ -215,9 +251,7 @@ def _is_own_login(username: str | None, named: NamedTarget) -> bool:
     return username is None or named.username is None or username.casefold() == named.username.casefold()
 
 
-def notify_settings(
-    flag: str | None, environ: Mapping[str, str], configuration: Configuration
-) -> NotifySettings | None:
+def notify_settings(flag: str | None, environ: Mapping[str, str], configuration: NamedTargets) -> NotifySettings | None:
     """The receivers of the target that the user names, or of the file's default one; None = there are none."""
     name = label(flag, environ, configuration.default)
     return _notify(name, configuration.targets.get(name)) if name is not None else None
@@ -284,7 +318,7 @@ def _served(path: Path) -> Destination:
         ) from error
 
 
-def _nothing(configuration: Configuration) -> TargetError:
+def _nothing(configuration: NamedTargets) -> TargetError:
     targets = ", ".join(sorted(configuration.targets))
     named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
     return TargetError(

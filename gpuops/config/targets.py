@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gpuops.config.file import is_missing, parse_toml, read_text
+from gpuops.config.file import parse_toml
 from gpuops.config.journal_url import holds_password
 from gpuops.config.notices import checked_entry
 from gpuops.errors import TargetError
@@ -74,17 +74,6 @@ class Configuration(BaseModel):
 
     default: str | None = None
     targets: dict[str, NamedTarget] = Field(default_factory=dict)
-
-
-def read_configuration(path: Path) -> Configuration:
-    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
-    try:
-        text = read_text(path, error=TargetError)
-    except TargetError as error:
-        if is_missing(error):  # a service account may have /dev/null as its home
-            return Configuration()
-        raise
-    return parsed_configuration(text, path)
 
 
 def parsed_configuration(text: str, path: Path) -> Configuration:

@@ -8,6 +8,12 @@ from typing import Final
 IMPLIED: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})
 """What vCenter puts into every role by itself (vSphere API reference, AuthorizationManager.AddAuthorizationRole)."""
 
+DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
+"""To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
+
+ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
+"""On the resource pool that a VM comes into (vSphere API reference, RelocateVM_Task)."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoleWish:

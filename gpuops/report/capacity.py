@@ -13,9 +13,9 @@ from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.fleet_part import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.inventory import by_size, figure, without_series
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, size, visible
 
 _FEW: Final = 4

@@ -10,10 +10,11 @@ from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.host_plan import changes
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.plan_json import plain, rejection_document
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count, visible
 

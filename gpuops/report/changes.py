@@ -8,12 +8,7 @@ from typing import assert_never
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import (
-    DirectPathDevice,
-    DynamicDevice,
-    GpuDevice,
-    OtherPassthrough,
     PowerState,
-    VgpuDevice,
     Vm,
     VmDrs,
 )
@@ -37,6 +32,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.placement.project import project
+from gpuops.report.device import describe, dynamic
 from gpuops.report.text import size
 
 
@@ -128,21 +124,6 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             assert_never(step)
 
 
-def describe(device: GpuDevice) -> str:
-    """A GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
-    match device:
-        case VgpuDevice(profile=profile):
-            return f"vGPU {profile}"
-        case DirectPathDevice(address=address):
-            return f"DirectPath {address}"
-        case DynamicDevice(allowed=allowed, label=label):
-            return _dynamic(allowed, label)
-        case OtherPassthrough(label=label):
-            return f"other device {label}"
-        case _:
-            assert_never(device)
-
-
 def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
     devices = {device.key: device for device in (vm.devices if vm else None) or ()}
     removed = [describe(devices[key]) if key in devices else f"device {key}" for key in change.remove]
@@ -168,14 +149,9 @@ def _new(device: NewDevice) -> str:
         case NewDirectPath(address=address, name=name):
             return f"DirectPath {address} {name}".rstrip()
         case NewDynamic(allowed=allowed, label=label):
-            return _dynamic(allowed, label)
+            return dynamic(allowed, label)
         case _:
             assert_never(device)
-
-
-def _dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
-    ids = ", ".join(f"{vendor:04x}:{device:04x}" for vendor, device in allowed)
-    return f"Dynamic DirectPath {ids}" + (f" label {label}" if label else "")
 
 
 def _memory(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:

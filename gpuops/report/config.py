@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpuops.config.origins import ShownTarget
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import visible
 
 

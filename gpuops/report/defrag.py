@@ -8,8 +8,8 @@ from typing import Final
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 _FEW: Final = 4

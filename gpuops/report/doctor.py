@@ -8,8 +8,8 @@ from typing import Final
 from gpuops.model.role import RoleState
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}

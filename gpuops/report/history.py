@@ -19,8 +19,8 @@ from gpuops.model.history import (
     share_of,
 )
 from gpuops.report.csv_text import Cell, csv_text
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 CSV_HEADER: Final = (

@@ -11,8 +11,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
 from gpuops.report.changes import Change
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.plan_json import plain, rejection_document
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
 from gpuops.report.text import visible
 

@@ -15,8 +15,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 

@@ -14,10 +14,10 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.report.changes import describe
+from gpuops.report.device import describe
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.fleet import Fleet, Free, GpuView, HostView, NodeView
 from gpuops.report.layout import Shown, Text, TextTable, Tree
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, size, visible
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")

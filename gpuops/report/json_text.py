@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from gpuops.report.plan_json import Document
+from gpuops.report.document import Document
 
 _INDENT: Final = 2
 

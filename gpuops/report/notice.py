@@ -15,8 +15,8 @@ from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.report.changes import title
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.plan_text import outcomes_counted
 from gpuops.report.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.text import visible

@@ -16,8 +16,9 @@ from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.queue.batch.place_all import BatchResult
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.plan_json import plain, rejection_document
 from gpuops.report.text import count, size, visible
 
 _FEW: Final = 4

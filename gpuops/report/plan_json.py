@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
@@ -15,10 +15,7 @@ from gpuops.plan.core.steps import (
     Step,
 )
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
-
-SCHEMA_VERSION: Final = 1
-
-Document = dict[str, Any]
+from gpuops.report.document import SCHEMA_VERSION, Document
 
 
 def report_document(report: Report, kind: str) -> Document:
@@ -44,19 +41,6 @@ def report_document(report: Report, kind: str) -> Document:
             {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason} for choice in plan.choices
         ],
         "outcomes": [_outcome(outcome, before) for outcome in report.outcomes],
-    }
-
-
-def error_document(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> Document:
-    """What is printed in place of a result when there is none. `applied` None = not known."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "error",
-        "code": code,
-        "message": message,
-        "hint": hint,
-        "exit_code": exit_code,
-        "applied": applied,
     }
 
 

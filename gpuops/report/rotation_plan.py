@@ -9,8 +9,9 @@ from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.return_order import role_of
 from gpuops.plan.rotation.preview import ExpectedRun, HostProof, NightPreview
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
+from gpuops.report.plan_json import rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM
 from gpuops.report.text import count, visible

@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuops.plan.rotation.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 SHOWN: Final = 8

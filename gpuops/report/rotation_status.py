@@ -13,9 +13,9 @@ from gpuops.model.journal import Audit, AuditedChain
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 
 _STYLES = {

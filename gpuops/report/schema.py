@@ -25,7 +25,7 @@ from importlib.resources import files
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from gpuops.report.plan_json import SCHEMA_VERSION
+from gpuops.report.document import SCHEMA_VERSION
 
 Schema = dict[str, Any]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import visible
 
 

@@ -12,8 +12,9 @@ from typing import Final
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.vm.clone import FORESEEN
-from gpuops.report.changes import describe, host_name
-from gpuops.report.plan_json import Document
+from gpuops.report.changes import host_name
+from gpuops.report.device import describe
+from gpuops.report.document import Document
 
 _OURS: Final = ("pciPassthru", "gpuops.")
 """extraConfig that gpuops writes. Others stay out: guestinfo.* of a VM may hold its secrets."""

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from gpuops.config import private_file
 from gpuops.config.file import config_file
 from gpuops.config.layers import Flags
-from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
-from gpuops.config.targets import Configuration, read_configuration
+from gpuops.config.sources import SERVED, SIMULATED, Destination, NamedTargets, Simulated, read_configuration, resolve
 from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
 from gpuops.model.login import BulkReader
@@ -107,7 +106,7 @@ def open_site(
     return site, warnings
 
 
-def _vcenter(connection: ConnectionArguments, configuration: Configuration) -> str | None:
+def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> str | None:
     """As the command line would name it. A bare word that is no target is a host: Ansible's users write them so."""
     name = connection.hostname
     if not name:

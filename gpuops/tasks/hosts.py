@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import HostStep
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
-    from gpuops.report.plan_json import Document
+    from gpuops.report.document import Document
 
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")

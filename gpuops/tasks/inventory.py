@@ -10,8 +10,8 @@ from gpuops.advise.idle import idleness
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.rotation.ml_vms import waiting_vms
+from gpuops.report.document import Document
 from gpuops.report.fleet import Fleet, HostView, fleet
-from gpuops.report.plan_json import Document
 from gpuops.report.vm_state import vm_state
 from gpuops.tasks.connection import ConnectionArguments, open_site
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.vm import Vm
     from gpuops.model.workload import Workload
-    from gpuops.report.plan_json import Document
+    from gpuops.report.document import Document
 
 
 def vm_gpu_info(

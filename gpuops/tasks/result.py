@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.placement.project import project
-from gpuops.report.plan_json import Document, report_document
+from gpuops.report.document import Document
+from gpuops.report.plan_json import report_document
 from gpuops.report.vm_state import differences
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.vm.clone import Clone, Cloning, NewClone
     from gpuops.plan.vm.several import Change, Part
-    from gpuops.report.plan_json import Document
+    from gpuops.report.document import Document
 
 
 def vm_gpu(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, ProtocolError
 from gpuops.model.login import ObjectKind
-from gpuops.model.role import RoleState, RoleWish
-from gpuops.plan.core.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
+from gpuops.model.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, RoleState, RoleWish
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory

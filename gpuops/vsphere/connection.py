@@ -14,12 +14,19 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
-from gpuops.vsphere.writing import attributes, guest_programs, lost_replies, new_vms, steps
-from gpuops.vsphere.writing.hosts import HostConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from gpuops.model.inventory import Inventory
     from gpuops.model.target import Target
+    from gpuops.model.task import TaskEnd, TaskRef
+    from gpuops.plan.core.steps import RunInGuest, Step
+    from gpuops.plan.rotation.setup import NewVm
+    from gpuops.plan.vm.clone import NewClone
     from gpuops.vsphere.writing.guest_programs import GuestShell
+    from gpuops.vsphere.writing.hosts import HostConnection
 
 SIMULATED: Final = "simulated by gpuops"
 """What the simulated vCenter has in AboutInfo.fullName."""
@@ -59,6 +66,8 @@ class Connection(Session):
     @property
     def hosts(self) -> HostConnection:
         """The settings of its hosts, to read and to change."""
+        from gpuops.vsphere.writing.hosts import HostConnection
+
         return HostConnection(self)
 
     inventory = collect.inventory
@@ -75,18 +84,67 @@ class Connection(Session):
     roles = authorization.roles
     write_role = authorization.write_role
 
-    submit = steps.submit
-    find_task = lost_replies.find_task
-    started_by_this_login = lost_replies.started_by_this_login
-    started_by_others = lost_replies.started_by_others
-    no_way_in = guest_programs.no_way_in
-    folder_at = new_vms.folder_at
-    create_vm = new_vms.create_vm
-    clone_vm = new_vms.clone_vm
-    defined_attributes = attributes.defined_attributes
-    define_attribute = attributes.define_attribute
-
-    wait = guest_programs.wait
-    withdraw = guest_programs.withdraw
     wait_for_power = states.wait_for_power
     wait_for_guest = states.wait_for_guest
+
+    # A read, which is most of what people type, imports nothing of what changes a vCenter.
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        from gpuops.vsphere.writing import steps
+
+        return steps.submit(self, step, inventory, op_id)
+
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+        from gpuops.vsphere.writing import lost_replies
+
+        return lost_replies.find_task(self, step, since)
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        from gpuops.vsphere.writing import lost_replies
+
+        return lost_replies.started_by_this_login(self, vm, since)
+
+    def started_by_others(self, vm: str, since: datetime) -> bool:
+        from gpuops.vsphere.writing import lost_replies
+
+        return lost_replies.started_by_others(self, vm, since)
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        from gpuops.vsphere.writing import guest_programs
+
+        return guest_programs.no_way_in(self, hook)
+
+    def folder_at(self, path: str) -> str:
+        from gpuops.vsphere.writing import new_vms
+
+        return new_vms.folder_at(self, path)
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        from gpuops.vsphere.writing import new_vms
+
+        return new_vms.create_vm(self, new, op_id)
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        from gpuops.vsphere.writing import new_vms
+
+        return new_vms.clone_vm(self, new, op_id)
+
+    def defined_attributes(self) -> frozenset[str]:
+        from gpuops.vsphere.writing import attributes
+
+        return attributes.defined_attributes(self)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        from gpuops.vsphere.writing import attributes
+
+        attributes.define_attribute(self, name, op_id)
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        from gpuops.vsphere.writing import guest_programs
+
+        return guest_programs.wait(self, tasks, timeout_s)
+
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        from gpuops.vsphere.writing import guest_programs
+
+        guest_programs.withdraw(self, tasks)

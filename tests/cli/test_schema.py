@@ -17,7 +17,7 @@ from gpuops.cli.schema import INPUTS, input_schema
 from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import parse_requests
 from gpuops.config.role_file import load_roles
-from gpuops.config.targets import read_configuration
+from gpuops.config.sources import read_configuration
 from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import GpuopsError
 from gpuops.report.schema import document_kinds

@@ -26,8 +26,8 @@ from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.snapshot import load
-from gpuops.config.sources import resolve
-from gpuops.config.targets import Configuration, read_configuration
+from gpuops.config.sources import read_configuration, resolve
+from gpuops.config.targets import Configuration
 from gpuops.model.target import Secret, Target
 from gpuops.sim.outside_events import fault_file
 from gpuops.sim.scenario import scenario_file

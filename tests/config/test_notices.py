@@ -8,8 +8,7 @@ import pytest
 
 from gpuops.config.layers import Flags
 from gpuops.config.notices import NotifySettings, checked_entry, shown, url_of
-from gpuops.config.sources import Destination, resolve
-from gpuops.config.targets import read_configuration
+from gpuops.config.sources import Destination, read_configuration, resolve
 from gpuops.errors import TargetError
 from gpuops.model.target import Secret
 

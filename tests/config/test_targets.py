@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.targets import NamedTarget, read_configuration
+from gpuops.config.sources import read_configuration
+from gpuops.config.targets import NamedTarget
 from gpuops.errors import TargetError
 
 

@@ -28,8 +28,9 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.report.document import error_document
 from gpuops.report.layout import Shown
-from gpuops.report.plan_json import error_document, report_document
+from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import plan_text, report_text, summary
 
 Render = Callable[[Shown], str]

@@ -242,7 +242,7 @@ FILES: Final = ("snapshot", "ready", "configuration", "requests-csv", "policy", 
 
 
 def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
-    from gpuops.config import policy, requests_file, role_file, snapshot, targets
+    from gpuops.config import policy, requests_file, role_file, snapshot, sources
     from gpuops.sim.outside_events import fault_file
     from gpuops.sim.scenario import scenario_file
     from gpuops.sim.wire import ready_file
@@ -250,7 +250,7 @@ def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
     readers: dict[str, tuple[str, Callable[[Path], object]]] = {
         "snapshot": ("x.json", snapshot.load),
         "ready": ("x.json", ready_file.read),
-        "configuration": ("x.toml", targets.read_configuration),
+        "configuration": ("x.toml", sources.read_configuration),
         "requests-csv": ("x.csv", requests_file.load_requests),
         "policy": ("x.yaml", policy.load_policy),
         "roles": ("x.yaml", role_file.load_roles),

@@ -14,8 +14,9 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.inventory import Inventory
+from gpuops.model.role import ASSIGN_TO_POOL
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER, HOT_MOVE, needed
+from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,

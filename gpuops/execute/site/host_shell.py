@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
@@ -19,7 +19,9 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState, SmiVgpu
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.core.steps import ConfigureMig, HostStep, HostTask
+
+if TYPE_CHECKING:
+    from gpuops.plan.core.steps import HostStep, HostTask
 
 MOST: Final = 32
 """Questions that are open at the same time."""
@@ -75,6 +77,8 @@ class ShelledHosts:
         return self._hosts.held(hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        from gpuops.plan.core.steps import ConfigureMig
+
         if isinstance(step, ConfigureMig):
             self._applied(None)
             self._shell.set_mig(inventory.hosts[step.host].name, step.devices, on=step.on)

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
-
 if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.task import TaskEnd, TaskRef
+    from gpuops.model.vm import Guest, PowerState
+    from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
 

@@ -17,17 +17,16 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import with_policy_reads
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report
-from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.privileges import attributes, needed, needed_on_clusters, refused_without
-from gpuops.plan.core.steps import Step
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.catalog import Catalog
     from gpuops.model.rotation import Policy
+    from gpuops.plan.core.outcome import Outcome, Report
+    from gpuops.plan.core.plan import Plan
+    from gpuops.plan.core.steps import Step
 
-Consent = Callable[[Report], None]
+Consent = Callable[["Report"], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
 
@@ -123,6 +122,8 @@ class Site:
 
         Of a plan that is refused already, the steps it would have had are asked for too.
         """
+        from gpuops.plan.core.privileges import attributes, needed, needed_on_clusters, refused_without
+
         steps = plan.steps or plan.withheld
         if not steps:
             return plan

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
+from gpuops.model.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import (
     COLD_MOVE,
@@ -31,14 +32,8 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 
-DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
-"""To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
-
 EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
 """To change an override of DRS (vSphere API reference, ReconfigureComputeResource_Task)."""
-
-ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
-"""On the resource pool that a VM comes into (vSphere API reference, RelocateVM_Task)."""
 
 HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
 """Of a running VM: the call is declared with Resource.ColdMigrate whatever the VM does, and asks for the other besides

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.model.inventory import Inventory
-from gpuops.model.role import IMPLIED, RoleWish
-from gpuops.plan.core.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER
+from gpuops.model.role import ASSIGN_TO_POOL, IMPLIED, RoleWish
+from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.doctor.finding import Finding, Severity
 
 Granted = Mapping[str, frozenset[str]]

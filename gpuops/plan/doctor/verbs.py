@@ -16,7 +16,8 @@ from typing import Final, assert_never
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.login import LackingPrivileges, ObjectKind, VerbNeed, VerbPrivileges
-from gpuops.plan.core.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER, HOT_MOVE
+from gpuops.model.role import ASSIGN_TO_POOL
+from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE
 from gpuops.plan.core.steps import COLD_MOVE, GUEST_PRIVILEGES
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
 from gpuops.plan.doctor.roles import places_of_vms

@@ -12,8 +12,8 @@ from gpuops.config.role_file import load_roles
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.login import ObjectKind
+from gpuops.model.role import ASSIGN_TO_POOL
 from gpuops.model.vm import Vm
-from gpuops.plan.core.privileges import ASSIGN_TO_POOL
 from gpuops.plan.doctor.verbs import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
 
 TEMPLATES: Final = Path(__file__).resolve().parents[3] / "templates"

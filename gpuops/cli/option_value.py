@@ -1,0 +1,46 @@
+"""Turns the words of a command line into values without pydantic, as far as they need none of its checks.
+
+Typer checks each option of a command with pydantic, the options that are not given too. Importing it and building some
+30 of its validators is a third of the time of a short command: only a value that has to be checked is worth that.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from typer.core import TyperOption
+
+_UNDECIDED: Final = object()
+
+
+class PlainOption(TyperOption):
+    """An option whose value goes through typer's checks only where it is neither missing nor plainly right."""
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        plain = self._plain(value)
+        if plain is _UNDECIDED:
+            return super().process_value(ctx, value)
+        return plain if self.callback is None else self.callback(ctx, self, plain)
+
+    def _plain(self, value: Any) -> Any:
+        """The value as the command takes it, where that is seen at once.
+
+        None = not given; a text, where any text will do; and a word of a list, in the letters of that list.
+        """
+        if self.required or self.multiple or self.nargs != 1:
+            return _UNDECIDED
+        kind = self.type_descriptor.annotation
+        if value is None or (kind is str and type(value) is str and self.type_descriptor.parameter_info.parser is None):
+            return value
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return next((member for member in kind if value in (member, member.value)), _UNDECIDED)
+        return _UNDECIDED
+
+
+def without_needless_checks(parameters: list[Any]) -> list[Any]:
+    """The parameters of a command, each option a `PlainOption`: typer makes no other kind than its own."""
+    for parameter in parameters:
+        if type(parameter) is TyperOption:
+            parameter.__class__ = PlainOption
+    return parameters
