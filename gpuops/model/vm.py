@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, assert_never
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurement import CounterWindow
 
 
@@ -102,6 +102,21 @@ class Guest:
 
 
 GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
+
+
+def is_gpu(device: GpuDevice) -> bool:
+    """Whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
+    match device:
+        case VgpuDevice():
+            return True
+        case DirectPathDevice(vendor_id=vendor_id):
+            return vendor_id == NVIDIA_VENDOR_ID
+        case DynamicDevice(allowed=allowed):
+            return any(vendor_id == NVIDIA_VENDOR_ID for vendor_id, _ in allowed)
+        case OtherPassthrough():
+            return False
+        case _:
+            assert_never(device)
 
 
 @dataclass(frozen=True, slots=True)

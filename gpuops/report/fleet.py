@@ -17,8 +17,7 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import resolve
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
-from gpuops.plan.core.device_signature import is_gpu
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu
 from gpuops.plan.core.scope import Scope, cluster_name
 from gpuops.report.text import visible
 

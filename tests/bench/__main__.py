@@ -3,8 +3,8 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, catalog, read, wires, commands, parser, simulator, tasks, churn, decisions, openb, profiles, departures,
-migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
+names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
+departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MODULES = {
     "read": "tests.bench.bulk_read",
     "wires": "tests.bench.wires",
     "commands": "tests.bench.commands",
+    "slope": "tests.bench.fleet_slope",
     "parser": "tests.bench.parser",
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",

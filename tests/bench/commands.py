@@ -52,13 +52,15 @@ def run() -> Iterator[Result]:
 def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:
     asked = Govc(endpoint, directory).environment()
     commands = [
-        _gpuops(name, endpoint, directory) for name in (SUMMARY, NO_LINES, VMS, HOSTS, JSON, *SPEAKING_JSON.values())
+        gpuops_command(name, endpoint, directory)
+        for name in (SUMMARY, NO_LINES, VMS, HOSTS, JSON, *SPEAKING_JSON.values())
     ]
     info = (str(BINARIES / "govc"), "vm.info", "-json", "*")
     return [*commands, Contender(COLLECT, ("sh", "-c", govc_script(LEAVES)), asked), Contender(INFO, info, asked)]
 
 
-def _gpuops(name: str, endpoint: Endpoint, directory: Path) -> Contender:
+def gpuops_command(name: str, endpoint: Endpoint, directory: Path) -> Contender:
+    """A command of gpuops, asked of that server as a whole process."""
     password = directory / "password"
     password.touch(mode=0o600)
     password.write_text(endpoint.password, encoding="utf-8")

@@ -24,6 +24,7 @@ from gpuops.cli.app import app
 from gpuops.cli.failure import INTERRUPTED, guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import GpuopsError, Locked, Refused
+from gpuops.sim.server import SimServer
 
 HEAVY = (
     "msgspec",
@@ -109,18 +110,53 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.roll", "gpuops.hostshell.ssh", "pyVmomi"})
 
 
+FOR_RUNS = {
+    *("sqlalchemy", "numpy", "highspy", "jinja2", "keyring", "asyncssh", "rich.markdown"),
+    *("gpuops.vsphere.writing", "gpuops.execute.steps", "gpuops.execute.journal", "gpuops.report.changes"),
+}
+OF_A_READ = {"command_line", "rejection", "scope", "versions"}
+"""Modules of `plan.core` that a read may load: words and names, and no plan."""
+
+
 def test_inventory_of_the_lab_loads_nothing_of_what_changes_it() -> None:
-    """The journal's database, SSH and the solvers are for runs; cloning and the setup of rotations for their plans."""
+    """Neither planner nor executor nor what writes to vCenter, the journal's database, SSH and the solvers."""
+    loaded = _loaded_by("['inventory', '--vcenter', 'sim:lab']")
+    assert "gpuops.sim.server" in loaded
+    assert loaded.isdisjoint(FOR_RUNS), sorted(loaded & FOR_RUNS)
+    plans = {name for name in loaded if name.startswith("gpuops.plan.")} - {"gpuops.plan.core"}
+    assert plans <= {f"gpuops.plan.core.{name}" for name in OF_A_READ}, sorted(plans)
+
+
+def test_a_read_of_a_vcenter_without_a_file_loads_no_pydantic(simulated_vcenter: SimServer, tmp_path: Path) -> None:
+    """Nor pyVmomi: a word of a list, an option that is not given and a file that is not there need no check."""
+    loaded = _loaded_by(
+        f"['inventory', '--hosts', '--output', 'json', '--vcenter', {simulated_vcenter.url!r}]",
+        GPUOPS_USERNAME=simulated_vcenter.username,
+        GPUOPS_PASSWORD=simulated_vcenter.password,
+        GPUOPS_CA_FILE=str(simulated_vcenter.ca_file),
+        HOME=str(tmp_path),
+        XDG_CACHE_HOME=str(tmp_path),
+    )
+    assert "gpuops.report.fleet" in loaded
+    heavy = {"pydantic", "pyVmomi", "cryptography", "gpuops.sim.server", "gpuops.plan.core.steps"} | FOR_RUNS
+    assert loaded.isdisjoint(heavy), sorted(loaded & heavy)
+
+
+def _loaded_by(arguments: str, **environ: str) -> set[str]:
+    """The modules that a command has loaded at its end, in a process of its own."""
     code = (
         "import sys\nfrom gpuops.cli.app import app\n"
-        "try:\n    app(['inventory', '--vcenter', 'sim:lab'])\nexcept SystemExit:\n    print(*sys.modules)"
+        f"try:\n    app({arguments})\nexcept SystemExit as end:\n    assert not end.code\n    print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
-    assert "gpuops.sim.server" in loaded
-    libraries = {"sqlalchemy", "numpy", "highspy", "jinja2", "keyring", "asyncssh", "rich.markdown"}
-    plans = {"gpuops.plan.vm.clone", "gpuops.plan.rotation.setup", "gpuops.plan.placement.host_filters"}
-    assert loaded.isdisjoint(libraries | plans), sorted(loaded & (libraries | plans))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+        env={**os.environ, **environ},
+    )
+    return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])

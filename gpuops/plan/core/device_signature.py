@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 
@@ -33,21 +32,6 @@ def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
 def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
     """(vendor id, device id) pairs as people write them: `10de:20f1`."""
     return ",".join(f"{vendor:04x}:{device:04x}" for vendor, device in sorted(allowed))
-
-
-def is_gpu(device: GpuDevice) -> bool:
-    """Whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
-    match device:
-        case VgpuDevice():
-            return True
-        case DirectPathDevice(vendor_id=vendor_id):
-            return vendor_id == NVIDIA_VENDOR_ID
-        case DynamicDevice(allowed=allowed):
-            return any(vendor_id == NVIDIA_VENDOR_ID for vendor_id, _ in allowed)
-        case OtherPassthrough():
-            return False
-        case _:
-            assert_never(device)
 
 
 def gpu_names(vm: Vm) -> str:

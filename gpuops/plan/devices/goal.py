@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.profile_name import without_brand
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
-from gpuops.plan.core.device_signature import is_gpu, signature
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
+from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
 from gpuops.plan.placement.wanted import pin_key, pins_of

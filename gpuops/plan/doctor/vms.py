@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.vm import PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.device_signature import is_gpu
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY

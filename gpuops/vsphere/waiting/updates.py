@@ -73,6 +73,8 @@ class Updates:
         self._give_back()
 
     def _give_back(self) -> None:
+        if not self._left:  # a read has waited for nothing: it would load pyVmomi to log out
+            return
         from pyVmomi import vmodl
 
         while self._left:

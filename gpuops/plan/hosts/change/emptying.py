@@ -14,8 +14,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.host_settings import Displacement
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.core.device_signature import is_gpu
+from gpuops.model.vm import PowerState, Vm, is_gpu
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOffVm, RelocateVm
 from gpuops.plan.moving.movability import (
