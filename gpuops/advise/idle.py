@@ -5,12 +5,12 @@ Plans, the check before each step that takes a desktop, `gpuops idle` and Ansibl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuops.advise.evidence import SourceReading, Use, readings, told
 from gpuops.model.evidence import SESSION_SOURCES, Source
-from gpuops.model.rotation import IdleRule
+from gpuops.model.rotation import IdleRule, Policy
 from gpuops.model.vm import Vm
 
 
@@ -36,6 +36,27 @@ class Idleness:
         """How long it is known to be idle: the least that performance counters tell. None = at the look alone."""
         known = [each.known_s for each in self.readings if each.known_s is not None]
         return min(known) if known and self.use is Use.IDLE else None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedVm:
+    """A VM, its pool and the verdict on it."""
+
+    vm: Vm
+    pool: str | None
+    """None = it is in no pool of the policy, or there is no policy."""
+    verdict: Idleness
+
+
+def judged(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
+    """The verdict on each of these VMs by its pool, in the order of pools and names."""
+    order = {pool.name: number for number, pool in enumerate(policy.pools)} if policy is not None else {}
+    found = []
+    for vm in vms:
+        pool = policy.pool_of(vm) if policy is not None else None
+        rule = pool.idle if pool is not None else None
+        found.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule)))
+    return tuple(sorted(found, key=lambda each: (order.get(each.pool or "", len(order)), each.vm.name, each.vm.ref)))
 
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
+from gpuops.model.evidence import Source
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
-from gpuops.model.evidence import Source
 from gpuops.model.rotation import IdleRule, Limits, Marker, Role, marker_value, parse_marker
 from gpuops.model.selector import Mark
 from gpuops.model.vm import Vm, VmDrs

@@ -69,7 +69,7 @@ class IdleSection(Section):
 
 
 def _askable(value: Any) -> Source:
-    """The source of that name. One of a source that nothing delivers is refused: its pool would never give up a desktop."""
+    """The source of that name. One that nothing delivers is refused: its pool would never give up a desktop."""
     if value not in _ASKABLE:
         raise mistake(f"{str(value)!r} is no evidence that can be required", f"say some of {names(_ASKABLE)}")
     return Source(value)

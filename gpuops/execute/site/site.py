@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -114,9 +114,9 @@ class Site:
         """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
-    def judged(self, inventory: Inventory, policy: Policy) -> Inventory:
-        """The same snapshot, with all that the policy judges desktops by: tags, performance counters."""
-        return with_policy_reads(self.vcenter, inventory, policy)
+    def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
+        """The same snapshot, with all that the policy judges desktops by (tags, performance counters), or these VMs."""
+        return with_policy_reads(self.vcenter, inventory, policy, vms)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
