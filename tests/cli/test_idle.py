@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
 from tests.cli.conftest import LAB_POLICY, Lab
 
 Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
 
 
 def document(lab: Lab, *words: str) -> Any:
@@ -45,6 +48,34 @@ def test_without_a_policy_no_vm_is_idle(lab: Lab) -> None:
     assert found["policy"] is None
     assert "idle" not in {each["verdict"] for each in found["vms"]}
     assert len(found["vms"]) > 3
+
+
+def test_the_command_of_the_target_is_asked_once_and_keeps_whom_it_names(tmp_path: Path, gpuops: Gpuops) -> None:
+    told = tmp_path / "who-works"
+    told.write_text(f"""#!/bin/sh
+echo x >> {tmp_path}/asked
+echo '{{"vm": "vdi-01", "sessions": 1, "user": "alice"}}'
+echo '{{"vm": "vdi-02", "sessions": 0}}'
+""")
+    told.chmod(0o700)
+    config = Path.home() / ".config" / "gpuops" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[targets.prod]\nhost = "sim:lab"\nidle_command = ["{told}"]\n')
+    policy = tmp_path / "policy.yaml"
+    text = Path(LAB_POLICY).read_text()
+    policy.write_text(text.replace("    floor: 0\n", "    floor: 0\n    evidence: {required: [command]}\n"))
+    result = gpuops("idle", "--policy", str(policy), "--vcenter", "prod", "-o", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    verdicts = {each["name"]: (each["verdict"], each["because"]) for each in json.loads(result.stdout)["vms"]}
+    assert verdicts["vdi-01"] == ("busy", "1 session(s), as the command tells")
+    assert verdicts["vdi-02"][0] == "idle"
+    assert verdicts["vdi-03"] == ("unknown", "its sessions are not known: the command does not tell of it")
+    assert "alice" not in result.stdout
+    assert (tmp_path / "asked").read_text() == "x\n"
+    config.write_text('[targets.prod]\nhost = "sim:lab"\nidle_command = ["who-works"]\n')
+    refused = gpuops("idle", "--vcenter", "prod")
+    assert refused.exit_code == 2
+    assert "targets.prod.idle_command: Value error, cron looks elsewhere for programs" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ class RotationRun:
             leases=self._vm_leases(report),
             passed_s=self.site.passed_s,
             same_time=self.site.same_time,
+            sources=self.site.sources,
         )
         try:
             outcomes = execute(
