@@ -1,132 +1,90 @@
-"""Decides whether a desktop is idle, with the figures of the decision; what cannot be read is never called idle."""
+"""Decides whether a desktop is idle, with the figures of the decision; what cannot be read is never called idle.
+
+Plans, the check before each step that takes a desktop, `gpuops idle` and Ansible all ask `idleness`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import StrEnum
-from typing import Final
 
-from gpuops.model.measurement import CPU_MHZ
-from gpuops.model.rotation import IdleRule
-from gpuops.model.vm import PowerState, Vm
-
-NO_RULE: Final = "is in no pool of a policy: nothing says when it is idle"
-
-NEWEST: Final = timedelta(seconds=60)
-"""Samples are 20 s apart, and vCenter shows the newest a while later (from memory, within two more)."""
-
-
-class Use(StrEnum):
-    """Whether somebody works with a VM."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    UNKNOWN = "unknown"
-    """Nothing shows that it is used, and not everything that would show it can be read."""
+from gpuops.advise.evidence import SourceReading, Use, readings, told
+from gpuops.model.evidence import SESSION_SOURCES, Source
+from gpuops.model.rotation import IdleRule, Policy
+from gpuops.model.vm import Vm
 
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """The verdict on one VM, with the numbers that it was given by."""
+    """The verdict on one VM, with all that it was given by."""
 
     use: Use
     reason: str
     """Why; a line about the VM that a person can check."""
-    cpu_mhz: int | None
-    """CPU that the VM uses; None = it cannot be read."""
-    cpu_below_mhz: int | None
-    """Idle is below this; None = no rule says when the VM is idle."""
+    decided_by: Source | None
+    """The source that makes it busy or unknown; None = it is idle, by all that is required."""
+    readings: tuple[SourceReading, ...]
+    """What each source says."""
 
     @property
     def objection(self) -> str | None:
         """Why the VM must be left alone; None = it is idle."""
         return None if self.use is Use.IDLE else self.reason
 
+    @property
+    def idle_for_s(self) -> float | None:
+        """How long it is known to be idle: the least that performance counters tell. None = at the look alone."""
+        known = [each.known_s for each in self.readings if each.known_s is not None]
+        return min(known) if known and self.use is Use.IDLE else None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedVm:
+    """A VM, its pool and the verdict on it."""
+
+    vm: Vm
+    pool: str | None
+    """None = it is in no pool of the policy, or there is no policy."""
+    verdict: Idleness
+
+
+def judged(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
+    """The verdict on each of these VMs by its pool, in the order of pools and names."""
+    order = {pool.name: number for number, pool in enumerate(policy.pools)} if policy is not None else {}
+    found = []
+    for vm in vms:
+        pool = policy.pool_of(vm) if policy is not None else None
+        rule = pool.idle if pool is not None else None
+        found.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule)))
+    return tuple(sorted(found, key=lambda each: (order.get(each.pool or "", len(order)), each.vm.name, each.vm.ref)))
+
 
 def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
     """The verdict on a VM, by the rule of its pool; `rule` None = nothing says when it is idle, so it never is.
 
-    CPU counts because a remote-desktop session shows as nothing else. Under a rule with `for_s` it must have been below
+    Busy is what any source says to be used; unknown, where none does and one that is required does not tell. CPU counts
+    because a remote-desktop session shows as nothing else in vCenter; under a rule with `for_s` it must have been below
     its limit in every sample of that time: a user who reads, or has gone for a coffee, uses none at the moment of a
-    look. Sources: vSphere API,
-    VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question; VirtualMachine.recentTask;
-    VirtualMachineQuickStats.overallCpuUsage.
+    look.
     """
-    use, reason = _verdict(vm, rule)
-    return Idleness(use, reason, vm.cpu_usage_mhz, rule.cpu_below_mhz if rule is not None else None)
-
-
-def _verdict(vm: Vm, rule: IdleRule | None) -> tuple[Use, str]:
-    # a VM that does not run, or is not connected, shows numbers of an earlier time
-    out_of_sight = _out_of_sight(vm)
-    if out_of_sight is not None:
-        return Use.UNKNOWN, out_of_sight
-    used = _signs_of_use(vm, rule) or _signs_of_earlier_use(vm, rule)
-    if used is not None:
-        return Use.BUSY, used
-    untold = _untold(vm, rule)
+    found = readings(vm, rule)
+    busy = next((each for each in found if each.vetoes), None)
+    if busy is not None:
+        return Idleness(Use.BUSY, busy.reason, busy.source, found)
+    untold = next((each for each in found if each.required and each.says is Use.UNKNOWN), None)
     if untold is not None or rule is None:
-        return Use.UNKNOWN, untold or NO_RULE
-    while_ago = f" for {_told(rule.for_s)}" if rule.for_s else ""
-    below = f"idle is below {rule.cpu_below_mhz}{while_ago}"
-    return Use.IDLE, f"uses {vm.cpu_usage_mhz} MHz, {below}; no console, question or task"
+        assert untold is not None, "without a rule nothing says when a VM is idle"
+        return Idleness(Use.UNKNOWN, untold.reason, untold.source, found)
+    return Idleness(Use.IDLE, _why_idle(found, rule), None, found)
 
 
-def _out_of_sight(vm: Vm) -> str | None:
-    if vm.power is not PowerState.ON:
-        return f"is not running ({vm.power or 'its power state cannot be read'})"
-    return None if vm.connected is True else "is not connected, or does not tell"
-
-
-def _signs_of_use(vm: Vm, rule: IdleRule | None) -> str | None:
-    if vm.console_connections:
-        return f"{vm.console_connections} console connection(s) open"
-    if vm.question is not None:
-        return f"waits for an answer: {vm.question}"
-    if vm.tasks:
-        return f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
-    if rule is not None and vm.cpu_usage_mhz is not None and vm.cpu_usage_mhz >= rule.cpu_below_mhz:
-        return f"uses {vm.cpu_usage_mhz} MHz, idle is below {rule.cpu_below_mhz}"
-    return None
-
-
-def _signs_of_earlier_use(vm: Vm, rule: IdleRule | None) -> str | None:
-    """One sample at or above its limit is enough, whatever others are missing."""
-    if rule is None or vm.counters is None:
-        return None
-    for name, below in rule.limits.items():
-        window = vm.counters.get(name)
-        if window is not None and window.highest >= below:
-            used = f"used {window.highest} MHz" if name == CPU_MHZ else f"{name} was {window.highest}"
-            return f"{used} within the last {_told(rule.for_s)}, idle is below {below}"
-    return None
-
-
-def _untold(vm: Vm, rule: IdleRule | None) -> str | None:
-    """What would have to be known to call the VM idle, and is not."""
-    if vm.unreadable:
-        return f"cannot be read whole: {', '.join(vm.unreadable)}"
-    if vm.console_connections is None:
-        return "its console connections cannot be read"
-    if rule is None:
-        return NO_RULE
-    if vm.cpu_usage_mhz is None:
-        return "its CPU usage cannot be read"
-    return next((gap for name in rule.limits if (gap := _gap(vm, name, rule.for_s)) is not None), None)
-
-
-def _gap(vm: Vm, name: str, for_s: int) -> str | None:
-    """Why a counter does not tell of all the time that it is asked for; None = it does."""
-    window = (vm.counters or {}).get(name)
-    if window is None:
-        return f"vCenter has no samples of its {name}"
-    if window.asked - window.until > NEWEST:
-        return f"the newest sample of its {name} is {_told((window.asked - window.until).total_seconds())} old"
-    known_s = (window.asked - window.since).total_seconds()
-    return None if known_s >= for_s else f"its {name} is known for {_told(known_s)}, and {_told(for_s)} are asked for"
-
-
-def _told(seconds: float) -> str:
-    """`15 min`, `90 s`."""
-    return f"{seconds / 60:.0f} min" if seconds % 60 == 0 else f"{seconds:.0f} s"
+def _why_idle(found: Sequence[SourceReading], rule: IdleRule) -> str:
+    """`uses 12 MHz, idle is below 500 for 15 min; no console, question or task`."""
+    idle = {each.source: each for each in found if each.says is Use.IDLE}
+    parts = []
+    if Source.CPU in idle:
+        known = all(each.says is Use.IDLE for each in found if each.source is Source.COUNTERS)
+        parts.append(idle[Source.CPU].reason + (f" for {told(rule.for_s)}" if rule.for_s and known else ""))
+    parts += [idle[source].reason for source in SESSION_SOURCES if source in idle]
+    parts.append("no console, question or task" if Source.CONSOLE in idle else "no question or task")
+    return "; ".join(parts)

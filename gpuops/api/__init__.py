@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, clone, defrag, foresee, place, run
+from gpuops.api.vms import capacity, clone, defrag, foresee, idle, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
@@ -64,6 +64,7 @@ __all__ = [
     "doctor",
     "foresee",
     "history",
+    "idle",
     "login_test",
     "mig_show",
     "notify_flush",

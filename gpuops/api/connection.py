@@ -17,11 +17,14 @@ from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
+from gpuops.execute.site.policy_reads import NO_SOURCES
+from gpuops.model.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
     from gpuops.execute.site.notice_way import NoticeWay
+    from gpuops.execute.site.ports import SessionSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
@@ -67,6 +70,7 @@ def connect(
         choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+        site.sources = _session_sources(where, environ, warn)
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
             site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
@@ -154,6 +158,17 @@ def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
 
     key, known = guest_keys(environ)
     return GuestSsh(known, key)
+
+
+def _session_sources(
+    where: Destination | Simulated, environ: Mapping[str, str], warn: Callable[[str], None] | None
+) -> Mapping[Source, SessionSource]:
+    """What tells of sessions beside vCenter, as the target says."""
+    if where.idle_command is None:
+        return NO_SOURCES
+    from gpuops.hostshell.idle_command import IdleCommand
+
+    return {Source.COMMAND: IdleCommand(where.idle_command, environ, warn or (lambda line: None))}
 
 
 def _usable(journal_url: str) -> str:

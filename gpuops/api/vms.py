@@ -6,9 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.model.vm import PowerState
 
 if TYPE_CHECKING:
+    from gpuops.advise.idle import JudgedVm
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
@@ -33,6 +36,35 @@ def place(request: Place, site: Site) -> Placements:
         inventory = site.vcenter.with_config_targets(inventory, hosts)
     inventory = site.with_vgpus(inventory)
     return request.placements(inventory, catalog_of(inventory))
+
+
+def idle(
+    inventory: Inventory, site: Site, policy: Policy | None, *, pool: str | None = None, vm: str | None = None
+) -> tuple[Inventory, tuple[JudgedVm, ...]]:
+    """The verdict on each desktop of the policy, or of one pool, or on one VM; and the inventory with what it was given
+    by. Without a policy: on each running VM with a GPU device.
+
+    Raises UsageError for a pool that there is not, VmNotFound, VmAmbiguous.
+    """
+    from gpuops.advise.idle import judged
+
+    pools = [each.name for each in policy.pools] if policy is not None else []
+    if pool is not None and pool not in pools:
+        said = f"pools there: {', '.join(pools)}" if policy is not None else "say --policy FILE, which has the pools"
+        raise UsageError(f"there is no pool {pool!r}", hint=said)
+    if policy is not None and policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    if vm is not None:
+        meant = [inventory.find_vm(vm)]
+    elif policy is not None:
+        found = ((each, policy.pool_of(each)) for each in inventory.vms.values())
+        meant = [each for each, its in found if its is not None and pool in (None, its.name)]
+    else:
+        meant = [each for each in inventory.vms.values() if each.devices and each.power is PowerState.ON]
+    refs = [each.ref for each in meant]
+    if policy is not None:
+        inventory = site.judged(inventory, policy, refs)
+    return inventory, judged([inventory.vms[ref] for ref in refs], policy)
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -62,6 +62,8 @@ class Simulated:
     reader: BulkReader = BulkReader.AUTO
     notify: NotifySettings | None = None
     """As of a destination, where it is a target of the configuration file."""
+    idle_command: tuple[str, ...] | None = None
+    """As of a destination."""
 
     @property
     def label(self) -> str:
@@ -99,6 +101,8 @@ class Destination:
     """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
     notify: NotifySettings | None = None
     """Where notices of its runs are sent; None = nowhere."""
+    idle_command: tuple[str, ...] | None = None
+    """The command that tells which desktops are used; None = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
-        return replace(_simulated(meant.named.host, flags, environ), notify=_notify(meant.name, meant.named))
+        simulated, command = _simulated(meant.named.host, flags, environ), meant.named.idle_command
+        return replace(simulated, notify=_notify(meant.name, meant.named), idle_command=command)
     _refuse_password(flags.vcenter, meant)
     url = journal_url(flags, environ, configuration, meant.named)
     return replace(_way(meant, layers, environ), journal_url=url)
@@ -243,6 +248,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
         notify=_notify(meant.name, named),
+        idle_command=named.idle_command if named is not None else None,
     )
 
 

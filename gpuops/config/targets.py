@@ -54,6 +54,18 @@ class NamedTarget(BaseModel):
     notify: tuple[str, ...] = Field(default=(), repr=False)
     """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
 
+    idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
+
+    @field_validator("idle_command")
+    @classmethod
+    def _whole_path(cls, command: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if command is not None and not command[0].startswith("/"):
+            raise ValueError("cron looks elsewhere for programs: say the whole path of the command, /usr/local/bin/...")
+        if command is not None and any("\0" in word for word in command):
+            raise ValueError("a command cannot hold a NUL character")
+        return command
+
     @field_validator("notify")
     @classmethod
     def _without_secret(cls, entries: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
+from gpuops.model.evidence import BY_DEFAULT, Source
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
@@ -73,11 +74,28 @@ class IdleRule:
     """So long before the look it must have used less, in every sample; 0 = at the look alone."""
     counters: tuple[tuple[str, int], ...] = ()
     """Other performance counters, and what each must have stayed below for as long, in its own unit."""
+    required: frozenset[Source] | None = None
+    """What must be known, and idle; None = the pool does not say. Every other source can veto, and no more."""
+    go_on_s: int = 300
+    """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
 
     @property
     def limits(self) -> Mapping[str, int]:
         """What every sample of the last `for_s` seconds must be below, by counter."""
         return {CPU_MHZ: self.cpu_below_mhz, **dict(self.counters)} if self.for_s else {}
+
+    @property
+    def needed(self) -> frozenset[Source]:
+        """What must be known of a desktop, and be idle: CPU and console where nothing else is said, and counters where
+        the rule is about a while."""
+        if self.required is not None:
+            return self.required
+        return BY_DEFAULT | {Source.COUNTERS} if self.for_s else BY_DEFAULT
+
+    @property
+    def to_go_on(self) -> IdleRule:
+        """The rule for a desktop that the plan has found idle: it is asked for less time, and for all else."""
+        return self if self.for_s <= self.go_on_s else replace(self, for_s=self.go_on_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +223,15 @@ class Policy:
             return frozenset()
         pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
         return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.for_s)
+
+    def judged(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run and are in a pool: whose sessions count."""
+        return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
+
+    @property
+    def to_go_on(self) -> Policy:
+        """The same policy, for desktops that a plan has found idle: pools that go by counters ask for less time."""
+        return replace(self, pools=tuple(replace(pool, idle=pool.idle.to_go_on) for pool in self.pools))
 
     @property
     def needs_tags(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, assert_never
 
+from gpuops.model.evidence import SessionCount, Source
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurement import CounterWindow
 
@@ -157,6 +158,8 @@ class Vm:
     """`category:tag` names; None = not asked for."""
     counters: Mapping[str, CounterWindow] | None = None
     """Performance counters by name, as far as there are samples; None = not asked for."""
+    sessions: Mapping[Source, SessionCount] | None = None
+    """What sources beside vCenter tell of its sessions; None = none was asked."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
     vapp: str | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.idle import Idleness, Use, idleness
+from gpuops.advise.evidence import SourceReading, Use
+from gpuops.advise.idle import Idleness, idleness
+from gpuops.model.evidence import SESSION_SOURCES, SessionCount, Source
 from gpuops.model.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, RunningTask, Vm
@@ -21,7 +24,9 @@ QUIET = Vm("vm-1", "desktop-01", power=PowerState.ON, connected=True, cpu_usage_
 
 def test_a_quiet_desktop_is_idle_and_the_numbers_are_told() -> None:
     verdict = idleness(QUIET, RULE)
-    assert verdict == Idleness(Use.IDLE, verdict.reason, cpu_mhz=499, cpu_below_mhz=500)
+    assert verdict == Idleness(Use.IDLE, verdict.reason, None, verdict.readings)
+    cpu = next(each for each in verdict.readings if each.source is Source.CPU)
+    assert (cpu.value, cpu.unit, cpu.below, cpu.required) == (499, "MHz", 500, True)
     assert verdict.reason == "uses 499 MHz, idle is below 500; no console, question or task"
     assert verdict.objection is None
 
@@ -128,3 +133,78 @@ def test_what_is_called_idle_shows_all_of_it(vm: Vm, rule: IdleRule | None) -> N
         assert vm.cpu_usage_mhz is not None
         assert vm.cpu_usage_mhz < rule.cpu_below_mhz
         assert (vm.question, vm.tasks, vm.unreadable) == (None, (), ())
+
+
+ANSWERS: dict[str, SessionCount] = {
+    "idle": SessionCount(0, used=False, asked=NOW),
+    "busy": SessionCount(2, used=True, asked=NOW),
+    "old": SessionCount(0, used=False, asked=NOW, age_s=301),
+    "busy, old": SessionCount(1, used=True, asked=NOW, age_s=4000),
+    "unknown": SessionCount(None, used=None, asked=NOW, because="it timed out"),
+}
+CONSOLES = {"idle": 0, "busy": 1, "unknown": None}
+USAGES = {"idle": 499, "busy": 500, "unknown": None}
+COUNTERS = {"idle": NOTHING, "busy": NOTHING | {CPU_MHZ: window(500)}, "unknown": {}}
+SAYS = {"old": Use.UNKNOWN, "busy, old": Use.BUSY}
+
+
+@pytest.mark.parametrize("command", [*ANSWERS, "not asked"])
+@pytest.mark.parametrize("counters", COUNTERS)
+@pytest.mark.parametrize("cpu", USAGES)
+@pytest.mark.parametrize("console", CONSOLES)
+def test_any_source_can_veto_and_only_what_is_required_makes_unknown(
+    console: str, cpu: str, counters: str, command: str
+) -> None:
+    """Every combination of what four sources say, by every choice of what is required."""
+    told = {} if command == "not asked" else {Source.COMMAND: ANSWERS[command]}
+    vm = replace(
+        QUIET,
+        console_connections=CONSOLES[console],
+        cpu_usage_mhz=USAGES[cpu],
+        counters=COUNTERS[counters],
+        sessions=told,
+    )
+    says = {Source.CONSOLE: Use(console), Source.CPU: Use(cpu), Source.COUNTERS: Use(counters)}
+    says[Source.COMMAND] = SAYS.get(command) or Use(command if told else "unknown")
+    for number in range(1, 5):
+        for required in map(frozenset, combinations(says, number)):
+            verdict = idleness(vm, replace(QUARTER, required=required))
+            if Use.BUSY in says.values():
+                expected = Use.BUSY
+            else:
+                expected = Use.UNKNOWN if Use.UNKNOWN in {says[each] for each in required} else Use.IDLE
+            assert verdict.use is expected, (required, verdict)
+            assert (verdict.objection is None) == (expected is Use.IDLE)
+            assert {each.source for each in verdict.readings if each.required} == required | {Source.STATE}
+            if verdict.decided_by is not None:
+                assert says[verdict.decided_by] is expected
+
+
+def test_a_desktop_without_counters_is_judged_by_its_sessions() -> None:
+    """As one with a MIG instance, for whose GPU there are no counters."""
+    vm = replace(QUIET, cpu_usage_mhz=None, console_connections=None, sessions={Source.COMMAND: ANSWERS["idle"]})
+    rule = IdleRule(500, for_s=900, required=frozenset({Source.COMMAND}))
+    assert idleness(vm, rule).reason == "no sessions, as the command tells; no question or task"
+    assert idleness(replace(vm, question="Is it full?"), rule).use is Use.BUSY
+    assert idleness(replace(vm, unreadable=("runtime.host",)), rule).use is Use.UNKNOWN
+    assert idleness(replace(vm, power=PowerState.OFF), rule).readings == (
+        SourceReading(Source.STATE, Use.UNKNOWN, "is not running (poweredOff)", required=True, age_s=0.0),
+    )
+
+
+@pytest.mark.parametrize("source", SESSION_SOURCES)
+def test_a_session_that_anybody_tells_of_keeps_a_desktop(source: Source) -> None:
+    verdict = idleness(replace(QUIET, sessions={source: ANSWERS["busy"]}), RULE)
+    assert (verdict.use, verdict.decided_by) == (Use.BUSY, source)
+    assert idleness(replace(QUIET, sessions={source: ANSWERS["unknown"]}), RULE).use is Use.IDLE
+    assert idleness(QUIET, replace(RULE, required=frozenset({source}))).use is Use.UNKNOWN
+
+
+def test_a_quarter_of_an_hour_to_take_and_five_minutes_to_go_on() -> None:
+    busy_then = {name: replace(window(0, known_s=310), until=NOW) for name in NOTHING}
+    vm = replace(QUIET, counters=busy_then)
+    assert idleness(vm, QUARTER).reason == "its cpu.usagemhz.average is known for 310 s, and 15 min are asked for"
+    assert idleness(vm, QUARTER.to_go_on).use is Use.IDLE
+    assert idleness(vm, QUARTER.to_go_on).idle_for_s == 310
+    short = IdleRule(500, for_s=120)
+    assert (short.to_go_on, RULE.to_go_on) == (short, RULE), "what asks for less goes on asking for it"

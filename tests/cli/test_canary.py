@@ -31,6 +31,7 @@ SWEPT: Final = (
     "inventory --vms --output json",
     "inventory --output yaml",
     "capacity",
+    "idle",
     "doctor",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",

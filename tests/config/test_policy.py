@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
+from gpuops.model.evidence import Source
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
 from gpuops.model.rotation import IdleRule, Limits, Marker, Role, marker_value, parse_marker
@@ -65,7 +67,8 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     assert policy.pools[0].owner == Mark(attribute="gpuops.owner", value="office")
     assert policy.pools[0].select.marks == (Mark("gpuops.role", "desktop"), Mark(tag="department:design"))
     assert policy.needs_tags
-    assert policy.pools[0].idle == IdleRule(500, for_s=900, counters=(("net.usage.average", 50),))
+    required = frozenset({Source.CPU, Source.CONSOLE, Source.COUNTERS})
+    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, go_on_s=300)
     assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 900)
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))
@@ -104,6 +107,17 @@ def test_what_is_left_out_is_the_careful_choice() -> None:
     assert not policy.any_time
     assert not policy.needs_tags
     assert (policy.pools[0].idle, policy.counters, policy.counters_for_s) == (IdleRule(500), frozenset(), 0)
+
+
+def test_counters_that_are_required_go_back_a_quarter_of_an_hour() -> None:
+    def idle(said: str) -> IdleRule:
+        text = SMALL.replace("    owner: none\n", f"    owner: none\n    {said}\n")
+        return parse_policy(text, "small").pools[0].idle
+
+    assert idle("evidence: {required: [counters]}") == IdleRule(500, 900, required=frozenset({Source.COUNTERS}))
+    assert idle("evidence: {required: [command]}") == IdleRule(500, 0, required=frozenset({Source.COMMAND}))
+    assert idle("floor: 0").needed == {Source.CPU, Source.CONSOLE}
+    assert replace(idle("floor: 0"), for_s=60).needed == {Source.CPU, Source.CONSOLE, Source.COUNTERS}
 
 
 def test_every_hour_is_what_a_policy_says_and_not_what_it_leaves_out() -> None:

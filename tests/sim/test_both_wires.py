@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -102,7 +102,7 @@ def change(rng: random.Random, client: JsonClient, si: Any, vm: ManagedObject) -
         )()
 
 
-def compare(client: JsonClient, si: Any, objects: list[ManagedObject]) -> int:
+def compare(client: JsonClient, si: Any, objects: Sequence[ManagedObject]) -> int:
     """The number of properties that both wires told, all alike."""
     by_kind = defaultdict(list)
     for obj in objects:

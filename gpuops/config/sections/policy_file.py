@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from datetime import datetime, time
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -23,6 +23,7 @@ from pydantic.config import JsonDict
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.windows import WindowSection, refuse_overlapping
+from gpuops.model.evidence import Source, names
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import Broker, DirectPath, DrsOverride, IdleRule, Limits, Mode, MorningOrder, Pool
 from gpuops.model.window import Window
@@ -32,6 +33,13 @@ _COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation
 
 MOST_S = 3300
 """A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late."""
+
+TO_TAKE_S = 900
+"""`for_s` of a pool that requires counters and does not say how long."""
+
+_Askable = Literal["console", "cpu", "counters", "command"]
+_ASKABLE = tuple(map(Source, get_args(_Askable)))
+"""What a pool may require; sessions of guests and of brokers are not delivered yet."""
 
 NO_OWNER = "none"
 ANY_TIME = "any"
@@ -43,6 +51,7 @@ class IdleSection(Section):
     cpu_below_mhz: int = Field(ge=1)
     for_s: int = Field(default=0, ge=0, le=MOST_S)
     counters: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    go_on_s: int = Field(default=IdleRule(1).go_on_s, ge=60, le=MOST_S)
 
     @model_validator(mode="after")
     def _over_a_while(self) -> IdleSection:
@@ -53,8 +62,23 @@ class IdleSection(Section):
             raise mistake("`counters` are looked at over a while, and none is said", "add for_s: 900, for 15 minutes")
         return self
 
-    def rule(self) -> IdleRule:
-        return IdleRule(self.cpu_below_mhz, self.for_s, tuple(sorted(self.counters.items())))
+    def rule(self, required: frozenset[Source] | None) -> IdleRule:
+        for_s = self.for_s or (TO_TAKE_S if Source.COUNTERS in (required or ()) else 0)
+        counters = tuple(sorted(self.counters.items()))
+        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s)
+
+
+def _askable(value: Any) -> Source:
+    """The source of that name. One that nothing delivers is refused: its pool would never give up a desktop."""
+    if value not in _ASKABLE:
+        raise mistake(f"{str(value)!r} is no evidence that can be required", f"say some of {names(_ASKABLE)}")
+    return Source(value)
+
+
+class EvidenceSection(Section):
+    """What must be known of a desktop of the pool, and be idle; anything else can keep it, and no more."""
+
+    required: list[Annotated[Source, BeforeValidator(_askable, json_schema_input_type=_Askable)]] = Field(min_length=1)
 
 
 def _owner_is_required(schema: JsonDict) -> None:
@@ -71,6 +95,7 @@ class PoolSection(Section):
     parked: bool
     select: SelectSection
     idle: IdleSection
+    evidence: EvidenceSection | None = None
     floor: int = Field(default=0, ge=0)
     owner: MarkSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
@@ -95,7 +120,7 @@ class PoolSection(Section):
         return Pool(
             name=self.name,
             select=self.select.selector(),
-            idle=self.idle.rule(),
+            idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
             parked=self.parked,
             floor=self.floor,
             owner=self.owner.mark() if self.owner else None,

@@ -207,7 +207,7 @@ class RotationRun:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
-        guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
+        guard = Guard(self.policy.to_go_on, before, catalog, plan.not_after, taken) if night else None
         executor = VmExecutor(
             self.site.vcenter,
             journal,
@@ -217,6 +217,7 @@ class RotationRun:
             leases=self._vm_leases(report),
             passed_s=self.site.passed_s,
             same_time=self.site.same_time,
+            sources=self.site.sources,
         )
         try:
             outcomes = execute(

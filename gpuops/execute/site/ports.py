@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpuops.model.evidence import SessionCount
     from gpuops.model.inventory import Inventory
     from gpuops.model.task import TaskEnd, TaskRef
-    from gpuops.model.vm import Guest, PowerState
+    from gpuops.model.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
@@ -48,6 +49,15 @@ class Hosts(Protocol):
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
         """Those of these hosts that are connected and have booted at another moment than this, within the time; with
         them those that are gone from vCenter, which nobody waits for."""
+        ...
+
+
+class SessionSource(Protocol):
+    """What tells of the sessions of VMs beside vCenter: an operator's command. It raises nothing: what it cannot tell
+    is unknown."""
+
+    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+        """By VM (ref), what it tells of each of these VMs; `asked` is the moment of the look, by vCenter's clock."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,8 +14,9 @@ from gpuops import clock as time_here
 from gpuops.errors import say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
-from gpuops.execute.site.policy_reads import with_policy_reads
-from gpuops.execute.site.ports import Hosts, Vcenter
+from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
+from gpuops.execute.site.ports import Hosts, SessionSource, Vcenter
+from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Site:
     """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
     applied_by_shell: bool | None = False
     """Whether the shell changed something; None = not known."""
+    sources: Mapping[Source, SessionSource] = field(default_factory=lambda: NO_SOURCES)
+    """What tells of sessions beside vCenter."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     notices: NoticeWay | None = None
@@ -113,9 +116,9 @@ class Site:
         """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
-    def judged(self, inventory: Inventory, policy: Policy) -> Inventory:
-        """The same snapshot, with all that the policy judges desktops by: tags, performance counters."""
-        return with_policy_reads(self.vcenter, inventory, policy)
+    def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
+        """The same snapshot, with all that the policy judges desktops by (tags, counters, sessions), or these VMs."""
+        return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.

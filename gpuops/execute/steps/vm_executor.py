@@ -11,7 +11,7 @@ reference, VirtualMachineConfigSpec.changeVersion).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,9 +19,10 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, Trouble
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
-from gpuops.execute.site.policy_reads import with_policy_reads
-from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
+from gpuops.execute.site.ports import SessionSource, Vcenter
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
+from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
@@ -78,11 +79,14 @@ class VmExecutor(StepExecutor[Step]):
         leases: VmLeases = NO_LEASE,
         passed_s: Callable[[], float] = clock.passed_s,
         same_time: bool = False,
+        sources: Mapping[Source, SessionSource] = NO_SOURCES,
     ) -> None:
         """`guard` is asked before each step that takes something; None = nothing is taken.
 
         `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
         keeps others away.
+
+        `sources` tell of sessions beside vCenter.
 
         `same_time`: vCenter's clock and the journal's should show the same.
         """
@@ -91,6 +95,7 @@ class VmExecutor(StepExecutor[Step]):
         self._guard = guard
         self._leases = leases
         self._same_time = same_time
+        self._sources = sources
         self._planned_s = passed_s()
         """When the plan, which is the first look, was there."""
         self._look_s: dict[str, float] = {}
@@ -136,7 +141,7 @@ class VmExecutor(StepExecutor[Step]):
         self._sent_since_look = False
         self.look({*vms, *ended})
         if self._guard is not None:
-            self.inventory = with_policy_reads(self.vcenter, self.inventory, self._guard.policy, vms)
+            self.inventory = with_policy_reads(self.vcenter, self.inventory, self._guard.policy, vms, self._sources)
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)

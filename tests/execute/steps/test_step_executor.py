@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, STARTED_SINCE, VmExecutor
+from gpuops.model.evidence import SessionCount, Source
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
@@ -713,6 +714,39 @@ def test_what_a_desktop_did_in_the_last_quarter_of_an_hour_is_read_before_it_is_
     unknown = executor.begin(SuspendVm("vm-2"))
     assert isinstance(unknown, Outcome)
     assert unknown.reason == "vCenter has no samples of its cpu.usagemhz.average"
+    assert [step.vm for step in world.requests] == ["vm-1"]
+
+
+def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, journal: Journal) -> None:
+    """A desktop whose sessions must be known and are not is kept, as is one in which somebody works."""
+    used: dict[str, bool | None] = {"vm-1": True}
+    asked: list[list[str]] = []
+
+    class Told:
+        def sessions(self, vms: Sequence[Vm], at: datetime) -> Mapping[str, SessionCount]:
+            asked.append([vm.ref for vm in vms])
+            return {vm.ref: SessionCount(None, used.get(vm.ref), at, because="a time-out") for vm in vms}
+
+    pool = replace(DESKTOPS, idle=IdleRule(500, required=frozenset({Source.COMMAND})))
+    guard = Guard(Policy("small", (pool,), ml=QUEUE), StepCounts(40), CATALOG)
+    executor = VmExecutor(
+        SmallVcenter(world),
+        journal,
+        journal.begin("test"),
+        world.snapshot(),
+        guard=guard,
+        sources={Source.COMMAND: Told()},
+    )
+    steps = [SuspendVm("vm-1"), SuspendVm("vm-2")]
+    executor.look_before(steps)
+    kept = [Outcome(steps[0], Verdict.SKIPPED, "it is used, as the command tells")]
+    kept.append(Outcome(steps[1], Verdict.SKIPPED, "its sessions are not known: a time-out"))
+    assert [executor.begin(step) for step in steps] == kept
+    used["vm-1"] = False
+    executor.share_no_look()
+    executor.look_before(steps)
+    assert isinstance(executor.begin(steps[0]), StepInFlight)
+    assert asked == [["vm-1", "vm-2"]] * 2
     assert [step.vm for step in world.requests] == ["vm-1"]
 
 

@@ -1,0 +1,183 @@
+"""What each source says of the use of a VM: idle, busy or unknown, with its number. Pure; `idle.py` decides on them.
+
+Sources: vSphere API, VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question;
+VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from gpuops.model.evidence import BY_DEFAULT, SESSION_SOURCES, SESSIONS_FRESH_S, SessionCount, Source
+from gpuops.model.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.rotation import IdleRule
+from gpuops.model.vm import PowerState, Vm
+
+NO_RULE: Final = "is in no pool of a policy: nothing says when it is idle"
+
+NEWEST: Final = timedelta(seconds=60)
+"""Samples are 20 s apart, and vCenter shows the newest a while later (from memory, within two more)."""
+
+UNASKED: Final = {
+    Source.SESSIONS: "nothing lists the sessions in its guest",
+    Source.BROKER: "no broker tells of its sessions",
+    Source.COMMAND: "no command tells of its sessions (idle_command of the target)",
+}
+"""Why nothing is known of a source that was not asked."""
+
+_TOLD_BY: Final = {Source.SESSIONS: "its guest", Source.BROKER: "the broker", Source.COMMAND: "the command"}
+
+
+class Use(StrEnum):
+    """Whether somebody works with a VM."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+    """Nothing shows that it is used, and not everything that would show it can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReading:
+    """What one source says of a VM, and by which number."""
+
+    source: Source
+    says: Use
+    reason: str
+    """A line about the VM that a person can check."""
+    required: bool
+    """Whether the VM is only idle if this source says so; any other can veto, and no more."""
+    metric: str = ""
+    """Which performance counter it is; empty = there is but one number of the source."""
+    value: int | None = None
+    """None = it cannot be read, or is no number."""
+    unit: str = ""
+    below: int | None = None
+    """Idle is below this."""
+    age_s: float | None = None
+    """How old the value is; None = nothing was read."""
+    known_s: float | None = None
+    """How long before the look it is known to be idle; None = at the look alone."""
+
+    @property
+    def vetoes(self) -> bool:
+        return self.says is Use.BUSY
+
+
+def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
+    """What every source says of the VM, in the order in which they decide; by no rule nothing says when it is idle.
+
+    A VM that does not run, or is not connected, shows numbers of an earlier time: of such a one nothing else is told.
+    """
+    state = _state(vm)
+    if vm.power is not PowerState.ON or vm.connected is not True:
+        return (state,)
+    required = rule.needed if rule is not None else BY_DEFAULT
+    found = [state, _console(vm, Source.CONSOLE in required), _cpu(vm, rule, Source.CPU in required)]
+    if rule is not None:
+        found += [_counter(vm, rule, name, below) for name, below in rule.limits.items()]
+    asked = [source for source in SESSION_SOURCES if source in required or source in (vm.sessions or {})]
+    found += [_sessions(vm, source, required=source in required) for source in asked]
+    return tuple(found)
+
+
+def _state(vm: Vm) -> SourceReading:
+    says, reason = Use.IDLE, "runs; no question or task"
+    if vm.power is not PowerState.ON:
+        says, reason = Use.UNKNOWN, f"is not running ({vm.power or 'its power state cannot be read'})"
+    elif vm.connected is not True:
+        says, reason = Use.UNKNOWN, "is not connected, or does not tell"
+    elif vm.question is not None:
+        says, reason = Use.BUSY, f"waits for an answer: {vm.question}"
+    elif vm.tasks:
+        says, reason = Use.BUSY, f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
+    elif vm.unreadable:
+        says, reason = Use.UNKNOWN, f"cannot be read whole: {', '.join(vm.unreadable)}"
+    return SourceReading(Source.STATE, says, reason, required=True, age_s=0.0)
+
+
+def _console(vm: Vm, required: bool) -> SourceReading:
+    consoles = vm.console_connections
+    if consoles is None:
+        return SourceReading(Source.CONSOLE, Use.UNKNOWN, "its console connections cannot be read", required)
+    says, reason = (Use.BUSY, f"{consoles} console connection(s) open") if consoles else (Use.IDLE, "no console open")
+    return SourceReading(Source.CONSOLE, says, reason, required, value=consoles, below=1, age_s=0.0)
+
+
+def _cpu(vm: Vm, rule: IdleRule | None, required: bool) -> SourceReading:
+    used = vm.cpu_usage_mhz
+    if rule is None:
+        return SourceReading(Source.CPU, Use.UNKNOWN, NO_RULE, required=True, value=used, unit="MHz")
+    if used is None:
+        return SourceReading(
+            Source.CPU, Use.UNKNOWN, "its CPU usage cannot be read", required, unit="MHz", below=rule.cpu_below_mhz
+        )
+    says = Use.IDLE if used < rule.cpu_below_mhz else Use.BUSY
+    reason = f"uses {used} MHz, idle is below {rule.cpu_below_mhz}"
+    return SourceReading(
+        Source.CPU, says, reason, required, value=used, unit="MHz", below=rule.cpu_below_mhz, age_s=0.0
+    )
+
+
+def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
+    """One sample at or above the limit is enough to be busy, whatever others are missing."""
+    required, unit = Source.COUNTERS in rule.needed, "MHz" if name == CPU_MHZ else ""
+    window = (vm.counters or {}).get(name)
+    if window is None:
+        reason = f"vCenter has no samples of its {name}"
+        return SourceReading(Source.COUNTERS, Use.UNKNOWN, reason, required, name, unit=unit, below=below)
+    says, reason = _of_samples(window, rule.for_s, name, below)
+    return SourceReading(
+        Source.COUNTERS,
+        says,
+        reason,
+        required,
+        name,
+        window.highest,
+        unit,
+        below,
+        age_s=(window.asked - window.until).total_seconds(),
+        known_s=(window.asked - window.since).total_seconds() if says is Use.IDLE else None,
+    )
+
+
+def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tuple[Use, str]:
+    if window.highest >= below:
+        used = f"used {window.highest} MHz" if name == CPU_MHZ else f"{name} was {window.highest}"
+        return Use.BUSY, f"{used} within the last {told(for_s)}, idle is below {below}"
+    if window.asked - window.until > NEWEST:
+        old = told((window.asked - window.until).total_seconds())
+        return Use.UNKNOWN, f"the newest sample of its {name} is {old} old"
+    known_s = (window.asked - window.since).total_seconds()
+    if known_s < for_s:
+        return Use.UNKNOWN, f"its {name} is known for {told(known_s)}, and {told(for_s)} are asked for"
+    return Use.IDLE, f"{name} was {window.highest} at most for {told(for_s)}, idle is below {below}"
+
+
+def _sessions(vm: Vm, source: Source, *, required: bool) -> SourceReading:
+    found = (vm.sessions or {}).get(source)
+    if found is None:
+        return SourceReading(source, Use.UNKNOWN, UNASKED[source], required, unit="sessions", below=1)
+    says, reason = _of_sessions(found, source)
+    age_s = found.age_s if found.used is not None else None
+    return SourceReading(source, says, reason, required, value=found.count, unit="sessions", below=1, age_s=age_s)
+
+
+def _of_sessions(found: SessionCount, source: Source) -> tuple[Use, str]:
+    told_by = _TOLD_BY[source]
+    if found.used is None:
+        return Use.UNKNOWN, f"its sessions are not known: {found.because or f'{told_by} does not tell'}"
+    if found.used:
+        many = f"{found.count} session(s)" if found.count else "it is used"
+        return Use.BUSY, f"{many}, as {told_by} tells"
+    if found.age_s > SESSIONS_FRESH_S:
+        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {told(found.age_s)} old"
+    return Use.IDLE, f"no sessions, as {told_by} tells"
+
+
+def told(seconds: float) -> str:
+    """`15 min`, `90 s`."""
+    return f"{seconds / 60:.0f} min" if seconds % 60 == 0 else f"{seconds:.0f} s"

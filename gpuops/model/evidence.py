@@ -1,0 +1,64 @@
+"""Where it is looked whether a desktop is used, and what is told of its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+
+class Source(StrEnum):
+    """What a verdict on a VM goes by."""
+
+    STATE = "state"
+    """That it runs, is connected, can be read whole, and has no question and no task. Required of every VM."""
+    CONSOLE = "console"
+    """Console connections that are open now."""
+    CPU = "cpu"
+    """CPU that it uses now."""
+    COUNTERS = "counters"
+    """Performance counters, CPU among them, in each sample of a while."""
+    GUEST = "guest"
+    """What VMware Tools tell of the state of the guest."""
+    SESSIONS = "sessions"
+    """Sessions in the guest, as guest operations list them."""
+    BROKER = "broker"
+    """Sessions that a connection broker knows."""
+    COMMAND = "command"
+    """Sessions that the operator's own command tells."""
+
+
+SESSION_SOURCES: Final = (Source.SESSIONS, Source.BROKER, Source.COMMAND)
+"""Those that tell of sessions: `Vm.sessions` has them."""
+
+BY_DEFAULT: Final = frozenset({Source.CPU, Source.CONSOLE})
+"""What must be known of a desktop where its pool does not say it."""
+
+SESSIONS_FRESH_S: Final = 300
+"""How old what is told of sessions may be. Our own figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCount:
+    """What one source tells of the sessions of a VM: numbers and ages, never who."""
+
+    count: int | None
+    """How many there are; None = it does not tell how many."""
+    used: bool | None
+    """Whether somebody uses the VM; None = it does not tell."""
+    asked: datetime
+    """When it was asked, by vCenter's clock as the snapshot has it."""
+    age_s: int = 0
+    """How old the fact was when it was told."""
+    oldest_s: int | None = None
+    """How long the oldest of the sessions is there; None = not told."""
+    youngest_s: int | None = None
+    because: str = ""
+    """Why it does not tell."""
+
+
+def names(sources: Collection[Source]) -> str:
+    """`cpu, console`, in the order in which they are looked at."""
+    return ", ".join(source for source in Source if source in sources)

@@ -1,0 +1,92 @@
+"""`gpuops idle` on a simulated vCenter: the verdict on each desktop, by a policy and without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.conftest import LAB_POLICY, Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+
+
+def document(lab: Lab, *words: str) -> Any:
+    result = lab.run("idle", *words, "--output", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def test_a_row_for_each_desktop_and_a_row_for_each_source(lab: Lab, golden: Golden) -> None:
+    words = {"all": (), "explain": ("--explain", "vdi-07"), "pool": ("--pool", "office", "--explain", "vdi-05")}
+    for name, more in words.items():
+        result = lab.run("idle", "--policy", LAB_POLICY, *more)
+        assert (result.exit_code, result.stderr) == (0, "")
+        golden(f"idle-{name}.txt", result.stdout)
+    assert lab.effects == []
+
+
+def test_programs_get_each_source_with_its_number_its_age_and_its_veto(lab: Lab) -> None:
+    found = document(lab, "--policy", LAB_POLICY)
+    verdicts = {each["name"]: each for each in found["vms"]}
+    assert (found["policy"], {each["pool"] for each in found["vms"]}) == ("lab-night", {"office"})
+    idle = next(each for each in found["vms"] if each["verdict"] == "idle")
+    assert idle["decided_by"] is None
+    told = {each["source"]: (each["value"], each["below"], each["age_s"], each["veto"]) for each in idle["sources"]}
+    assert told == {"state": (None, None, 0, False), "console": (0, 1, 0, False), "cpu": (60, 500, 0, False)}
+    busy = next(each for each in verdicts.values() if each["verdict"] == "busy")
+    assert busy["decided_by"] in {each["source"] for each in busy["sources"] if each["veto"]}
+
+
+def test_without_a_policy_no_vm_is_idle(lab: Lab) -> None:
+    found = document(lab)
+    assert found["policy"] is None
+    assert "idle" not in {each["verdict"] for each in found["vms"]}
+    assert len(found["vms"]) > 3
+
+
+def test_the_command_of_the_target_is_asked_once_and_keeps_whom_it_names(tmp_path: Path, gpuops: Gpuops) -> None:
+    told = tmp_path / "who-works"
+    told.write_text(f"""#!/bin/sh
+echo x >> {tmp_path}/asked
+echo '{{"vm": "vdi-01", "sessions": 1, "user": "alice"}}'
+echo '{{"vm": "vdi-02", "sessions": 0}}'
+""")
+    told.chmod(0o700)
+    config = Path.home() / ".config" / "gpuops" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[targets.prod]\nhost = "sim:lab"\nidle_command = ["{told}"]\n')
+    policy = tmp_path / "policy.yaml"
+    text = Path(LAB_POLICY).read_text()
+    policy.write_text(text.replace("    floor: 0\n", "    floor: 0\n    evidence: {required: [command]}\n"))
+    result = gpuops("idle", "--policy", str(policy), "--vcenter", "prod", "-o", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    verdicts = {each["name"]: (each["verdict"], each["because"]) for each in json.loads(result.stdout)["vms"]}
+    assert verdicts["vdi-01"] == ("busy", "1 session(s), as the command tells")
+    assert verdicts["vdi-02"][0] == "idle"
+    assert verdicts["vdi-03"] == ("unknown", "its sessions are not known: the command does not tell of it")
+    assert "alice" not in result.stdout
+    assert (tmp_path / "asked").read_text() == "x\n"
+    config.write_text('[targets.prod]\nhost = "sim:lab"\nidle_command = ["who-works"]\n')
+    refused = gpuops("idle", "--vcenter", "prod")
+    assert refused.exit_code == 2
+    assert "targets.prod.idle_command: Value error, cron looks elsewhere for programs" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--pool", "office"), "error: there is no pool 'office'\nnext: say --policy FILE, which has the pools"),
+        (("--policy", LAB_POLICY, "--pool", "offise"), "error: there is no pool 'offise'\nnext: pools there: office"),
+        (("--policy", LAB_POLICY, "--explain", "nobody"), "error: no VM 'nobody'"),
+    ],
+)
+def test_a_pool_or_vm_that_is_not_there_is_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:
+    result = lab.run("idle", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(said), result.stderr

@@ -1,0 +1,125 @@
+"""The operator's own command: what it tells, what it fails to tell, and what it is not given."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.hostshell.idle_command import IdleCommand
+from gpuops.model.evidence import SessionCount
+from gpuops.model.vm import Vm
+
+NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
+VMS = (
+    Vm("vm-1", "vdi-01", instance_uuid="u-1"),
+    Vm("vm-2", "vdi-02", instance_uuid="u-2"),
+    Vm("vm-3", "twin", instance_uuid="u-3"),
+    Vm("vm-4", "twin", instance_uuid="u-4"),
+)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def command(tmp_path: Path, script: str, said: list[str], **more: Any) -> IdleCommand:
+    path = tmp_path / "who-works"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    environ = {"PATH": "/usr/bin:/bin", "GPUOPS_PASSWORD": "hunter2", "CREDENTIALS_DIRECTORY": "/run/x"}
+    return IdleCommand([str(path), "--all", "; exit 9"], environ, said.append, **more)
+
+
+def told(answer: IdleCommand) -> dict[str, SessionCount]:
+    found = answer.sessions(VMS, NOW)
+    assert set(found) == {vm.ref for vm in VMS}, "of each VM something is told"
+    return dict(found)
+
+
+def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[str]) -> None:
+    lines = [
+        {"vm": "vdi-01", "sessions": 0, "user": "alice"},
+        {"uuid": "u-2", "sessions": 2, "age_s": 30, "oldest_s": 7200, "youngest_s": 60},
+        {"uuid": "u-2", "sessions": 0},
+        {"vm": "twin", "sessions": 0},
+        {"uuid": "u-4", "busy": True, "who": "alice"},
+        {"vm": "of-nobody", "busy": False},
+    ]
+    printed = "\n".join(json.dumps(line) for line in lines)
+    found = told(command(tmp_path, f"cat <<'END'\n{printed}\nEND", said))
+    assert found == {
+        "vm-1": SessionCount(0, False, NOW),
+        "vm-2": SessionCount(2, True, NOW, 30, 7200, 60),
+        "vm-3": SessionCount(None, None, NOW, because="the command does not tell of it"),
+        "vm-4": SessionCount(None, True, NOW),
+    }
+    assert "alice" not in repr(found)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        '["vdi-01"]',
+        '{"vm": "vdi-01"}',
+        '{"vm": "vdi-01", "sessions": -1}',
+        '{"vm": "vdi-01", "sessions": true}',
+        '{"vm": "vdi-01", "sessions": "0"}',
+        '{"vm": "vdi-01", "busy": 0}',
+        '{"vm": "vdi-01", "sessions": 0, "age_s": -5}',
+        '{"vm": ["vdi-01"], "sessions": 0}',
+        '{"sessions": 0}',
+    ],
+)
+def test_a_line_that_is_no_answer_tells_nothing(tmp_path: Path, said: list[str], line: str) -> None:
+    answer = command(tmp_path, f"""echo '{line}'; echo '{{"vm": "vdi-02", "busy": false}}'""", said)
+    for _ in range(2):
+        found = told(answer)
+    assert (found["vm-1"].used, found["vm-2"].used) == (None, False)
+    assert said == ["idle_command: the command printed lines that are no answer (gpuops help idle)"], "once"
+
+
+IDLE = """echo '{"vm": "vdi-01", "sessions": 0}'"""
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (f"{IDLE}; echo alice >&2; exit 3", "the command ended with exit code 3"),
+        (f"{IDLE}; kill -9 $$", "the command ended with exit code -9"),
+        (f"{IDLE}; sleep 20", "the command took longer than 0.5 s"),
+        (f"{IDLE}; exec >&-; sleep 20", "the command took longer than 0.5 s"),
+        (f"{IDLE}; sleep 20 & exit 0", "the command took longer than 0.5 s"),
+        ("exec yes", "the command printed more than 1 MiB"),
+    ],
+)
+def test_a_command_that_fails_tells_of_no_vm(
+    tmp_path: Path, said: list[str], script: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuops.hostshell.idle_command.MOST_BYTES", 1024 * 1024)
+    found = told(command(tmp_path, script, said, timeout_s=0.5))
+    assert {(each.used, each.because) for each in found.values()} == {(None, why)}
+    assert said == [f"idle_command: {why} (gpuops help idle)"]
+
+
+def test_one_that_is_not_there_is_said(said: list[str]) -> None:
+    found = told(IdleCommand(["/nowhere/who-works"], {}, said.append))
+    assert {each.used for each in found.values()} == {None}
+    assert said == ["idle_command: the command cannot be started: No such file or directory (gpuops help idle)"]
+
+
+def test_it_gets_the_vms_its_arguments_and_no_secret(tmp_path: Path, said: list[str]) -> None:
+    """Run as it stands: a blank or a semicolon in an argument is no shell's."""
+    told(command(tmp_path, f'cat > {tmp_path}/in; env > {tmp_path}/env; printf "%s\\n" "$@" > {tmp_path}/args', said))
+    asked = [json.loads(line) for line in (tmp_path / "in").read_text().splitlines()]
+    assert asked == [{"vm": vm.name, "uuid": vm.instance_uuid} for vm in VMS]
+    assert (tmp_path / "args").read_text() == "--all\n; exit 9\n"
+    given = (tmp_path / "env").read_text()
+    assert "PATH=/usr/bin:/bin" in given
+    assert "GPUOPS" not in given and "hunter2" not in given and "CREDENTIALS" not in given
