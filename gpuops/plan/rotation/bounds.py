@@ -65,6 +65,20 @@ def hours_unsaid(policy: Policy) -> Rejection | None:
     return Rejection(policy.name, rule, hint=_HOURS)
 
 
+def evening_off(policy: Policy, now: datetime) -> str | None:
+    """Why there is no night this evening, though the hour is one of a window's; None = there is one, or it is no such
+    hour."""
+    if policy.night_at(now) is not None or policy.next_night(now) is None:
+        return None  # windows that never open are a mistake
+    for window in policy.windows:
+        day = window.evening_off(now)
+        if day is not None:
+            why = "`not_on` names it" if day in window.not_on else "it is none of its `weekdays`"
+            named = f" of window {window.name}" if window.name else ""
+            return f"no night on the evening of {day:%a %Y-%m-%d}{named}: {why}"
+    return None
+
+
 def _outside(policy: Policy, night: Night | None, now: datetime) -> str:
     """That the window is closed, and when it opens again."""
     zone = policy.windows[0].zone
