@@ -16,6 +16,13 @@ from gpuops.cli.rotate_state import abandon, audit, status, unlock
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 
 
+def _tell_begun() -> None:
+    """Tells the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
+    from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+
+    tell_systemd(BEGUN)
+
+
 @spread
 def night(
     common: CommonOptions, run_options: RunOptions, policy: Annotated[Path, PolicyFile], saved: Saved = None
@@ -32,6 +39,7 @@ def night(
     from gpuops.cli.running import carry_out
     from gpuops.config.policy import load_policy
 
+    _tell_begun()
     wanted = load_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_night(
@@ -99,6 +107,7 @@ def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path |
     from gpuops.cli.running import carry_out, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
+    _tell_begun()
     wanted = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(wanted, site, apply=apply, consent=consent),
@@ -124,6 +133,7 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
     from gpuops.api import rotate_resume
     from gpuops.cli.running import carry_out
 
+    _tell_begun()
     carry_out(
         lambda site, apply, consent: rotate_resume(
             site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()

@@ -156,12 +156,17 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
+    from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
     from gpuops.model.rotation import Policy
     from gpuops.report.layout import Text
     from gpuops.report.text import visible
 
+    def rest(seconds: float) -> None:
+        tell_systemd(GOES_ON)
+        pause(seconds)
+
     said = policy if isinstance(policy, Policy) else None
-    return VcenterWait(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
+    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(visible(line), "yellow")))
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
+from gpuops.plan.rotation.return_time import HANGS_AFTER
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
@@ -157,11 +159,13 @@ def test_a_missed_return_is_made_up_for_and_a_missed_night_is_not(site: Site) ->
 
 
 def test_a_return_that_hangs_does_not_keep_the_next_one_away(site: Site) -> None:
-    """systemd calls no service that still starts, and a oneshot service has no watchdog."""
-    assert _unit(site.rendered / "gpuops-day.service")["TimeoutStartSec"] == ["1h"]
-    assert _unit(site.rendered / "gpuops-night.service")["TimeoutStartSec"] == ["infinity"]
+    """systemd calls no service that still runs: it stops one that takes too long, and kills one that is silent."""
+    assert _unit(site.rendered / "gpuops-day.service")["RuntimeMaxSec"] == ["1h"]
+    assert _unit(site.rendered / "gpuops-night.service")["RuntimeMaxSec"] == ["infinity"]
     for half in ("night", "day"):
-        assert _unit(site.rendered / f"gpuops-{half}.service")["OnFailure"] == ["tell-ops@%n.service"]
+        unit = _unit(site.rendered / f"gpuops-{half}.service")
+        assert (unit["Type"], unit["WatchdogSec"]) == (["notify"], [f"{HANGS_AFTER.total_seconds() / 60:.0f}min"])
+        assert unit["OnFailure"] == ["tell-ops@%n.service"]
 
 
 WEEK: Final = [datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(7 * 24 * 60)]
@@ -216,8 +220,13 @@ def test_the_units_run_a_night_and_bring_it_back(site: Site, tmp_path: Path) -> 
     """Each ExecStart is executed with the environment and the credential that its unit names."""
     before = _suspended(site.server)
     for half, changed in (("night", True), ("day", False)):
-        done = _executed(_unit(site.rendered / f"gpuops-{half}.service"), tmp_path)
-        assert done.returncode == 0, done.stderr
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(address := f"\0gpuops-test-{os.getpid()}-{half}")
+            systemd.settimeout(0)
+            unit = _unit(site.rendered / f"gpuops-{half}.service")
+            done = _executed(unit, tmp_path, NOTIFY_SOCKET=f"@{address[1:]}")
+            assert done.returncode == 0, done.stderr
+            assert systemd.recv(100) == b"READY=1", "without it a unit of Type=notify fails"
         assert (_suspended(site.server) != before) == changed
 
 
