@@ -36,11 +36,10 @@ def night(
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
     """
     from gpuops.api import rotate_night
-    from gpuops.cli.running import carry_out
-    from gpuops.config.policy import load_policy
+    from gpuops.cli.running import carry_out, policy_of_run
 
     _tell_begun()
-    wanted = load_policy(policy)
+    wanted = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
     carry_out(
         lambda site, apply, consent: rotate_night(
             wanted, site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()
