@@ -60,7 +60,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="When it begins, such as '2026-11-23 22:00' in the policy's zone; default: now, or the next night.",
+            help="When it begins, such as '2026-11-23 22:00' or 22:00 in the policy's zone; "
+            "default: now, or the next night.",
         ),
     ] = None,
     saved: Saved = None,
@@ -73,16 +74,17 @@ def plan(
     \b
     Examples:
       gpuops rotate plan --policy templates/policy.yaml --vcenter sim:vdi
+      gpuops rotate plan --at 22:00 --policy templates/policy.yaml --vcenter sim:vdi
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan
     from gpuops.cli.opening import open_site
-    from gpuops.config.date_text import parse_moment
+    from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.report.rotation_plan import preview_document, preview_text
 
     wanted = load_policy(policy) if policy is not None else None
-    moment = parse_moment("--at", at) if at is not None else None
+    moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
         found = rotate_plan(wanted, site, moment)
     output.show(preview_text(found), preview_document(found))
