@@ -98,7 +98,7 @@ def test_ansible_builder_takes_the_collection_into_an_execution_environment(
     subprocess.run(create, check=True, capture_output=True, cwd=tmp_path)
     containerfile = next((tmp_path / "context").glob("*file")).read_text(encoding="utf-8")
     assert "FROM $EE_BASE_IMAGE" in containerfile
-    assert containerfile.index("ENV PIP_FIND_LINKS=/dist") > containerfile.index(" as builder")
+    assert containerfile.index("ENV PIP_FIND_LINKS=/dist") > containerfile.lower().index(" as builder")
     assert (tmp_path / "context" / "_build" / Path(listed["name"]).relative_to("/build")).exists(), "in its place"
 
 
