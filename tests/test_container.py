@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FILE: Final = ROOT / "templates" / "container" / "Containerfile"
@@ -105,6 +109,63 @@ def test_serving_a_scenario_writes_below_tmp_and_the_state_alone(tmp_path: Path)
         finally:
             process.kill()
     assert (places["/state"] / "lab").exists()
+
+
+def night_in_the_manual() -> list[str]:
+    """The words of the `podman run` line whose command is a night."""
+    text = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = [line for line in text.splitlines() if line.startswith("podman run ") and "rotate night" in line]
+    return shlex.split(line)
+
+
+def given(words: list[str], option: str) -> list[str]:
+    """The values that the option is given with."""
+    return [value for name, value in itertools.pairwise(words) if name == option]
+
+
+@pytest.mark.long
+def test_the_night_of_the_manual_runs_with_its_mounts_alone(tmp_path: Path) -> None:
+    """The variables and paths of the image and of the line, each folder in place of what is mounted there."""
+    words = night_in_the_manual()
+    assert given(words, "--user") == [dict(steps())["USER"]]
+    mounts = {target: mode for _, target, *mode in (each.split(":") for each in given(words, "-v"))}
+    assert mounts == {"/etc/gpuops": ["ro"], environment()["GPUOPS_STATE_DIR"]: []}
+    places = {folder: tmp_path / folder.replace("/", "_") for folder in (*mounts, *given(words, "--tmpfs"))}
+    for place in places.values():
+        place.mkdir(mode=0o700)
+
+    def there(text: str) -> str:
+        mounted = next((folder for folder in places if f"{text}/".startswith(f"{folder}/")), None)
+        assert mounted is not None or not text.startswith("/"), f"{text} is in no mount"
+        return text.replace(mounted, str(places[mounted]), 1) if mounted else text
+
+    variables = dict(each.split("=", 1) for each in given(words, "-e"))
+    env = {name: there(value) for name, value in (environment() | variables).items() if name != "PATH"}
+    typed = [there(word) for word in words[words.index("gpuops") + 1 :]]
+    with SimServer(build("lab")) as server:
+        assert server.ca_file is not None
+        config, kept = Path(env["GPUOPS_CONFIG"]), places["/etc/gpuops"]
+        shutil.copy(server.ca_file, kept / "ca.pem")
+        config.write_text(
+            f'[targets.prod]\nhost = "{server.host}:{server.port}"\nusername = "{server.username}"\n'
+            f'ca_file = "{kept}/ca.pem"\n'
+        )
+        password = Path(env["GPUOPS_PASSWORD_FILE"])
+        password.write_text(server.password, encoding="utf-8")
+        password.chmod(0o400)
+        shutil.copy(ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml", typed[typed.index("--policy") + 1])
+        written = os.pathsep.join(str(place) for folder, place in places.items() if mounts.get(folder) != ["ro"])
+        done = subprocess.run(
+            [sys.executable, "-c", WATCHED, written, *typed],
+            env={**env, "TMPDIR": env["HOME"]},
+            cwd=places["/tmp"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.stdout.startswith("rotate night: "), "and it has taken something"
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.ansible.units import executed, unit_of
 from tests.notify.conftest import MailServer, mail_server
 from tests.test_packaging import wheel
 
@@ -131,7 +132,7 @@ def vcenter(gpuops: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailServer, tmp_path: Path) -> None:
-    """Configuration, login, role, doctor, policy, a night by cron's line, a killed morning, its mail, the history."""
+    """Configuration, login, role, doctor, policy, a night by its unit, a killed morning, its mail, the history."""
     assert "(gpuops-vsphere)" in typed("gpuops --version").stdout
     refused = typed("gpuops inventory", code=2)
     assert "config init" in refused.stderr, refused.stderr
@@ -153,11 +154,12 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed(f"cp {policy} policy.yaml")
     typed("gpuops rotate init --policy policy.yaml")
     running = _running(typed)
-    typed("gpuops rotate night --policy policy.yaml --yes --vcenter prod")
+    units = _rendered(typed, host, tmp_path)
+    _execute(units / "gpuops-night.service", tmp_path)
     away = running - _running(typed)
     assert len(away) > 3, "the night took desktops"
     _kill_in_its_midst(tmp_path)
-    typed("gpuops rotate day --policy policy.yaml --yes --vcenter prod")
+    _execute(units / "gpuops-day.service", tmp_path)
     assert running - _running(typed) == set()
     subjects = [str(mail["Subject"]) for mail in mail_server.mails]
     signs = (" test:", "rotate night", "rotate day that began")
@@ -167,6 +169,30 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed(f"gpuops history show {shlex.quote(night['night'])}")
     assert json.loads(typed("gpuops rotate status --output json").stdout)["away"] == 0
     assert vcenter["password"] not in (tmp_path / ".config" / "gpuops" / "config.toml").read_text(encoding="utf-8")
+
+
+def _rendered(typed: Typed, host: str, home: Path) -> Path:
+    """The units that the installed collection's playbook makes for what stands in the home."""
+    values = {
+        "gpuops_schedule_dir": home / "units",
+        "gpuops_schedule_command": home / "bin" / "gpuops",
+        "gpuops_schedule_target": "prod",
+        "gpuops_schedule_config": home / ".config" / "gpuops" / "config.toml",
+        "gpuops_schedule_password_file": home / "password",
+        "gpuops_schedule_state_dir": home / ".local" / "state" / "gpuops",
+        "gpuops_policy": home / "policy.yaml",
+        "gpuops_hostname": host,
+    }
+    said = shlex.quote(json.dumps({name: str(value) for name, value in values.items()}))
+    playbook = "LC_ALL=C.UTF-8 $(dirname $(readlink -f $(which gpuops)))/ansible-playbook"
+    typed(f"{playbook} gpuops.vsphere.schedule -e {said}")
+    return home / "units"
+
+
+def _execute(unit: Path, home: Path) -> None:
+    own = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    done = executed(unit_of(unit), home, own)
+    assert done.returncode == 0, f"{unit.name}\n{done.stdout}\n{done.stderr}"
 
 
 def _running(typed: Typed) -> set[str]:

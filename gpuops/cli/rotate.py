@@ -16,6 +16,13 @@ from gpuops.cli.rotate_state import abandon, audit, status, unlock
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 
 
+def _tell_begun() -> None:
+    """Tells the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
+    from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+
+    tell_systemd(BEGUN)
+
+
 @spread
 def night(
     common: CommonOptions, run_options: RunOptions, policy: Annotated[Path, PolicyFile], saved: Saved = None
@@ -29,10 +36,10 @@ def night(
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
     """
     from gpuops.api import rotate_night
-    from gpuops.cli.running import carry_out
-    from gpuops.config.policy import load_policy
+    from gpuops.cli.running import carry_out, policy_of_run
 
-    wanted = load_policy(policy)
+    _tell_begun()
+    wanted = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
     carry_out(
         lambda site, apply, consent: rotate_night(
             wanted, site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()
@@ -53,7 +60,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="When it begins, such as '2026-11-23 22:00' in the policy's zone; default: now, or the next night.",
+            help="When it begins, such as '2026-11-23 22:00' or 22:00 in the policy's zone; "
+            "default: now, or the next night.",
         ),
     ] = None,
     saved: Saved = None,
@@ -66,16 +74,17 @@ def plan(
     \b
     Examples:
       gpuops rotate plan --policy templates/policy.yaml --vcenter sim:vdi
+      gpuops rotate plan --at 22:00 --policy templates/policy.yaml --vcenter sim:vdi
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan
     from gpuops.cli.opening import open_site
-    from gpuops.config.date_text import parse_moment
+    from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.report.rotation_plan import preview_document, preview_text
 
     wanted = load_policy(policy) if policy is not None else None
-    moment = parse_moment("--at", at) if at is not None else None
+    moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
         found = rotate_plan(wanted, site, moment)
     output.show(preview_text(found), preview_document(found))
@@ -99,6 +108,7 @@ def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path |
     from gpuops.cli.running import carry_out, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
+    _tell_begun()
     wanted = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(wanted, site, apply=apply, consent=consent),
@@ -124,6 +134,7 @@ def resume(common: CommonOptions, run_options: RunOptions) -> None:
     from gpuops.api import rotate_resume
     from gpuops.cli.running import carry_out
 
+    _tell_begun()
     carry_out(
         lambda site, apply, consent: rotate_resume(
             site, apply=apply, consent=consent, unattended=not sys.stdin.isatty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,13 +13,12 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, RunOptions
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
 from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
     from gpuops.api import Consent, Site
     from gpuops.cli.drawn_progress import DrawnProgress
-    from gpuops.errors import PolicyError
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
@@ -152,16 +152,41 @@ def carry_out(
         raise typer.Exit(report.exit_code)
 
 
+def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only: bool) -> Policy:
+    """The policy in this file. Raises PolicyError; where nobody watches, the receivers of the target are told first."""
+    from gpuops.config.policy import load_policy
+
+    try:
+        return load_policy(path)
+    except PolicyError as unreadable:
+        if not (looks_only or sys.stdin.isatty()):
+            _tell_unreadable(unreadable, command, common)
+        raise
+
+
+def _tell_unreadable(unreadable: PolicyError, command: str, common: CommonOptions) -> None:
+    from gpuops.cli.opening import notice_way_of
+    from gpuops.notify.watch import tell_failure
+
+    with suppress(GpuopsError):  # no receivers, or none that can be read: the error itself is what is said
+        tell_failure(notice_way_of(common), command, unreadable)
+
+
 def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
+    from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
     from gpuops.model.rotation import Policy
     from gpuops.report.layout import Text
     from gpuops.report.text import visible
 
+    def rest(seconds: float) -> None:
+        tell_systemd(GOES_ON)
+        pause(seconds)
+
     said = policy if isinstance(policy, Policy) else None
-    return VcenterWait(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
+    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(visible(line), "yellow")))
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:

@@ -15,6 +15,7 @@ from gpuops.model.window import Weekday, Window
 
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 2999
+_CLOCK: Final = re.compile(r"\d\d:\d\d", re.ASCII)
 
 
 def parse_moment(option: str, text: str) -> datetime:
@@ -26,6 +27,16 @@ def parse_moment(option: str, text: str) -> datetime:
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
         raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None
+
+
+def parse_moment_or_clock(option: str, text: str) -> datetime | time:
+    """The moment, as `parse_moment` reads it, or a time of day alone: `22:00`. Raises UsageError."""
+    try:
+        if _CLOCK.fullmatch(text):
+            return time.fromisoformat(text)
+    except ValueError:
+        pass
+    return parse_moment(option, text)
 
 
 def checked_year(found: datetime) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -200,12 +200,23 @@ class Policy:
         """The moment that is meant: one without an offset is read in the zone of the windows. Raises UsageError."""
         if local.tzinfo is not None:
             return local
+        zone = self._zone(f"{local:%Y-%m-%d %H:%M}", f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00")
+        return moments(local.date(), local.time(), zone)[0]
+
+    def next_at(self, clock: time, now: datetime) -> datetime:
+        """The first moment from now on at which clocks in the zone of the windows show this. Raises UsageError."""
+        zone = self._zone(f"{clock:%H:%M}", f"say the date and the offset: {now:%Y-%m-%d}T{clock:%H:%M}Z, or +01:00")
+        day = now.astimezone(zone).date()
+        found = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
+        return next(moment for moment in found if moment >= now)
+
+    def _zone(self, said: str, hint: str) -> tzinfo:
+        """The one zone of the windows. Raises UsageError where there is none, or there are several."""
         zones = {str(window.zone): window.zone for window in self.windows}
         if len(zones) != 1:
             several = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
-            hint = f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00"
-            raise UsageError(f"{local:%Y-%m-%d %H:%M}: in which zone? {several}", hint=hint)
-        return moments(local.date(), local.time(), next(iter(zones.values())))[0]
+            raise UsageError(f"{said}: in which zone? {several}", hint=hint)
+        return next(iter(zones.values()))
 
     @property
     def counters(self) -> frozenset[str]:

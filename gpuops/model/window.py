@@ -88,11 +88,15 @@ class Window:
         """Whether there is a night that begins on the evening of this local date."""
         return day not in self.not_on and (day in self.also_on or Weekday.of(day) in self.weekdays)
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - of values alone; whoever takes something asks before each step
     def night_of(self, day: date) -> Night | None:
         """The night of this evening; None = there is none."""
+        return self._hours_of(day) if self.opens_on(day) else None
+
+    @lru_cache(maxsize=1024)  # noqa: B019 - of values alone; whoever takes something asks before each step
+    def _hours_of(self, day: date) -> Night | None:
+        """The night of this evening if the window opens on it; None = the zone skipped that day."""
         opens = moments(day, self.opens, self.zone)[-1]
-        if not self.opens_on(day) or opens.astimezone(self.zone).date() != day:
+        if opens.astimezone(self.zone).date() != day:
             return None
         closing_day = day if self.opens < self.closes else day + _DAY
         closes = self._end(closing_day, self.closes, opens)
@@ -108,6 +112,12 @@ class Window:
     def night_at(self, now: datetime) -> Night | None:
         """The night that this moment is in: opened, and its desktops not due yet."""
         return next((night for night in self.nights_begun(now) if now < night.back_by), None)
+
+    def evening_off(self, now: datetime) -> date | None:
+        """The evening on which the window does not open, if this moment is of its hours; None = it is not."""
+        local = now.astimezone(self.zone).date()
+        off = (self._hours_of(day) for day in (local, local - _DAY) if not self.opens_on(day))
+        return next((hours.day for hours in off if hours is not None and hours.takes_at(now)), None)
 
     def nights_begun(self, now: datetime) -> tuple[Night, ...]:
         """The nights of the last days that have opened, the latest first."""

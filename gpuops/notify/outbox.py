@@ -103,6 +103,11 @@ class Outbox:
         with self._writing() as connection:
             _put(connection, vcenter, notice, at, to)
 
+    def knows(self, key: str) -> bool:
+        """Whether that notice was put in, sent or not."""
+        with self._reading() as connection:
+            return connection.execute("SELECT 1 FROM notices WHERE key = ?", (key,)).fetchone() is not None
+
     def waiting(self, vcenter: str, receiver: str = "") -> tuple[NoticeText, ...]:
         """The notices of this target that nobody, or not this receiver, has accepted; the oldest first."""
         with self._reading() as connection:

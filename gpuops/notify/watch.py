@@ -6,9 +6,10 @@ Nothing here changes what a run does, returns or raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.errors import GpuopsError, PolicyError, StateDamaged
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind, Receipt
 from gpuops.notify.outbox import BegunRun, Outbox, new_run_id
@@ -28,6 +29,9 @@ from gpuops.report.notice import (
 Reported = TypeVar("Reported", bound="Report[Any] | ChangeReport")
 Asked = Callable[[Any], None]
 NOT_SENT: Final = "the next run, or gpuops notify flush, tries again"
+_UNREADABLE: Final = str(PolicyError.exit_code)
+_OF_UNITS: Final = ("rotate night", "rotate day")
+"""What the units of the role `gpuops_schedule` run."""
 
 
 class RunWatch:
@@ -140,12 +144,20 @@ def flush(way: NoticeWay) -> tuple[Receipt, ...]:
     """
     outbox = Outbox(way.state_dir)
     died = note_deaths(way, outbox)
-    failed = _failed_unit(way.environ)
-    if failed is not None and not died:
-        at = way.clock()
-        notice = notice_of_unit(way.settings.vcenter, *failed, at)
-        outbox.put(way.settings.vcenter, notice_text(notice), at, way.settings.entries)
+    failed, at = _failed_unit(way.environ), way.clock()
+    if failed is not None and not died and not _told_itself(way, outbox, at):
+        words = notice_text(notice_of_unit(way.settings.vcenter, *failed, at))
+        outbox.put(way.settings.vcenter, words, at, way.settings.entries)
     return send_waiting(way, outbox)
+
+
+def _told_itself(way: NoticeWay, outbox: Outbox, at: datetime) -> bool:
+    """Whether the unit was refused for a file that cannot be read, of which its run has told today."""
+    if _exit_status(way.environ) != _UNREADABLE:
+        return False
+    runs = (ToldRun("", way.settings.vcenter, command) for command in _OF_UNITS)
+    notices = (notice_of_error(PolicyError(""), run, at) for run in runs)
+    return any(notice is not None and outbox.knows(notice.key) for notice in notices)
 
 
 def send_test(way: NoticeWay) -> tuple[Receipt, ...]:
@@ -164,10 +176,15 @@ def _failed_unit(environ: Mapping[str, str]) -> tuple[str, str, str] | None:
     if not unit or not invocation:
         return None
     code, status = environ.get("MONITOR_EXIT_CODE", ""), environ.get("MONITOR_EXIT_STATUS", "")
-    if code == "exited" and status in ("3", "4", "5", "6", "7"):
+    if _exit_status(environ) in ("3", "4", "5", "6", "7"):
         return None
     result = environ.get("MONITOR_SERVICE_RESULT", "") or "failed"
     return unit, invocation, f"{result} ({code} {status})" if code else result
+
+
+def _exit_status(environ: Mapping[str, str]) -> str:
+    """That of the unit's process; empty = it was killed."""
+    return environ.get("MONITOR_EXIT_STATUS", "") if environ.get("MONITOR_EXIT_CODE") == "exited" else ""
 
 
 def _tell(way: NoticeWay, receipts: tuple[Receipt, ...]) -> None:

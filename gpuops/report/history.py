@@ -80,7 +80,7 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
             str(night.returned),
             str(len(night.ml)),
             _hours(night.harvested),
-            _share(night.share),
+            _share(night.share, night.available),
             Text(str(len(night.incidents)), "yellow" if night.incidents else ""),
             *((visible(night.vcenter[:8]),) if several else ()),
             visible(_by(night.runs)),
@@ -108,7 +108,7 @@ def _sum(events: PastEvents) -> str:
     taken = sum(len(night.desktops) for night in events.nights)
     back = sum(night.returned for night in events.nights)
     share = share_of(events.harvested, events.available)
-    part = f" ({share:.0%})" if share is not None else ""
+    part = _part(share, events.available)
     return (
         f"{count(len(events.nights), 'night')}: {count(taken, 'desktop')} taken, {back} back; "
         f"{_hours(events.harvested)} GPU-hours{_of_available(events.available)}{part}"
@@ -132,7 +132,7 @@ def _night(night: PastNight) -> Iterator[Shown]:
         .append(f"{policy}{known}; times are in UTC")
     )
     yield f"vCenter {visible(night.vcenter)}"
-    share = f" ({night.share:.0%})" if night.share is not None else ""
+    share = _part(night.share, night.available)
     yield (
         f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
         f"{_hours(night.harvested)} GPU-hours{_of_available(night.available)}{share}"
@@ -365,8 +365,17 @@ def _hours(hours: GpuHours) -> str:
     return f"{hours.at_least:.1f}+" if hours.at_least else "unknown"
 
 
-def _share(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.0%}"
+def _share(share: float | None, available: GpuHours) -> str:
+    """`90%`; `unknown`; `-` where so little could be had that it reads 0.0."""
+    if share is None:
+        return "unknown"
+    return "-" if _hours(available) == "0.0" else f"{share:.0%}"
+
+
+def _part(share: float | None, available: GpuHours) -> str:
+    """The same behind the hours, ` (90%)`; empty where there is none to say."""
+    said = _share(share, available)
+    return f" ({said})" if said.endswith("%") else ""
 
 
 def _rounded(figure: float | None) -> float | None:

@@ -96,12 +96,12 @@ def rotation_info(
     A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
     """
     from gpuops.api import rotate_plan, rotate_status
-    from gpuops.config.date_text import parse_moment
+    from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.report.rotation_plan import preview_document
     from gpuops.report.rotation_status import status_document
 
     meant = _policy(policy)
-    begins = parse_moment("at", at) if at is not None else None
+    begins = parse_moment_or_clock("at", at) if at is not None else None
     site, warnings = open_site(connection)
     with site:
         found = rotate_status(site, meant)

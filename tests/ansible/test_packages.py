@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,7 +17,9 @@ from gpuops import __version__
 from gpuops.distribution import NAME
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 from tests.ansible.test_collection import NAMES
+from tests.test_packaging import wheel
 
+__all__ = ["wheel"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
@@ -28,15 +32,12 @@ def documented(ansible: Ansible, cwd: Path, **environ: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pip makes of the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
+    folder = tmp_path_factory.mktemp("wheel") / "site-packages"
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site-packages")
-    return folder / "site-packages"
+        archive.extractall(folder)
+    return folder
 
 
 def test_the_tarball_installs_with_playbooks_roles_and_templates(
@@ -86,15 +87,19 @@ def test_ansible_builder_takes_the_collection_into_an_execution_environment(
     asked: list[str | Path] = [builder, "introspect", tmp_path / "there"]
     told = subprocess.run(asked, check=True, capture_output=True, encoding="utf-8").stdout
     assert yaml.safe_load(told)["python"] == [f"{NAME}=={__version__}  # from collection gpuops.vsphere"]
-    definition = {
-        "version": 3,
-        "images": {"base_image": {"name": "base:latest"}},
-        "dependencies": {"galaxy": {"collections": [{"name": str(tarball), "type": "file"}]}},
-    }
-    (tmp_path / "ee.yml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    manual = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8")
+    (definition,) = re.findall(r"```yaml\n(version: 3\n.*?)```", manual, re.DOTALL)
+    (listed,) = yaml.safe_load(definition)["dependencies"]["galaxy"]["collections"]
+    assert Path(listed["name"]).name == tarball.name
+    (tmp_path / "dist").mkdir()
+    shutil.copy(tarball, tmp_path / "dist")
+    (tmp_path / "ee.yml").write_text(definition, encoding="utf-8")
     create: list[str | Path] = [builder, "create", "-f", tmp_path / "ee.yml", "-c", tmp_path / "context"]
     subprocess.run(create, check=True, capture_output=True, cwd=tmp_path)
-    assert "FROM $EE_BASE_IMAGE" in next((tmp_path / "context").glob("*file")).read_text(encoding="utf-8")
+    containerfile = next((tmp_path / "context").glob("*file")).read_text(encoding="utf-8")
+    assert "FROM $EE_BASE_IMAGE" in containerfile
+    assert containerfile.index("ENV PIP_FIND_LINKS=/dist") > containerfile.lower().index(" as builder")
+    assert (tmp_path / "context" / "_build" / Path(listed["name"]).relative_to("/build")).exists(), "in its place"
 
 
 def test_the_wheel_is_enough(ansible: Ansible, tmp_path: Path, unpacked: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -22,10 +23,12 @@ import yaml
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
+from gpuops.plan.rotation.return_time import HANGS_AFTER
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.ansible.conftest import ROOT, Ansible
+from tests.ansible.units import executed, unit_of
 from tests.notify.conftest import Webhook, webhook
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -33,6 +36,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 __all__ = ["webhook"]
 EXAMPLE = ("-i", "inventories/example/hosts.yml", "playbooks/schedule.yml")
 LAB_POLICY = ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
+IN_CLONE: Final = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 AWKWARD = "50% of $HOME and ${USER} \"it\" \\n '%h'"
 
 
@@ -138,7 +142,7 @@ def test_systemd_takes_the_units(site: Site) -> None:
     units = [site.rendered / f"gpuops-{half}.{kind}" for half in ("night", "day") for kind in ("service", "timer")]
     _require_valid(units)
     for unit in units[1::2]:
-        (calendar,) = _unit(unit)["OnCalendar"]
+        (calendar,) = unit_of(unit)["OnCalendar"]
         calls = _called_by_systemd(calendar)
         said = subprocess.run(
             ["systemd-analyze", "calendar", f"--iterations={len(calls)}", "--base-time=2026-11-22 23:59:59", calendar],
@@ -157,11 +161,13 @@ def test_a_missed_return_is_made_up_for_and_a_missed_night_is_not(site: Site) ->
 
 
 def test_a_return_that_hangs_does_not_keep_the_next_one_away(site: Site) -> None:
-    """systemd calls no service that still starts, and a oneshot service has no watchdog."""
-    assert _unit(site.rendered / "gpuops-day.service")["TimeoutStartSec"] == ["1h"]
-    assert _unit(site.rendered / "gpuops-night.service")["TimeoutStartSec"] == ["infinity"]
+    """systemd calls no service that still runs: it stops one that takes too long, and kills one that is silent."""
+    assert unit_of(site.rendered / "gpuops-day.service")["RuntimeMaxSec"] == ["1h"]
+    assert unit_of(site.rendered / "gpuops-night.service")["RuntimeMaxSec"] == ["infinity"]
     for half in ("night", "day"):
-        assert _unit(site.rendered / f"gpuops-{half}.service")["OnFailure"] == ["tell-ops@%n.service"]
+        unit = unit_of(site.rendered / f"gpuops-{half}.service")
+        assert (unit["Type"], unit["WatchdogSec"]) == (["notify"], [f"{HANGS_AFTER.total_seconds() / 60:.0f}min"])
+        assert unit["OnFailure"] == ["tell-ops@%n.service"]
 
 
 WEEK: Final = [datetime(2026, 11, 23, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(7 * 24 * 60)]
@@ -196,7 +202,7 @@ def _called_by_systemd(calendar: str) -> list[datetime]:
 
 
 def test_every_night_of_a_week_has_its_return_until_back_by_and_after_it(site: Site) -> None:
-    timers = {half: _unit(site.rendered / f"gpuops-{half}.timer")["OnCalendar"][0] for half in ("night", "day")}
+    timers = {half: unit_of(site.rendered / f"gpuops-{half}.timer")["OnCalendar"][0] for half in ("night", "day")}
     lines = (site.rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines()
     called = {half: _called_by_systemd(calendar) for half, calendar in timers.items()}
     for half, calls in called.items():
@@ -216,8 +222,13 @@ def test_the_units_run_a_night_and_bring_it_back(site: Site, tmp_path: Path) -> 
     """Each ExecStart is executed with the environment and the credential that its unit names."""
     before = _suspended(site.server)
     for half, changed in (("night", True), ("day", False)):
-        done = _executed(_unit(site.rendered / f"gpuops-{half}.service"), tmp_path)
-        assert done.returncode == 0, done.stderr
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(address := f"\0gpuops-test-{os.getpid()}-{half}")
+            systemd.settimeout(0)
+            unit = unit_of(site.rendered / f"gpuops-{half}.service")
+            done = executed(unit, tmp_path, IN_CLONE, NOTIFY_SOCKET=f"@{address[1:]}")
+            assert done.returncode == 0, done.stderr
+            assert systemd.recv(100) == b"READY=1", "without it a unit of Type=notify fails"
         assert (_suspended(site.server) != before) == changed
 
 
@@ -240,14 +251,15 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
     values.write_text(yaml.safe_dump(said), encoding="utf-8")
     ansible("playbook", *EXAMPLE, "-e", f"@{values}")
     for half in ("night", "day"):
-        unit = _unit(rendered / f"gpuops-{half}.service")
+        unit = unit_of(rendered / f"gpuops-{half}.service")
         assert unit["OnFailure"] == ["gpuops-notify.service"]
         assert f"hook:{hook}".replace("%", "%%") in unit["LoadCredential"]
     if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
         _require_valid(list(rendered.glob("*.service")))
-    told = _executed(
-        _unit(rendered / "gpuops-notify.service"),
+    told = executed(
+        unit_of(rendered / "gpuops-notify.service"),
         tmp_path,
+        IN_CLONE,
         MONITOR_UNIT="gpuops-night.service",
         MONITOR_INVOCATION_ID="b" * 32,
         MONITOR_SERVICE_RESULT="timeout",
@@ -258,39 +270,9 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
     assert [file for file in rendered.iterdir() if webhook.url in file.read_text(encoding="utf-8")] == []
 
 
-def _executed(unit: Mapping[str, list[str]], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """What a unit's ExecStart does, with the environment and the credentials that it names, as systemd does it."""
-    credentials = folder / "credentials"
-    shutil.rmtree(credentials, ignore_errors=True)
-    credentials.mkdir(mode=0o700)
-    for line in unit["LoadCredential"]:
-        name, _, path = line.partition(":")
-        shutil.copy(path.replace("%%", "%"), credentials / name)
-    environ = dict(shlex.split(line)[0].replace("%%", "%").split("=", 1) for line in unit["Environment"])
-    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CREDENTIALS_DIRECTORY": str(credentials)}
-    return subprocess.run(
-        [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(unit["ExecStart"][0])],
-        env=own | environ | more,
-        cwd=folder,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
 def _suspended(server: SimServer) -> frozenset[str]:
     vms: list[Any] = list(server.world.by_type("VirtualMachine"))
     return frozenset(vm.name for vm in vms if vm.state.power is Power.SUSPENDED)
-
-
-def _unit(path: Path) -> dict[str, list[str]]:
-    """The values of each key of a unit, in their order."""
-    found: dict[str, list[str]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        key, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found.setdefault(key, []).append(value)
-    return found
 
 
 def test_cron_takes_the_lines(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def test_a_night_and_its_changes_in_every_format(after_a_night: Lab) -> None:
     text = lab.run("history").stdout
     assert f"\n{night['night']}  done " in text
     assert f"1 night: {suspended} desktops taken, {suspended} back; " in text
+    assert ("%" in text) is (f"{night['gpu_hours_available']:.1f}" != "0.0"), "there is no part of what reads 0.0"
 
 
 def test_one_night_in_full(after_a_night: Lab) -> None:

@@ -88,6 +88,28 @@ def test_a_vcenter_that_is_away_is_an_alarm(prod: Gpuops, lab: Lab, webhook: Web
     assert titles(webhook) == ["gpuops prod: alarm: rotate night ended with exit code 5"]
 
 
+def test_a_policy_that_cannot_be_read_at_night_is_told_of_once(
+    prod: Gpuops, webhook: Webhook, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the run itself, however often cron calls, and not once more by the unit that `OnFailure=` starts."""
+    policy = clean / "policy.yaml"
+    policy.write_text("pools: [")
+    words = ("rotate", "night", "--policy", str(policy), "--yes")
+    assert prod(*words, "--dry-run").exit_code == 2
+    assert prod(*words, "--vcenter", "silent").exit_code == 2
+    assert webhook.calls == []
+    for _ in range(2):
+        night = prod(*words)
+        assert (night.exit_code, night.stdout) == (2, "")
+        assert night.stderr.startswith("error: ") and "warning" not in night.stderr
+    for name, value in {"UNIT": "gpuops-night.service", "EXIT_CODE": "exited", "EXIT_STATUS": "2"}.items():
+        monkeypatch.setenv(f"MONITOR_{name}", value)
+    monkeypatch.setenv("MONITOR_INVOCATION_ID", "a" * 32)
+    assert prod("notify", "flush").exit_code == 0
+    assert titles(webhook) == ["gpuops prod: alarm: rotate night ended with exit code 2"]
+    assert str(policy) in webhook.calls[0][1].decode()
+
+
 def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
     found = prod("notify", "test", "--output", "json")
     assert found.exit_code == 0, found.output

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from typer.testing import Result
 
+from gpuops.clock import wall_clock
 from tests.cli.conftest import Lab
 
 Gpuops = Callable[..., Result]
@@ -111,6 +114,15 @@ def test_at_any_hour_the_next_night_is_planned(lab: Lab) -> None:
     result = lab.run("rotate", "plan", "--policy", NIGHTLY)
     assert "outside the window" not in result.stdout
     assert re.match(r"policy lab-nightly, night \d{4}-\d\d-\d\d, ", result.stdout)
+
+
+def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(lab: Lab) -> None:
+    found = json.loads(lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "22:00", "--output", "json").stdout)
+    at = datetime.fromisoformat(found["at"])
+    assert f"{at.astimezone(ZoneInfo('Europe/Berlin')):%H:%M}" == "22:00"
+    assert timedelta() <= at - wall_clock() <= timedelta(hours=25)
+    wrong = lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "25:00")
+    assert (wrong.exit_code, wrong.stderr.splitlines()[0]) == (2, "error: --at: '25:00' is no date with a time")
 
 
 def test_a_moment_outside_the_window_is_refused_with_the_next_night(lab: Lab) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, time
 
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.site import Site, catalog_of
@@ -13,16 +13,17 @@ from gpuops.plan.rotation.preview import NightPreview, preview_night
 from gpuops.plan.rotation.return_time import Durations
 
 
-def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> NightPreview:
+def preview(policy: Policy | None, site: Site, at: datetime | time | None = None) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
-    the next one opens; one without an offset is read in the zone of the windows. Raises UsageError for a moment or a
+    the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is
+    the next such. Raises UsageError for a moment or a
     policy that cannot be told.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
-        moment = obeyed.moment(at) if at is not None else _tonight(obeyed, site.clock())
+        moment = _moment(obeyed, at, site.clock())
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped(obeyed.name) if journal else frozenset()
@@ -31,6 +32,16 @@ def preview(policy: Policy | None, site: Site, at: datetime | None = None) -> Ni
     request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
     seen = site.judged(site.vcenter.inventory(), obeyed)
     return preview_night(request, seen, catalog_of(seen), moment)
+
+
+def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:
+    match at:
+        case None:
+            return _tonight(policy, now)
+        case datetime():
+            return policy.moment(at)
+        case time():
+            return policy.next_at(at, now)
 
 
 def _tonight(policy: Policy, now: datetime) -> datetime:

@@ -18,6 +18,7 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import Locked, StateDamaged
+from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.rotation import LockHolder
 
@@ -53,11 +54,12 @@ class LockHold:
         """Why a run that only brings back goes on without the file of the lock, or without a word in it."""
 
     def alive(self, now: datetime) -> None:
-        """Writes into the lock's file that its run goes on, for others to read."""
+        """Writes into the lock's file that its run goes on, for others to read, and tells systemd."""
         seen = self._holder.seen or self._holder.since
         if seen is None or abs(now - seen) >= SIGNS_EVERY:
             self._holder = replace(self._holder, seen=now)
             self.sign()
+            tell_systemd(GOES_ON)
 
     def takes_until(self, moment: datetime) -> None:
         """Writes from when on the night that holds it takes nothing more."""

@@ -16,7 +16,7 @@ from gpuops.errors import Refused, UsageError
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import Original, Policy
 from gpuops.model.vm import Vm
-from gpuops.model.window import Night
+from gpuops.model.window import Night, Weekday
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.return_time import Durations, Load, ReturnTime
@@ -28,6 +28,7 @@ UNMEASURED_MOVE_S: Final = 300.0
 """What is assumed where nothing was measured yet."""
 _DAY: Final = timedelta(days=1)
 _BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
+_NEXT: Final = f"gpuops rotate plan --policy FILE shows that night as it would be; {_BACK}"
 _HOURS: Final = "say when it may take desktops (gpuops help windows), or `windows: any` where every hour is meant"
 _LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
 
@@ -38,7 +39,8 @@ def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | N
         return None
     night = policy.night_at(now)
     if night is None or not night.takes_at(now):
-        return Rejection(policy.name, _outside(policy, night, now), hint=_BACK, by_the_hour=True)
+        hint = _BACK if night is not None else _NEXT if policy.next_night(now) is not None else _HOURS
+        return Rejection(policy.name, _outside(policy, night, now), hint=hint, by_the_hour=True)
     # The least that a night can take is one desktop for one ML VM: where not even that can be returned in time, no
     # desktop needs to be looked at.
     least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, _least_grace_s(policy))
@@ -63,6 +65,20 @@ def hours_unsaid(policy: Policy) -> Rejection | None:
         return None
     rule = "has no `windows`: a night that cron, systemd or Ansible calls needs them"
     return Rejection(policy.name, rule, hint=_HOURS)
+
+
+def evening_off(policy: Policy, now: datetime) -> str | None:
+    """Why there is no night this evening, though the hour is one of a window's; None = there is one, or it is no such
+    hour."""
+    if policy.night_at(now) is not None or policy.next_night(now) is None:
+        return None  # windows that never open are a mistake
+    for window in policy.windows:
+        day = window.evening_off(now)
+        if day is not None:
+            why = "`not_on` names it" if day in window.not_on else "it is none of its `weekdays`"
+            named = f" of window {window.name}" if window.name else ""
+            return f"no night on the evening of {Weekday.of(day).title()} {day}{named}: {why}"
+    return None
 
 
 def _outside(policy: Policy, night: Night | None, now: datetime) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.catalog import Catalog
@@ -49,6 +49,8 @@ from gpuops.plan.rotation.taken_vms import (
 )
 
 NO_CHECKPOINT: Final = Checkpoint()
+_EARLY: Final = timedelta(hours=2)
+"""A return so long before the closing of its window is not that of the morning."""
 _REPORTED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
 
 
@@ -78,7 +80,8 @@ class RotateDay:
         """
         of_nights = taken_vms(self.policy, self.originals, inventory)
         plan = self.return_plan(of_nights, inventory, catalog, now)
-        return replace(plan, warnings=(*plan.warnings, *reverted_desktops(of_nights, plan.steps)))
+        warnings = (*plan.warnings, *reverted_desktops(of_nights, plan.steps), *ended_early(of_nights, now))
+        return replace(plan, warnings=warnings)
 
     def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
         """VM ref -> name of the lock VM whose lease is needed to return it; None = none is."""
@@ -176,6 +179,20 @@ def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tu
     )
     states = ((original.name, another_state(original, vm)) for original, vm in there)
     return tuple(f"{name}: {another}" for name, another in states if another)
+
+
+def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
+    """A warning for each night that this return ends long before its window closes: somebody may not mean that."""
+    found: dict[str, None] = {}
+    for taken_vm in of_nights:
+        night = taken_vm.policy.night_at(now)
+        if taken_vm.whereabouts is not Whereabouts.AWAY or night is None or night.id != taken_vm.original.night:
+            continue
+        if night.closes - now >= _EARLY:
+            closes = night.closes.astimezone(night.zone)
+            said = f"night {night.id}, open until {closes:%H:%M %Z}, ends with this return: it takes nothing more"
+            found[said] = None
+    return tuple(found)
 
 
 def _has_just_come_back(taken_vm: TakenVm) -> bool:

@@ -19,7 +19,7 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
-from gpuops.plan.rotation.bounds import Bounds, closed, hours_unsaid
+from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
@@ -94,12 +94,22 @@ class RotateNight:
         night = self.night(inventory, now)
         bounds = self._bounds(night, inventory, now)
         skipped = self.policy.night_at(now) is not None and night in self.skipped
-        refusals = [] if skipped else self._refusals(night, desktops, inventory, now)
+        # A clock calls on every evening, also on those that the policy leaves out: that is no mistake of the call.
+        off = (evening_off(self.policy, now) if self.unattended else None) or ""
+        refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(off))
         queue = self._queue(night, inventory)
-        if skipped or refusals or self._is_over(night, inventory):
+        if skipped or refusals or off or self._is_over(night, inventory):
             nothing = QueueDecision((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
             return NightPlan(
-                self.policy, night, desktops, nothing, bounds, tuple(refusals), over=not refusals, skipped=skipped
+                self.policy,
+                night,
+                desktops,
+                nothing,
+                bounds,
+                tuple(refusals),
+                over=not refusals,
+                skipped=skipped,
+                off=off,
             )
         # 2. Which ML VMs start, where, and which desktops make room. Only room that is certain counts: an ML VM that
         # does not start after all has cost its desktops for nothing.
@@ -230,8 +240,10 @@ class RotateNight:
         """Whether the VM is of a pool or of the queue."""
         return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
-    def _refusals(self, night: str, desktops: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
-        """Why there is no night now; empty = there is one. What must be mended first is named alone.
+    def _refusals(
+        self, night: str, desktops: Survey, inventory: Inventory, now: datetime, *, off: bool
+    ) -> list[Rejection]:
+        """Why there is no night now; empty = there is one, or it is `off`. What must be mended first is named alone.
 
         Clocks come first, since a wrong clock makes everything below wrong; then the window; then earlier nights, whose
         return is more urgent than anything that this one could take.
@@ -242,13 +254,13 @@ class RotateNight:
         unsaid = hours_unsaid(self.policy) if self.unattended else None
         if unsaid is not None:
             return [unsaid]
-        window_closed = closed(self.policy, now, self.durations)
+        window_closed = None if off else closed(self.policy, now, self.durations)
         if window_closed is not None:
             return [window_closed]
         earlier = [taken_vm for taken_vm in self._away(inventory) if taken_vm.original.night != night]
         open_nights = sorted({taken_vm.original.night for taken_vm in earlier})
         not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]
-        return not_over or self._stopped(night, inventory) or self._nobody_agreed(desktops)
+        return not_over if not_over or off else self._stopped(night, inventory) or self._nobody_agreed(desktops)
 
     def _stopped(self, night: str, inventory: Inventory) -> list[Rejection]:
         """That so much of this night has failed that it takes nothing more, however often it is begun."""

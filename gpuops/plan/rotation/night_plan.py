@@ -36,6 +36,8 @@ class NightPlan:
     """Its return has begun, or it is `skipped`: nothing more is taken."""
     skipped: bool = False
     """`rotate skip-next` said that it is not to be taken."""
+    off: str = ""
+    """Why the policy has no night this evening, where a clock called for one; empty = it has one."""
     drs: Mapping[str, VmDrs] = field(default_factory=dict)
     """ML VM ref -> what DRS does with it now, where DRS is kept off it for the night."""
     overrides: tuple[SetVmDrs, ...] = ()
@@ -47,7 +49,7 @@ class NightPlan:
         if self.refusals:
             return refuse(*self.refusals)
         if self.over:
-            return Plan(because=(f"night {self.night} is {self.ended}",))
+            return Plan(because=(self.off or f"night {self.night} is {self.ended}",))
         return Plan(
             waves=tuple(wave for wave in self._waves() if wave.steps),
             warnings=tuple(self._warnings()),

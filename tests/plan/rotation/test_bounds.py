@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from gpuops.model.ml_queue import Checkpoint, QueuedVm
 from gpuops.model.rotation import DirectPath, IdleRule, Limits, Original, Policy, Pool, Role
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState
-from gpuops.model.window import Window
+from gpuops.model.window import Weekday, Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay, is_returned
@@ -259,6 +259,8 @@ def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations
     found = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
     [refusal] = found.rejections
     assert str(refusal) == f"small: {said}"
+    assert ("rotate day brings back" in refusal.hint) is (said.startswith("too late") or "closed at" in said)
+    assert ("help windows" in refusal.hint) is ("within a year" in said)
     assert ("`back_by` be later" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
 
 
@@ -342,3 +344,41 @@ def test_a_night_that_nobody_watches_needs_hours_or_the_word_that_any_is_meant(a
         assert "has no `windows`" in found.rejections[0].rule
         assert "`windows: any`" in found.rejections[0].hint
     assert RotateNight(POLICY, unattended=True).plan(small_world().snapshot(), CATALOG, EVENING) == night(small_world())
+
+
+FRIDAY = date(2026, 11, 20)
+WORKDAYS = replace(WINDOW, name="work", not_on=frozenset({FRIDAY}))
+
+
+@pytest.mark.parametrize(
+    ("clock", "window", "said"),
+    [
+        ("21:00", WORKDAYS, "no night on the evening of Fri 2026-11-20 of window work: `not_on` names it"),
+        ("05:59", WORKDAYS, "no night on the evening of Fri 2026-11-20 of window work: `not_on` names it"),
+        ("06:00", WORKDAYS, None),
+        ("12:00", WORKDAYS, None),
+        (
+            "21:00",
+            replace(WINDOW, weekdays=frozenset({Weekday.MON})),
+            "no night on the evening of Fri 2026-11-20: it is none of its `weekdays`",
+        ),
+        ("21:00", replace(WINDOW, weekdays=frozenset()), None),
+    ],
+)
+def test_an_evening_that_the_policy_leaves_out_is_no_mistake_of_the_clock_that_calls(
+    clock: str, window: Window, said: str | None
+) -> None:
+    """At another hour, and to somebody at the terminal, a night is refused as ever."""
+    policy, snapshot = replace(POLICY, windows=(window,)), small_world().snapshot()
+    called = RotateNight(policy, unattended=True).plan(snapshot, CATALOG, at(clock))
+    assert (called.feasible, called.steps, called.because) == (said is not None, (), (said,) if said else ())
+    typed = RotateNight(policy).plan(snapshot, CATALOG, at(clock))
+    assert typed.rejections[0].rule.startswith("outside the window: ")
+
+
+def test_on_such_an_evening_an_earlier_night_that_is_not_over_is_told_of_all_the_same() -> None:
+    world = small_world()
+    world.set("vm-1", power=PowerState.SUSPENDED, attributes={"gpuops.rotation": "2026-11-19 desktop"})
+    policy = replace(POLICY, windows=(WORKDAYS,))
+    found = RotateNight(policy, unattended=True).plan(world.snapshot(), CATALOG, EVENING)
+    assert [each.rule for each in found.rejections] == ["is not over: desktop-01 not back yet"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
@@ -24,6 +24,7 @@ from gpuops.model.rotation import (
 )
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, RunningTask
+from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.day import RotateDay, is_returned
@@ -511,3 +512,13 @@ def test_where_each_vm_is_without_any_policy(world: World) -> None:
         "desktop-02": Whereabouts.AWAY,
         "ml-01": Whereabouts.AWAY,
     }
+
+
+@pytest.mark.parametrize(("hours_early", "ends"), [(7, True), (1, False), (0, False), (-2, False)])
+def test_a_return_in_an_open_window_says_that_it_ends_the_night(world: World, hours_early: int, ends: bool) -> None:
+    policy = replace(POLICY, windows=(Window(time(20), time(5), UTC),))
+    now = MORNING - timedelta(hours=hours_early)
+    found = RotateDay(policy).plan(world.snapshot(), CATALOG, now)
+    said = "night 2026-11-20, open until 05:00 UTC, ends with this return: it takes nothing more"
+    assert found.warnings.count(said) == ends
+    assert found.steps

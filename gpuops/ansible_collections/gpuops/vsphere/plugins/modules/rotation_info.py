@@ -33,7 +33,8 @@ options:
     default: false
   at:
     description:
-      - When that night begins, V(2026-11-23 22:00) in the zone of the policy. Implies O(plan).
+      - When that night begins, V(2026-11-23 22:00) in the zone of the policy, or V(22:00) for the next such moment.
+        Implies O(plan).
     type: str
 seealso:
   - module: gpuops.vsphere.rotation
