@@ -7,6 +7,7 @@ what its lock says.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -20,5 +21,31 @@ def refuse_other_project(folder: Path = Path(__file__).parents[1]) -> None:
     if next(folder.glob("gpuops-*.dist-info"), None) is not None:
         raise UsageError(
             f"another project, also named gpuops, is installed in {folder}: its files and ours overwrite each other",
-            hint=f"pip uninstall --yes gpuops && pip install --force-reinstall --no-deps {NAME}",
+            hint="pip uninstall --yes gpuops && pip install --force-reinstall --no-deps SOURCE; "
+            f"SOURCE is the wheel that {NAME} came from, or {NAME} where your index has it",
         )
+
+
+EXTRAS: Final = {
+    "keyring": "keyring",
+    "notify": "apprise",
+    "optimize": "highspy",
+    "postgresql": "psycopg[binary]",
+    "ssh": "asyncssh",
+}
+"""The package that each extra brings. Hints name it alone: an index need not have gpuops itself."""
+
+
+def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
+    """How the package of an extra is added to this very installation: by pipx, by uv or by pip, as it was made.
+
+    >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
+    'pipx inject gpuops-vsphere asyncssh'
+    """
+    package = EXTRAS[extra]
+    package = f"'{package}'" if "[" in package else package
+    if (prefix / "pipx_metadata.json").is_file() or prefix.parts[-3:-1] == ("pipx", "venvs"):
+        return f"pipx inject {prefix.name} {package}"
+    if (prefix / "uv-receipt.toml").is_file():
+        return f"uv tool install --with {package} SOURCE, with the SOURCE that it was installed from"
+    return f"pip install {package}, in the environment {prefix}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.distribution import NAME, refuse_other_project
+from gpuops.distribution import EXTRAS, NAME, install_extra, refuse_other_project
 from gpuops.errors import UsageError
 from gpuops.tasks.connection import ConnectionArguments, reach
 
@@ -42,6 +42,16 @@ def test_ours_are_not_taken_for_them(line: str) -> None:
     assert not OLD_FORMS.search(line)
 
 
+def test_a_hint_for_an_extra_goes_by_how_gpuops_was_installed(tmp_path: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    brought = {extra: re.split(r"[<>=~!;]", needs[0])[0].strip() for extra, needs in extras.items()}
+    assert brought == EXTRAS
+    assert install_extra("ssh", tmp_path).startswith("pip install asyncssh, in the environment ")
+    (tmp_path / "uv-receipt.toml").touch()
+    assert install_extra("postgresql", tmp_path).startswith("uv tool install --with 'psycopg[binary]' SOURCE")
+    assert install_extra("ssh", Path("/opt/pipx/venvs/gpuops")) == "pipx inject gpuops asyncssh"
+
+
 @pytest.fixture
 def folder_of_both(tmp_path: Path) -> Path:
     (tmp_path / "gpuops").symlink_to(ROOT / "gpuops")
@@ -64,7 +74,7 @@ def test_a_start_beside_the_other_project_is_refused(folder_of_both: Path, start
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "another project, also named gpuops, is installed in" in done.stderr
-    assert "pip uninstall --yes gpuops && pip install --force-reinstall --no-deps gpuops-vsphere" in done.stderr
+    assert "pip uninstall --yes gpuops && pip install --force-reinstall --no-deps SOURCE" in done.stderr
 
 
 def test_so_is_a_module(folder_of_both: Path, monkeypatch: pytest.MonkeyPatch) -> None:

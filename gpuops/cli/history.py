@@ -15,8 +15,8 @@ history = VerbTable("history", "")
 
 
 @history.callback(invoke_without_command=True, no_args_is_help=False)
-@also_csv
 @spread
+@also_csv
 def listing(
     context: typer.Context,
     common: CommonOptions,
@@ -52,8 +52,8 @@ def listing(
 
 
 @history.command()
-@also_csv
 @spread
+@also_csv
 def show(
     common: CommonOptions,
     night: Annotated[str, typer.Argument(metavar="NIGHT", help="The night, as `gpuops history` names it.")],

@@ -65,7 +65,7 @@ def scheduler_set(
     \b
     Examples:
       gpuops scheduler set --scheduler equal-share --time-slice 2ms --gpu d8:00.0 --host esx-01.lab --vcenter sim:lab
-      gpuops scheduler set --scheduler fixed-share --cluster vdi-cluster --reboot rolling --dry-run --vcenter sim:vdi
+      gpuops scheduler set --scheduler fixed-share --host 'esx-01*' --reboot rolling --dry-run --vcenter sim:scattered
     """
 
     set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
@@ -110,7 +110,7 @@ def mode_set(
 
     \b
     Examples:
-      gpuops mode set --vgpu-mode sameSize --gpu 0000:af:00.0 --host esx-02.lab --vcenter sim:lab
+      gpuops mode set --vgpu-mode sameSize --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
       gpuops mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
     """
 
@@ -134,7 +134,7 @@ def passthrough_on(
 
     \b
     Example:
-      gpuops passthrough on --gpu 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
+      gpuops passthrough on --gpu 0000:af:00.0 --label a100-ml --host esx-01.lab --dry-run --vcenter sim:lab
     """
 
     set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)

@@ -121,18 +121,14 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
 
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
-    from gpuops.config.sources import label, notify_settings
+    from gpuops.config.sources import label, no_notices, notify_settings
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 
     configuration = _configuration()
     settings = notify_settings(common.vcenter, os.environ, configuration)
     if settings is None:
-        named = label(common.vcenter, os.environ, configuration.default)
-        raise UsageError(
-            f"no notices are configured for {named}" if named else "no notices are configured",
-            hint="put notify = [...] into its [targets.NAME] (gpuops help notices), and name it: --vcenter NAME",
-        )
+        raise no_notices(label(common.vcenter, os.environ, configuration.default), configuration)
     return NoticeWay(settings, default_state_dir(), os.environ, say=_warn)
 
 

@@ -37,6 +37,15 @@ HOST_SHELL: Final = "Host shell"
 KNOWN: Final = Path("~/.ssh/known_hosts")
 
 
+WITHOUT_CSV: Final = tuple(each.value for each in OutputFormat if each is not OutputFormat.CSV)
+"""What --output takes of the commands that have no table."""
+
+
+def formats(incomplete: str) -> list[str]:
+    """The formats of a command without a table that begin so."""
+    return [each for each in WITHOUT_CSV if each.startswith(incomplete)]
+
+
 class Shell(StrEnum):
     """How hosts themselves are asked."""
 
@@ -157,7 +166,9 @@ class CommonOptions:
             "--output",
             "-o",
             rich_help_panel=OUTPUT,
-            help="text for people; json and yaml are versioned; csv of history.",
+            help="text for people; json and yaml are versioned.",
+            metavar=f"<{'|'.join(WITHOUT_CSV)}>",
+            autocompletion=formats,
         ),
     ] = None
     quiet: Annotated[
@@ -278,9 +289,19 @@ _ALSO_CSV: Final = "also_csv"
 
 
 def also_csv(command: Command) -> Command:
-    """The same command, which prints its result as CSV too; stands above `spread`."""
+    """The same command, which prints its result as CSV too, or leads to one that does; stands below `spread`."""
     command.__dict__[_ALSO_CSV] = True
     return command
+
+
+def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
+    """The option as it is of a command that has a table."""
+    if option.name != "output":
+        return option
+    words = typer.Option(
+        "--output", "-o", rich_help_panel=OUTPUT, help="text for people; json and yaml are versioned; csv of history."
+    )
+    return option.replace(annotation=Annotated[OutputFormat | None, words])
 
 
 class Fixed:
@@ -307,7 +328,7 @@ def spread(command: Command) -> Command:
         hint = hints[parameter.name]
         group, fixed = _request(hint)
         if hint in _GROUPS:
-            options = _options(hint)
+            options = _options(hint, csv=_ALSO_CSV in command.__dict__)
             shared = options + shared
             groups[parameter.name] = partial(_gathered, hint, options, {})
         elif is_dataclass(group):
@@ -355,9 +376,10 @@ def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
     return kind, next((note.values for note in notes if isinstance(note, Fixed)), {})
 
 
-def _options(group: type) -> list[inspect.Parameter]:
+def _options(group: type, *, csv: bool) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [_parameter(field, hints[field.name]) for field in fields(group)]
+    options = [_parameter(field, hints[field.name]) for field in fields(group)]
+    return [_with_csv(option) for option in options] if csv else options
 
 
 def _request_options(request: type, fixed: dict[str, Any]) -> list[inspect.Parameter]:

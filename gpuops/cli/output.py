@@ -122,6 +122,14 @@ def _print_csv(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def errors_beside_result() -> bool:
+    """Whether stdout and stderr are one file: a terminal, or a log that both are written to."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+
+
 def note(text: Shown) -> None:
     """Prints a warning or a question's matter on stderr."""
     with ignoring_lost_stderr():

@@ -30,6 +30,7 @@ def night(
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
     Without a terminal, by cron or systemd, a policy without `windows` is refused unless it says `windows: any`.
+    Outside a window of the policy it is refused (exit code 3), as the example is by day.
 
     \b
     Example:

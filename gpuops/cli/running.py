@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +66,8 @@ class Progress:
         self.report: Report | None = None
         """The run underway; None = nothing was begun."""
         self.ended = 0
+        self.told: set[str] = set()
+        """The steps that were told as they ended, by `step_key`."""
         self._drawn: DrawnProgress | None = None
 
     @property
@@ -95,8 +97,9 @@ class Progress:
         if output.manners().verbose:
             from gpuops.clock import wall_clock
             from gpuops.report.layout import Text
-            from gpuops.report.plan_text import outcome_line
+            from gpuops.report.plan_text import outcome_line, step_key
 
+            self.told.add(step_key(outcome.step))
             line = outcome_line(outcome, self.report.before)
             now = f"{wall_clock().astimezone():%H:%M:%S} [{self.ended}/{self.steps}] "
             output.note(Text(now, "dim").append(line))
@@ -147,7 +150,9 @@ def carry_out(
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
         remember(common, report.before)
-    _show_report(report, kind, explain=run_options.explain, saved=saved)
+    # above the result a person reads the lines of --verbose already; a file that only the result goes to has it whole
+    told = progress.told if output.errors_beside_result() else set()
+    _show_report(report, kind, explain=run_options.explain, saved=saved, told=told)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -189,7 +194,7 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(visible(line), "yellow")))
 
 
-def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
+def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None, told: Collection[str]) -> None:
     from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
@@ -199,7 +204,7 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
-    text = report_text(report, explain=explain)
+    text = report_text(report, explain=explain, told=told)
     if saved is not None:
         text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))

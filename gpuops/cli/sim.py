@@ -14,6 +14,7 @@ import typer
 
 from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import WITHOUT_CSV, formats
 from gpuops.cli.output import OutputFormat
 
 if TYPE_CHECKING:
@@ -92,10 +93,18 @@ def serve(
                 ready_file.unlink(missing_ok=True)
 
 
+Format = Annotated[
+    OutputFormat,
+    typer.Option(
+        "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
+    ),
+]
+
+
 @sim.command()
 def ledger(
     ready_file: Annotated[Path, typer.Option(metavar="FILE", help="The file that `sim serve` wrote.")],
-    format: Annotated[OutputFormat, typer.Option("--output", "-o", help="text, json or yaml.")] = OutputFormat.TEXT,
+    format: Format = OutputFormat.TEXT,
 ) -> None:
     """Print every effect that was applied to a served simulated vCenter, in order.
 
@@ -114,7 +123,7 @@ def ledger(
 
 @sim.command("faults")
 def list_faults(
-    format: Annotated[OutputFormat, typer.Option("--output", "-o", help="text, json or yaml.")] = OutputFormat.TEXT,
+    format: Format = OutputFormat.TEXT,
 ) -> None:
     """List the faults that a served simulated vCenter can have in store.
 

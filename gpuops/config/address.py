@@ -27,18 +27,18 @@ class Address:
     def parse(cls, text: str, *, port: int | None = None) -> Address:
         """The address meant; `https` and `/sdk` are implied, `port` is the default one. Raises TargetError.
 
-        The message never repeats the text: it may hold a password.
+        The message repeats of the text what cannot be a password.
         """
-        wrong = TargetError("that is not the address of a vCenter", hint="write it as https://vc.example.com")
+        wrong = TargetError(f"{_told(text)} is not the address of a vCenter", hint="write it as https://vc.example.com")
         try:
             parts = urlsplit(text if "://" in text else f"https://{text}")
             given_port = parts.port
         except ValueError as error:
             raise wrong from error
-        if parts.scheme not in ("https", "http") or not parts.hostname or not _plain_path(parts):
+        if parts.scheme not in ("https", "http") or not _is_host(parts.hostname) or not _plain_path(parts):
             raise wrong
         return cls(
-            host=parts.hostname.lower(),
+            host=str(parts.hostname).lower(),
             port=given_port or port or (443 if parts.scheme == "https" else 80),
             tls=parts.scheme == "https",
             username=_unquoted(parts.username),
@@ -49,6 +49,27 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.tls else 80)
         return f"{'https' if self.tls else 'http'}://{host}{'' if usual else f':{self.port}'}"
+
+
+_NAME: Final = re.compile(r"[^\W_]([\w-]*[^\W_])?(\.[^\W_]([\w-]*[^\W_])?)*\.?")
+"""Labels of letters (of any script), digits, - and _, parted by points."""
+
+
+def _is_host(text: str | None) -> bool:
+    """Whether that is a host's name, or an IPv4 or IPv6 address (without its brackets)."""
+    return text is not None and (":" in text or _NAME.fullmatch(text) is not None)
+
+
+def _told(text: str) -> str:
+    """The text without a user and a password: what stands behind the last @, up to a query.
+
+    Without an @ a colon may part a user from a password, unless a port or nothing follows it: then none of it is told.
+    """
+    _, at, host = text.rpartition("@")
+    host = re.split(r"[?#]", host)[0]
+    if not at and re.search(r":(?!//)(?!\d{1,5}(/|$))", re.sub(r"\[[^]]*\]", "", host)):
+        return "what is given"
+    return repr(host)
 
 
 def _plain_path(parts: SplitResult) -> bool:

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from gpuops.distribution import install_extra
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def parsed(text: str) -> URL:
     if "@" in f"{url.host}{url.database}":  # the rest of a password, which would be called a host and be printed
         raise UsageError("the URL of the journal has more than one @", hint="write an @ in its password as %40")
     if find_spec("psycopg") is None:
-        raise UsageError("a journal in PostgreSQL needs psycopg", hint="pip install 'gpuops-vsphere[postgresql]'")
+        raise UsageError("a journal in PostgreSQL needs psycopg", hint=install_extra("postgresql"))
     url = url.set(drivername=_DRIVER)
     parameters = _parameters(url)
     if _stays_here(parameters):

@@ -16,6 +16,7 @@ from typing import Final
 
 from gpuops.config.file import read_bytes
 from gpuops.config.sources import Destination
+from gpuops.distribution import install_extra
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.target import GuestLogin, Secret, Target
 
@@ -130,7 +131,7 @@ def _from_keyring(destination: Destination) -> Secret | None:
     except ImportError as error:
         raise TargetError(
             f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
-            hint="pip install 'gpuops-vsphere[keyring]'",
+            hint=install_extra("keyring"),
         ) from error
     try:
         found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")

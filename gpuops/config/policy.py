@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.config.sections.section import ACCEPTED_BEFORE
+from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
 from gpuops.model.rotation import Policy
@@ -82,13 +83,12 @@ def _first(found: list[ErrorDetails]) -> tuple[str, str]:
     # a key that nobody knows is often the misspelt one that another error misses
     details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     key = ".".join(str(part) for part in details["loc"]) or "the file"
-    reason, hint = details["msg"], details.get("ctx", {}).get("hint") or _HINT
+    hint = details.get("ctx", {}).get("hint") or _HINT
     if details["type"] == "extra_forbidden":
-        reason = "unknown key"
         near = get_close_matches(str(details["loc"][-1]), list(_keys(PolicyFile, details["loc"][:-1])), n=1)
         hint = f"did you mean `{near[0]}`? {_HINT}" if near else _HINT
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{key}: {reason}{more}", hint
+    return f"{key}: {reason(details)}{more}", hint
 
 
 def _keys(section: type[BaseModel], place: tuple[int | str, ...]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.gpu import PciAddress
@@ -274,8 +275,5 @@ def _once(found: Iterable[Workload], name: str) -> tuple[Workload, ...]:
 def _first(found: list[ErrorDetails]) -> str:
     details = found[0]
     key = ".".join(str(part) for part in details["loc"])
-    reason = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "extra_forbidden":
-        reason = "unknown key"
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{key}: {reason}{more}" if key else f"{reason}{more}"
+    return f"{key}: {reason(details)}{more}" if key else f"{reason(details)}{more}"

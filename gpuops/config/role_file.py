@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
 from gpuops.model.role import RoleWish
@@ -41,7 +42,7 @@ def load_roles(path: Path) -> tuple[RoleWish, ...]:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise PolicyError(f"{path}: {place}: {first['msg']}", hint=_HINT) from None
+        raise PolicyError(f"{path}: {place}: {reason(first)}", hint=_HINT) from None
     names = [role.name for role in found.roles]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PolicyError(f"{path}: the role {twice[0]!r} is there twice", hint=_HINT)

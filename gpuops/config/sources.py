@@ -18,7 +18,7 @@ from gpuops.config.address import Address, sha256_of
 from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
-from gpuops.errors import NotTrusted, Refused, TargetError
+from gpuops.errors import NotTrusted, Refused, TargetError, UsageError
 from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
@@ -213,13 +213,17 @@ def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Me
         address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
         return _Meant(address, index, text, named)
     if not any(mark in text for mark in ".:/@[") and text != "localhost":
-        near = get_close_matches(text, configuration.targets, n=3)
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        known = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
-            f"no target {text!r} in the configuration file{meant}",
-            hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}; an address is https://{text}",
+            f"no target {text!r} in the configuration file{_near(text, configuration)}",
+            hint=f"targets there: {known}; an address is https://{text}",
         )
     return _Meant(Address.parse(text), index)
+
+
+def _near(text: str, configuration: Configuration) -> str:
+    near = get_close_matches(text, configuration.targets, n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
@@ -261,6 +265,24 @@ def notify_settings(flag: str | None, environ: Mapping[str, str], configuration:
     """The receivers of the target that the user names, or of the file's default one; None = there are none."""
     name = label(flag, environ, configuration.default)
     return _notify(name, configuration.targets.get(name)) if name is not None else None
+
+
+def no_notices(name: str | None, configuration: Configuration) -> UsageError:
+    """What is said where `notify_settings` finds nothing: of the target `name`; None = the user names no vCenter."""
+    targets = sorted(configuration.targets)
+    if name is not None and name not in targets:
+        return UsageError(
+            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices are those of a target",
+            hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
+        )
+    told = [each for each in targets if configuration.targets[each].notify]
+    named = f" (with notices: {', '.join(told)})" if told else ""
+    return UsageError(
+        f"no notices are configured for {name}" if name else "no notices are configured: no target is named",
+        hint=f"put notify = [...] into its [targets.{name}] (gpuops help notices)"
+        if name
+        else f"name a target: --vcenter NAME{named}",
+    )
 
 
 def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | None:

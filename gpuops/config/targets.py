@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gpuops.config.file import parse_toml
 from gpuops.config.journal_url import holds_password
 from gpuops.config.notices import checked_entry
+from gpuops.config.wrong_value import reason
 from gpuops.errors import TargetError
 from gpuops.model.login import BulkReader
 
@@ -109,12 +110,12 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
 def _first(found: list[ErrorDetails]) -> str:
     # a key that nobody knows is often the misspelt one that another error misses
     details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    reason = "unknown key" if details["type"] == "extra_forbidden" else details["msg"]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{'.'.join(str(part) for part in details['loc'])}: {reason}{more}"
+    return f"{'.'.join(str(part) for part in details['loc'])}: {reason(details)}{more}"
 
 
 def _hint(found: list[ErrorDetails]) -> str:
     if any("password" in details["loc"] for details in found):
         return "no password belongs in this file: say password_file, credential or keyring"
-    return f"keys of a target: {', '.join(NamedTarget.model_fields)}"
+    unknown = any(details["type"] == "extra_forbidden" for details in found)
+    return f"keys of a target: {', '.join(NamedTarget.model_fields)}" if unknown else "gpuops help targets"

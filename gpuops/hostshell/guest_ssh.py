@@ -16,6 +16,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
+from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 
@@ -44,7 +45,7 @@ class GuestSsh:
 
         assert hook.ssh is not None
         if find_spec("asyncssh") is None:
-            return "asyncssh is not installed: pip install 'gpuops-vsphere[ssh]'"
+            return f"asyncssh is not installed: {install_extra('ssh')}"
         if (why := unusable_address(hook.ssh.host)) is not None:
             return f"{hook.ssh.host[:80]!r} cannot be entered by SSH: {why}"
         if not _knows(self._known, hook.ssh.host):

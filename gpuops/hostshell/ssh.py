@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops.config.private_file import readable, replaceable
+from gpuops.distribution import install_extra
 from gpuops.errors import OutcomeUnknown, Refused
 
 CONNECT_S: Final = 20.0
@@ -62,7 +63,7 @@ class Ssh:
         try:
             import asyncssh
         except ImportError as error:
-            hint = "pip install 'gpuops-vsphere[ssh]'"
+            hint = install_extra("ssh")
             raise Refused("a host shell needs asyncssh, and it is not installed", hint=hint) from error
         known = self.known_hosts.expanduser()
         if not known.is_file():

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.distribution import install_extra
 from gpuops.errors import UsageError
 from gpuops.model.target import Secret
 from gpuops.report.notice import NoticeText
@@ -46,9 +47,7 @@ def require_apprise() -> None:
         try:
             from apprise import Apprise
         except ImportError as error:
-            raise UsageError(
-                "notices need apprise, and it is not installed", hint="pip install 'gpuops-vsphere[notify]'"
-            ) from error
+            raise UsageError("notices need apprise, and it is not installed", hint=install_extra("notify")) from error
         logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its lines may name what is secret
         Apprise.instantiate("json://localhost")
 

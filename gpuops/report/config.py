@@ -13,8 +13,8 @@ from gpuops.report.text import visible
 
 def written_text(path: Path, *, filled: bool) -> Shown:
     """Where the file is, and the next move."""
-    later = "gpuops login test" if filled else "write your vCenter into it, then: gpuops login test"
-    return Text(f"{visible(str(path))}: written"), Text(later, "dim")
+    later = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
+    return Text(f"{visible(str(path))}: written"), Text(f"next: {later}", "dim")
 
 
 def written_document(path: Path) -> Document:

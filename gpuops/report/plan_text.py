@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from gpuops.model.inventory import Inventory
@@ -32,9 +32,12 @@ _NAMES: Final = {
 }
 
 
-def report_text(report: Report, *, explain: bool = False) -> Shown:
-    """One run: what was chosen, what changes (or did), what was left out, and one closing line."""
-    return (*plan_lines(report, explain=explain), *_warnings(report.plan), Text(summary(report), "bold"))
+def report_text(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Shown:
+    """One run: what was chosen, what changes (or did), what was left out, and one closing line.
+
+    Of steps that were `told` as they ended, by `step_key`, only what changed is listed.
+    """
+    return (*plan_lines(report, explain=explain, told=told), *_warnings(report.plan), Text(summary(report), "bold"))
 
 
 def plan_text(plan: Plan, inventory: Inventory) -> Shown:
@@ -42,23 +45,24 @@ def plan_text(plan: Plan, inventory: Inventory) -> Shown:
     return (*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
 
 
-def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
+def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Iterator[Text]:
     """Refusals, or each step with its changes and, once applied, its outcome."""
     plan = report.plan
     if explain:
         yield from _choices(plan)
     yield from rejection_lines("refused", plan.rejections, "bold red")
-    ended = {_key(outcome.step): outcome for outcome in report.outcomes}
-    planned = {_key(step) for step in plan.steps}
-    settled = [outcome for outcome in report.outcomes if _key(outcome.step) not in planned]
+    ended = {step_key(outcome.step): outcome for outcome in report.outcomes}
+    planned = {step_key(step) for step in plan.steps}
+    settled = [outcome for outcome in report.outcomes if step_key(outcome.step) not in planned]
     if settled:
         yield Text("found of the run that was cut off", "bold")
         yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
-        if len(plan.waves) > 1:
+        shown = [step for step in wave.steps if step_key(step) not in told or isinstance(step, ReconfigureVm)]
+        if len(plan.waves) > 1 and shown:
             yield Text(f"{number}. {visible(wave.title)}", "bold")
-        for step in wave.steps:
-            yield from _step(step, ended.get(_key(step)), world)
+        for step in shown:
+            yield from _step(step, None if step_key(step) in told else ended.get(step_key(step)), world)
     yield from rejection_lines("left out", plan.unmet, "yellow")
 
 
@@ -144,6 +148,6 @@ def _warnings(plan: Plan) -> Iterator[Text]:
         yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
 
 
-def _key(step: Step) -> str:
+def step_key(step: Step) -> str:
     """Steps hold mappings, so they are not hashable; their text is as unique as they are."""
     return repr(step)

@@ -83,9 +83,9 @@ def test_another_place_may_be_named(tmp_path: Path, path: Path) -> None:
     [
         (("--vcenter", "prod"), "--host is not said"),
         (("--vcenter", "a.b", "--host", "vc"), "'a.b' is no name of a target"),
-        (("--host", "https://vc/other"), "that is not the address of a vCenter"),
+        (("--host", "https://vc/other"), "'https://vc/other' is not the address of a vCenter"),
         (("--host", "https://me:s3cret@vc"), "no password belongs in the address"),
-        (("--host", ""), "host: String should have at least 1 character"),
+        (("--host", ""), "host: should not be empty"),
     ],
 )
 def test_what_cannot_be_meant_writes_nothing(path: Path, words: tuple[str, ...], said: str) -> None:
@@ -180,8 +180,10 @@ def test_a_link_to_the_file_stays_one(filled: Path, tmp_path: Path) -> None:
         ("gpu.usrname", "x", "did you mean username?"),
         ("username", "x", "is neither default nor TARGET.KEY"),
         ("gpo.port", "1", "no target 'gpo'"),
-        ("gpu.port", "99999", "targets.gpu.port"),
-        ("gpu.verify", "perhaps", "targets.gpu.verify"),
+        ("gpu.port", "99999", "targets.gpu.port: should be 65535 or less\n"),
+        ("gpu.port", "web", "targets.gpu.port: should be a whole number\nnext: gpuops help targets\n"),
+        ("gpu.verify", "perhaps", "targets.gpu.verify: should be true or false\n"),
+        ("gpu.host", "vc one", "'vc one' is not the address of a vCenter\n"),
         ("gpu.thumbprint", "abc", "is not the SHA-256 of a certificate"),
         ("gpu.host", "", "targets.gpu.host"),
         ("gpu.host", "https://me:s3cret@vc", "no password belongs in the address"),

@@ -123,11 +123,24 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
     assert len(webhook.calls) == 2
 
 
-@pytest.mark.parametrize("words", [("notify", "test"), ("notify", "flush")])
-def test_without_receivers_it_says_what_to_write(words: tuple[str, str], prod: Gpuops) -> None:
-    found = prod(*words, "--vcenter", "silent")
-    assert found.exit_code == 2
-    assert found.stderr == (
-        "error: no notices are configured for silent\n"
-        "next: put notify = [...] into its [targets.NAME] (gpuops help notices), and name it: --vcenter NAME\n"
-    )
+@pytest.mark.parametrize("verb", ["test", "flush"])
+@pytest.mark.parametrize(
+    ("target", "said", "next_move"),
+    [
+        (
+            "silent",
+            "no notices are configured for silent",
+            "put notify = [...] into its [targets.silent] (gpuops help notices)",
+        ),
+        (
+            "silnt",
+            "no target 'silnt' in the configuration file; did you mean silent?; notices are those of a target",
+            "targets there: prod, silent",
+        ),
+    ],
+)
+def test_without_receivers_it_says_what_to_write(
+    verb: str, target: str, said: str, next_move: str, prod: Gpuops
+) -> None:
+    found = prod("notify", verb, "--vcenter", target)
+    assert (found.exit_code, found.stderr) == (2, f"error: {said}\nnext: {next_move}\n")

@@ -23,6 +23,8 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.report.layout import lines
+from gpuops.report.plan_text import report_text, step_key
 
 STEPS = tuple(SuspendVm(f"vm-{number}") for number in range(3))
 VMS = {step.vm: Vm(step.vm, f"desk-{number}") for number, step in enumerate(STEPS)}
@@ -200,3 +202,11 @@ def test_an_interrupted_prompt_is_no_run(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(KeyboardInterrupt), Progress():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
+
+
+def test_of_steps_that_were_told_the_report_repeats_none() -> None:
+    outcomes = (Outcome(STEPS[0], Verdict.DONE), Outcome(STEPS[1], Verdict.FAILED, "no space"))
+    shown = report_text(replace(REPORT, outcomes=outcomes, applied=True), told={step_key(step) for step in STEPS[:2]})
+    text = "\n".join("".join(piece for piece, _ in line) for line in lines(shown, None))
+    assert "desk-0" not in text and "desk-1" not in text
+    assert text.endswith("1 step done, 1 failed")

@@ -152,7 +152,7 @@ def test_a_mistake_is_one_line_with_key_and_reason_and_the_next_move(mistake: di
     [
         (("version: 1", "version: !!python/object/apply:os.system ['true']"), "could not determine a constructor"),
         (("version: 1", "version: [1"), "line 3, column 5: expected"),
-        (("cpu_below_mhz: 500", "cpu_below_mhz: 0500"), "cpu_below_mhz: Input should be a valid integer"),
+        (("cpu_below_mhz: 500", "cpu_below_mhz: 0500"), "cpu_below_mhz: should be a whole number"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused(change: tuple[str, str], message: str) -> None:

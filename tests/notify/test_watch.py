@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.notices import NotifySettings
+from gpuops.distribution import install_extra
 from gpuops.errors import Locked, PartlyDone, Refused, UsageError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind
@@ -295,7 +296,7 @@ def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: py
     told = Told(state, "json://127.0.0.1:1")
     run(told, left_out("vdi-07"))
     assert told.lines == [
-        "notices are not sent: notices need apprise, and it is not installed (pip install 'gpuops-vsphere[notify]')"
+        f"notices are not sent: notices need apprise, and it is not installed ({install_extra('notify')})"
     ]
 
 

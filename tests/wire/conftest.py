@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuops.execute.change import host_tasks
+from gpuops.model.inventory import Inventory
 from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from gpuops.vsphere.reading import collect
+from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 
 if TYPE_CHECKING:
@@ -51,6 +54,17 @@ def lab(serve: Callable[[str], SimServer]) -> SimServer:
 @pytest.fixture
 def lab_target(lab: SimServer) -> Target:
     return target_of(lab)
+
+
+@pytest.fixture
+def session(lab_target: Target) -> Iterator[Session]:
+    with Session(lab_target) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inventory(session: Session) -> Inventory:
+    return collect.inventory(session)
 
 
 @pytest.fixture

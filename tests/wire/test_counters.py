@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,25 +10,13 @@ import pytest
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import CPU_MHZ, CounterWindow
-from gpuops.model.target import Target
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.reading import collect, counters
+from gpuops.vsphere.reading import counters
 from gpuops.vsphere.reading.counters import with_counters
 from gpuops.vsphere.session import Session
 
 NET: Final = "net.usage.average"
 QUARTER_S: Final = 900
-
-
-@pytest.fixture
-def session(lab_target: Target) -> Iterator[Session]:
-    with Session(lab_target) as opened:
-        yield opened
-
-
-@pytest.fixture
-def inventory(session: Session) -> Inventory:
-    return collect.inventory(session)
 
 
 def shows(server: SimServer, told: Callable[[datetime], Mapping[tuple[str, str], int]]) -> None:
@@ -49,6 +37,11 @@ def test_a_quarter_of_an_hour_of_a_desktop(session: Session, inventory: Inventor
     assert window.asked == inventory.taken_at
     assert window.asked - window.since >= timedelta(seconds=QUARTER_S)
     assert timedelta() <= window.asked - window.until <= timedelta(seconds=counters.SAMPLE_S)
+
+
+def test_a_vcenter_without_a_performance_manager_has_no_samples(session: Session, inventory: Inventory) -> None:
+    session.content.perfManager = None
+    assert read(session, inventory, "vdi-01", CPU_MHZ, NET) == {}
 
 
 def test_the_highest_sample_counts(lab: SimServer, session: Session, inventory: Inventory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,6 @@ from tests.sim.lab import category_spec
 from .conftest import target_of
 
 TAGGING = "com.vmware.cis.tagging"
-
-
-@pytest.fixture
-def session(lab_target: Target) -> Iterator[Session]:
-    with Session(lab_target) as opened:
-        yield opened
-
-
-@pytest.fixture
-def inventory(session: Session) -> Inventory:
-    return collect.inventory(session)
 
 
 def tag(server: SimServer, category: str, name: str, *refs: str, kind: str = "VirtualMachine") -> None:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpuops.errors import NoPermission
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import DynamicTarget
 from gpuops.model.inventory import Inventory
-from gpuops.model.target import Target
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.config_targets import with_config_targets
 from gpuops.vsphere.session import Session
-
-
-@pytest.fixture
-def session(lab_target: Target) -> Iterator[Session]:
-    with Session(lab_target) as opened:
-        yield opened
-
-
-@pytest.fixture
-def inventory(session: Session) -> Inventory:
-    return collect.inventory(session)
 
 
 def test_only_hosts_asked_for_get_one(session: Session, inventory: Inventory) -> None:

@@ -147,7 +147,7 @@ class Attach:
         kinds = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
         if sum(kinds) != 1:
             raise UsageError(
-                "attach needs exactly one of --profile, --device, --dynamic and --device-group",
+                "say exactly one of --profile, --device, --dynamic and --device-group",
                 hint="attach different devices one after the other, with --add",
             )
         if self.count is not None and (self.count < 1 or self.device or self.device_group):

@@ -96,7 +96,7 @@ class Detach:
         kinds = [self.profile is not None, bool(self.device), dynamic, self.device_group is not None, self.all]
         if sum(kinds) != 1:
             raise UsageError(
-                "detach needs exactly one of --profile, --device, --dynamic, --device-group and --all",
+                "say exactly one of --profile, --device, --dynamic, --device-group and --all",
                 hint="--all takes every GPU device",
             )
         if self.count is not None and (self.count < 0 or not (self.profile or dynamic)):

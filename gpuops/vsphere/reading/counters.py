@@ -33,7 +33,8 @@ def with_counters(
     session: Session, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
 ) -> Inventory:
     """The same snapshot with these counters (`cpu.usagemhz.average`) of these VMs over the last `over_s` seconds, by
-    vCenter's clock at the look. A counter of which there is no sample is left out.
+    vCenter's clock at the look. A counter of which there is no sample is left out; so are all where vCenter has
+    no PerformanceManager (vSphere API reference, ServiceContent: it may be unset).
 
     One call per 50 VMs, and one for the names. Raises NotConnected in its kinds, or the error of vCenter's fault.
     """
@@ -53,6 +54,8 @@ def with_counters(
 
 def _keys(session: Session) -> dict[str, int]:
     """By name, the key that this vCenter has for it."""
+    if session.content.perfManager is None:
+        return {}
     if session.counter_keys is None:
         offered = session.read(lambda: session.content.perfManager.perfCounter)
         with session.decoding("a read of its counters"):

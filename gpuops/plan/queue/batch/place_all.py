@@ -59,7 +59,7 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     inventory, catalog = queue.inventory, queue.catalog
     asked_mib = _memory_mib(workloads, inventory, catalog)
     if not highs.installed():
-        note = "the solver is not installed (pip install 'gpuops-vsphere[optimize]'): placed one after another"
+        note = "the solver is not installed (highspy: gpuops help install): placed one after another"
         after = queue.with_all(workloads)
         return after, BatchResult(asked_mib, placed_mib(after, catalog), None, note=note)
     # 1. By the solver, and a bound where not all is placed.

@@ -188,7 +188,7 @@ def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
     found = at_once(two_hosts(), *asked)
     assert found.answers == Place(asked).placements(two_hosts(), catalog()).answers
     assert found.optimum is not None
-    assert "pip install 'gpuops-vsphere[optimize]'" in found.optimum.note
+    assert "gpuops help install" in found.optimum.note
     assert found.optimum.most_mib is None
 
 
