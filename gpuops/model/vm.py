@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from gpuops.model.broker import VmSessions
 from gpuops.model.gpu import PciAddress
 from gpuops.model.measurement import CounterWindow
 
@@ -142,6 +143,8 @@ class Vm:
     """`category:tag` names; None = not asked for."""
     counters: Mapping[str, CounterWindow] | None = None
     """Performance counters by name, as far as there are samples; None = not asked for."""
+    sessions: VmSessions | None = None
+    """Its users' sessions by the connection broker; None = no broker was asked, or it knows no such machine."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
     vapp: str | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.catalog import Catalog
     from gpuops.model.rotation import Policy
+    from gpuops.model.target import BrokerTarget
 
 Consent = Callable[[Report], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
@@ -75,6 +76,8 @@ class Site:
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     notices: NoticeWay | None = None
     """How notices of its runs are sent; None = they are not."""
+    broker: Callable[[], BrokerTarget] | None = None
+    """Finds the login to the connection broker that hands its desktops out; None = there is none."""
 
     @property
     def hosts(self) -> Hosts:
