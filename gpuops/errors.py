@@ -14,7 +14,7 @@
     |  +- StepFailed                          one task ended in a fault
     |  +- OutcomeUnknown                      the reply to a change was lost: re-read, never resubmit
     +- NotConnected                  exit 5   vCenter not reached, not trusted or login refused
-    |  +- VcenterUnreachable, NotTrusted, LoginRefused, ProtocolError
+    |  +- VcenterUnreachable, BrokerUnreachable, NotTrusted, LoginRefused, ProtocolError
     +- Locked                        exit 6   another run holds the lock
     +- StateDamaged                  exit 7   the journal or a state file cannot be trusted
 
@@ -161,6 +161,10 @@ class NotConnected(GpuopsError):
 
 class VcenterUnreachable(NotConnected):
     """Nothing answers at the address, or it stopped answering."""
+
+
+class BrokerUnreachable(NotConnected):
+    """The connection broker does not answer at its address, or it stopped answering."""
 
 
 class NotTrusted(NotConnected):

@@ -28,6 +28,7 @@ CODES = {
     "outcome-unknown": 4,
     "not-connected": 5,
     "vcenter-unreachable": 5,
+    "broker-unreachable": 5,
     "not-trusted": 5,
     "login-refused": 5,
     "protocol-error": 5,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
 from gpuops.api.login import login_test
@@ -48,6 +49,7 @@ __all__ = [
     "Consent",
     "HostShell",
     "Site",
+    "broker_show",
     "capacity",
     "catalog_of",
     "change",

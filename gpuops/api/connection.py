@@ -9,15 +9,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from gpuops.api.broker import way
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
-from gpuops.execute.site.policy_reads import NO_SOURCES
 from gpuops.model.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
-    from gpuops.model.target import Target
+    from gpuops.model.target import BrokerTarget, Target
 
 
 def connect(
@@ -55,11 +56,11 @@ def connect(
     url = ""
     with ExitStack() as closing:
         if isinstance(where, Simulated):
-            target = _simulated(where, closing)
+            target, broker = _simulated(where, closing)
             state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
             url = _usable(where.journal_url or "")
-            target = login(where, environ, ask)
+            target, broker = login(where, environ, ask), way(where.broker, environ, ask)
         target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
@@ -70,7 +71,8 @@ def connect(
         choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
-        site.sources = _session_sources(where, environ, warn)
+        site.broker = broker
+        site.sources = _session_sources(where, site, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
             site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
@@ -161,14 +163,21 @@ def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
 
 
 def _session_sources(
-    where: Destination | Simulated, environ: Mapping[str, str], warn: Callable[[str], None] | None
+    where: Destination | Simulated, site: Site, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> Mapping[Source, SessionSource]:
-    """What tells of sessions beside vCenter, as the target says."""
-    if where.idle_command is None:
-        return NO_SOURCES
-    from gpuops.hostshell.idle_command import IdleCommand
+    """What tells of sessions beside vCenter, as the target says; the broker of a private simulated vCenter is shown,
+    and decides nothing."""
+    sources: dict[Source, SessionSource] = {}
+    if site.broker is not None and not isinstance(where, Simulated):
+        from gpuops.api.broker import kept_open
+        from gpuops.execute.site.broker_reads import BrokerSessions
 
-    return {Source.COMMAND: IdleCommand(where.idle_command, environ, warn or (lambda line: None))}
+        sources[Source.BROKER] = BrokerSessions(partial(kept_open, site), say)
+    if where.idle_command is not None:
+        from gpuops.hostshell.idle_command import IdleCommand
+
+        sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
+    return sources
 
 
 def _usable(journal_url: str) -> str:
@@ -180,12 +189,13 @@ def _usable(journal_url: str) -> str:
     return journal_url
 
 
-def _simulated(where: Simulated, closing: ExitStack) -> Target:
-    from gpuops.model.target import Secret, Target
+def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[], BrokerTarget] | None]:
+    """A private vCenter, and its Connection Server, which is started when it is asked for."""
+    from gpuops.model.target import BrokerTarget, Secret, Target
     from gpuops.sim.server import start
 
     server = closing.enter_context(start(where.scenario, clock=where.clock))
-    return Target(
+    target = Target(
         host="127.0.0.1",
         port=server.port,
         tls=server.ca_file is not None,
@@ -193,6 +203,12 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
         password=Secret(server.password),
         ca_files=(server.ca_file,) if server.ca_file else (),
     )
+
+    def broker() -> BrokerTarget:
+        served = server.serve_horizon()
+        return BrokerTarget(replace(target, port=served.port, username=served.username), served.domain)
+
+    return target, broker if server.world.desktop_pools else None
 
 
 def offline(inventory: Inventory) -> Site:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuops.api.broker import broker_identity
 from gpuops.errors import Refused
 from gpuops.model.login import BulkReader, LoginTest, ObjectKind
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def login_test(site: Site) -> LoginTest:
     """Reads the inventory by both readers, and remembers in the state directory whether they gave equal snapshots.
 
-    Asks vCenter, once for each kind of object, what this login may do of what any verb needs.
+    Asks vCenter, once for each kind of object, what this login may do of what any verb needs. Logs in to the connection
+    broker too, where one is configured.
 
     Raises NotConnected in its kinds, StateDamaged.
     """
@@ -47,6 +49,7 @@ def login_test(site: Site) -> LoginTest:
         failure,
         of_verbs(held, seen) if held else (),
         sum(ref in held for kind in (ObjectKind.VM, ObjectKind.TEMPLATE) for ref in objects[kind]),
+        broker_identity(site),
     )
     remember(site.state_dir, target.address, identity(vcenter.about, vcenter.api_version), equal=test.equal)
     return test

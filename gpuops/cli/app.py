@@ -43,6 +43,7 @@ SECTIONS: Final = {
     "night and day": {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
         "idle": "Say whether desktops are idle, and by which numbers.",
+        "broker": "Show desktop pools of the broker, and their sessions.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
     },

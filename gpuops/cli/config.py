@@ -25,7 +25,7 @@ def keys(incomplete: str) -> list[str]:
     from gpuops.cli.completion import configured_targets
     from gpuops.config.targets import NamedTarget
 
-    every = [f"{name}.{key}" for name in configured_targets() for key in NamedTarget.model_fields]
+    every = [f"{name}.{key}" for name in configured_targets() for key in NamedTarget.model_fields if key != "broker"]
     return [each for each in ["default", *every] if each.startswith(incomplete)]
 
 

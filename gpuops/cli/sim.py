@@ -42,6 +42,12 @@ def serve(
         ),
     ] = "lab",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,
+    horizon_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve a simulated Horizon Connection Server too, on this port; 0 = any free one."
+        ),
+    ] = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Written once it listens (url, username, password, ca_file, pid)."),
@@ -81,12 +87,14 @@ def serve(
         _stopping() as stopped,
         start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state, rules=rules) as server,
     ):
+        horizon = server.serve_horizon(horizon_port) if horizon_port is not None else None
         if ready_file is not None:
             ready.write(ready_file, ready.of(server))
         try:
             lines = client_lines(server.url, server.username, server.password, server.ca_file)
             # at once: whoever waits for the first line may not read on
-            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)\n\n{lines}")
+            beside = f" with a Connection Server at {horizon.url}" if horizon is not None else ""
+            typer.echo(f"serving {scenario} at {server.url}{beside} (Ctrl-C stops it)\n\n{lines}")
             stopped.wait()
         finally:
             if ready_file is not None:

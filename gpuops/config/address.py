@@ -45,6 +45,11 @@ class Address:
             password=Secret(unquote(parts.password)) if parts.password else None,
         )
 
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether what is sent there does not leave this machine."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.tls else 80)

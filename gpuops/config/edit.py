@@ -104,7 +104,12 @@ def _require_key(name: str, key: str) -> None:
             "a password is no key of this file, and a command line is readable by everybody on this machine",
             hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
         )
-    known = list(NamedTarget.model_fields)
+    if key == "broker" or name.endswith(".broker"):
+        raise UsageError(
+            "a broker is a table of its own, and config set changes single keys of a target",
+            hint="write [targets.NAME.broker] into the file (gpuops help broker)",
+        )
+    known = [each for each in NamedTarget.model_fields if each != "broker"]
     if key not in known or not name:
         near = (
             get_close_matches(key, known, n=3) if name else [each for each in ("default",) if each.startswith(key[:3])]

@@ -7,7 +7,7 @@ is among it, only whether there is one and from where.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_la
 from gpuops.config.sources import SERVED, Destination, Simulated, label, resolve
 
 if TYPE_CHECKING:
+    from gpuops.config.broker import BrokerDestination
     from gpuops.config.sources import NamedTargets
     from gpuops.config.targets import NamedTarget
 
@@ -108,7 +109,10 @@ class TargetLines:
         found: dict[tuple[str, str], int] = {}
         target = ""
         for number, line in enumerate(text.splitlines(), 1):
-            if header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
+            if broker := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*broker\s*\]\s*(#.*)?$", line):
+                target = ""
+                found.setdefault((broker[1], "broker"), number)
+            elif header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
                 target = header[1]
             elif line.lstrip().startswith("["):
                 target = ""
@@ -198,7 +202,35 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("proxy", where.proxy or NOT_SET, sources.origin("proxy")),
         Setting("journal_url", _journal(journal), sources.origin("journal_url")),
         Setting("reader", where.reader.value, sources.origin("reader")),
+        *_broker(where, sources, environ),
     ]
+
+
+def _broker(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """The settings of its connection broker, if it has one; nothing is read for its password."""
+    broker = where.broker
+    if broker is None:
+        return
+    said = sources.in_file("broker")
+    yield Setting("broker.url", str(broker.address), said)
+    yield Setting("broker.username", f"{broker.domain}\\{broker.username}", said)
+    yield _broker_password(broker, said, environ)
+    yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", said)
+    yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, said)
+
+
+def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str, str]) -> Setting:
+    """In the order in which `broker.broker_login` looks."""
+    name = "broker.password"
+    if file := environ.get("GPUOPS_BROKER_PASSWORD_FILE"):
+        return replace(_from_file(Path(file), "GPUOPS_BROKER_PASSWORD_FILE"), name=name)
+    if environ.get("GPUOPS_BROKER_PASSWORD"):
+        return Setting(name, "set", "GPUOPS_BROKER_PASSWORD")
+    if broker.password_file is not None:
+        return replace(_from_file(broker.password_file, said), name=name)
+    if broker.credential is not None:
+        return Setting(name, f"set, from the credential {broker.credential}", said)
+    return Setting(name, NOT_SET, DEFAULT)
 
 
 def _journal(url: str | None) -> str:

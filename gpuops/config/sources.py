@@ -23,6 +23,7 @@ from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
+    from gpuops.config.broker import BrokerDestination
     from gpuops.config.notices import NotifySettings
     from gpuops.config.targets import NamedTarget
 
@@ -103,6 +104,8 @@ class Destination:
     """Where notices of its runs are sent; None = nowhere."""
     idle_command: tuple[str, ...] | None = None
     """The command that tells which desktops are used; None = there is none."""
+    broker: BrokerDestination | None = None
+    """The connection broker that hands its desktops out; None = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Me
     return _Meant(Address.parse(text), index)
 
 
-def _near(text: str, configuration: Configuration) -> str:
+def _near(text: str, configuration: NamedTargets) -> str:
     near = get_close_matches(text, configuration.targets, n=3)
     return f"; did you mean {', '.join(near)}?" if near else ""
 
@@ -253,7 +256,16 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         insecure_by_target=named is not None and not named.verify,
         notify=_notify(meant.name, named),
         idle_command=named.idle_command if named is not None else None,
+        broker=_broker(meant.name, named, environ),
     )
+
+
+def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, str]) -> BrokerDestination | None:
+    if name is None or named is None or named.broker is None:
+        return None
+    from gpuops.config.broker import broker_destination
+
+    return broker_destination(name, named.broker, environ)
 
 
 def _is_own_login(username: str | None, named: NamedTarget) -> bool:
@@ -267,7 +279,7 @@ def notify_settings(flag: str | None, environ: Mapping[str, str], configuration:
     return _notify(name, configuration.targets.get(name)) if name is not None else None
 
 
-def no_notices(name: str | None, configuration: Configuration) -> UsageError:
+def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
     """What is said where `notify_settings` finds nothing: of the target `name`; None = the user names no vCenter."""
     targets = sorted(configuration.targets)
     if name is not None and name not in targets:
@@ -332,18 +344,28 @@ def _served(path: Path) -> Destination:
     """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
     try:
         ready = parse_json(read_text(path, error=TargetError))
+        password, ca_files = Secret(ready["password"]), (Path(ready["ca_file"]),) if ready.get("ca_file") else ()
         return Destination(
             label=SERVED + str(path),
             address=Address.parse(ready["url"]),
             username=ready["username"],
-            password=Secret(ready["password"]),
-            ca_files=(Path(ready["ca_file"]),) if ready.get("ca_file") else (),
+            password=password,
+            ca_files=ca_files,
+            broker=_served_broker(ready["broker"], password, ca_files) if ready.get("broker") else None,
         )
     except (*NOT_PARSED, AttributeError, TargetError) as error:
         raise TargetError(
             f"{path} is not the ready file of a simulated vCenter",
             hint=f"start one: gpuops sim serve --scenario lab --ready-file {path}",
         ) from error
+
+
+def _served_broker(told: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
+    """The simulated Connection Server beside it."""
+    from gpuops.config.broker import BrokerDestination
+
+    address = Address.parse(told["url"])
+    return BrokerDestination(address, told["username"], told["domain"], password=password, ca_files=ca_files)
 
 
 def _nothing(configuration: NamedTargets) -> TargetError:
@@ -377,4 +399,4 @@ def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = Fals
 
 
 def _protected(where: Destination) -> bool:
-    return where.address.tls or where.address.host in ("localhost", "::1") or where.address.host.startswith("127.")
+    return where.address.tls or where.address.is_this_machine

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gpuops.config.broker import BrokerEntry
 from gpuops.config.file import parse_toml
 from gpuops.config.journal_url import holds_password
 from gpuops.config.notices import checked_entry
@@ -55,6 +56,8 @@ class NamedTarget(BaseModel):
     notify: tuple[str, ...] = Field(default=(), repr=False)
     """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
 
+    broker: BrokerEntry | None = None
+    """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""
     idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
@@ -117,5 +120,7 @@ def _first(found: list[ErrorDetails]) -> str:
 def _hint(found: list[ErrorDetails]) -> str:
     if any("password" in details["loc"] for details in found):
         return "no password belongs in this file: say password_file, credential or keyring"
+    if any("broker" in details["loc"] for details in found):
+        return f"keys of a target's broker: {', '.join(BrokerEntry.model_fields)}"
     unknown = any(details["type"] == "extra_forbidden" for details in found)
     return f"keys of a target: {', '.join(NamedTarget.model_fields)}" if unknown else "gpuops help targets"

@@ -111,6 +111,11 @@ class Inventory:
             by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
         return self._derived(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
 
+    def with_vms(self, vms: Iterable[Vm]) -> Inventory:
+        """The same snapshot with these VMs replaced, each on the host that it was on."""
+        given = {vm.ref: vm for vm in vms}
+        return self._derived(vms={**self.vms, **given}) if given else self
+
     def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
         """The same snapshot with these hosts replaced."""
         given = {host.ref: host for host in hosts}

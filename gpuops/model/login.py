@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuops.model.broker import BrokerIdentity
+
 
 class BulkReader(StrEnum):
     """Over which protocol inventories are read."""
@@ -91,6 +93,8 @@ class LoginTest:
     """What the login lacks, verb by verb; empty = vCenter does not tell what this login may do."""
     asked_vms: int = 0
     """Of so many VMs was asked what it may do."""
+    broker: BrokerIdentity | None = None
+    """Of the connection broker, and who logged in there; None = none is configured."""
 
     @property
     def equal(self) -> bool:

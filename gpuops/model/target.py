@@ -89,3 +89,16 @@ class Target:
         """`host:port`, an IPv6 address in brackets: what messages call it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTarget:
+    """A connection broker: its address with the login for it, and the domain of the user."""
+
+    server: Target
+    domain: str
+
+    @property
+    def user(self) -> str:
+        """`DOMAIN\\user`, as messages call it."""
+        return f"{self.domain}\\{self.server.username}"

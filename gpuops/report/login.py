@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from gpuops.model.broker import BrokerIdentity
 from gpuops.model.login import LoginTest, VerbNeed, VerbPrivileges
+from gpuops.report.broker import broker_document
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
@@ -18,9 +20,17 @@ def login_text(test: LoginTest) -> Shown:
         Text(f"user      {visible(test.user)}"),
         Text(f"API       {visible(test.api_version)}"),
         Text(f"instance  {visible(test.uuid) or 'unknown'}"),
+        *_broker(test.broker),
         *_readers(test),
         *_privileges(test),
     )
+
+
+def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
+    if broker is not None:
+        cluster = f", {visible(broker.cluster)}" if broker.cluster else ""
+        yield Text(f"broker    {visible(broker.address)}: {visible(broker.product)}{cluster}")
+        yield Text(f"          user {visible(broker.user)}")
 
 
 def login_document(test: LoginTest) -> Document:
@@ -40,6 +50,7 @@ def login_document(test: LoginTest) -> Document:
             "failure": test.failure or None,
             "differences": [{"path": each.path, "soap": each.soap, "json": each.json} for each in test.differences],
         },
+        "broker": broker_document(test.broker) if test.broker is not None else None,
         "hosts": test.hosts,
         "vms": test.vms,
         "privileges": {

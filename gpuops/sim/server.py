@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint
+from gpuops.sim.horizon.pod import Pod
 from gpuops.sim.scenario.saved_state import StateFile
 from gpuops.sim.wire import certificates
 from gpuops.sim.wire.endpoint import Endpoint
@@ -109,6 +111,8 @@ class SimServer:
         except OSError as error:
             self._clean()
             raise UsageError(f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}") from error
+        self._context = context
+        self._horizon: HorizonListener | None = None
         self._thread = threading.Thread(target=self._http.take_connections, name="gpuops-sim", daemon=True)
         self._thread.start()
 
@@ -129,6 +133,26 @@ class SimServer:
         return f"{'https' if self.ca_file else 'http'}://{self.host}:{self.port}/sdk"
 
     @property
+    def broker(self) -> dict[str, str] | None:
+        """Where its simulated Connection Server is and who logs in there; None = none is served."""
+        served = self._horizon
+        return {"url": served.url, "username": served.username, "domain": served.domain} if served else None
+
+    def serve_horizon(self, port: int = 0) -> HorizonListener:
+        """A simulated Horizon Connection Server beside it, with the same user, password and certificate.
+
+        Its users come from now on. Raises UsageError for a scenario without desktop pools, or a port that is taken.
+        """
+        if self._horizon is None:
+            if not self.world.desktop_pools:
+                raise UsageError(
+                    "this scenario has no desktop pools, so no connection broker is served",
+                    hint="serve vdi, or declare desktop_pools in your own scenario file",
+                )
+            self._horizon = HorizonListener(self, port, self._context)
+        return self._horizon
+
+    @property
     def login(self) -> dict[str, Any]:
         """The arguments with which pyVim's SmartConnect logs in here."""
         told = {"host": self.host, "port": self.port, "user": self.username, "pwd": self.password}
@@ -147,6 +171,8 @@ class SimServer:
         with self.world.changed:
             self.world.closing = True
             self.world.changed.notify_all()
+        if self._horizon is not None:
+            self._horizon.close()
         self._http.stop()
         self._thread.join()
         self._http.server_close()
@@ -197,7 +223,9 @@ class _Listener(ThreadingHTTPServer):
     timeout = 0
     """A connection that is gone before it is taken is not waited for."""
 
-    def __init__(self, address: tuple[str, int], endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, address: tuple[str, int], endpoint: Endpoint | HorizonEndpoint, context: ssl.SSLContext | None
+    ) -> None:
         self.endpoint = endpoint
         self.stopping = threading.Event()
         self._stop, self._stopped = socket.socketpair()
@@ -264,6 +292,37 @@ class _Listener(ThreadingHTTPServer):
         super().server_close()
         self._stop.close()
         self._stopped.close()
+
+
+class HorizonListener:
+    """A simulated Horizon Connection Server that listens until the vCenter beside it is closed."""
+
+    def __init__(self, server: SimServer, port: int, context: ssl.SSLContext | None) -> None:
+        with server.world.lock:
+            self.pod = Pod(server.world)
+        self.endpoint = HorizonEndpoint(server.world, self.pod, _account(server.username), server.password)
+        host = server.host.strip("[]")
+        try:
+            self._http = _Listener((host, port), self.endpoint, context)
+        except OSError as error:
+            raise UsageError(
+                f"the simulated Connection Server cannot listen on {host} port {port}: {error.strerror}"
+            ) from error
+        self.port = int(self._http.server_address[1])
+        self.url = f"{'https' if context else 'http'}://{server.host}:{self.port}"
+        self.username, self.domain = _account(server.username), DOMAIN
+        self._thread = threading.Thread(target=self._http.take_connections, name="gpuops-sim-horizon", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, end the connections."""
+        self._http.stop()
+        self._thread.join()
+        self._http.server_close()
+
+
+def _account(username: str) -> str:
+    return username.partition("@")[0]
 
 
 def _sever(connection: socket.socket) -> None:

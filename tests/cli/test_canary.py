@@ -28,6 +28,7 @@ POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.
 SWEPT: Final = (
     "inventory",
     "login test",
+    "broker show",
     "inventory --vms --output json",
     "inventory --output yaml",
     "capacity",

@@ -32,6 +32,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "ansible",
         "architecture",
         "attach",
+        "broker",
         "change",
         "commands",
         "comparison",

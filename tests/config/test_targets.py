@@ -100,4 +100,5 @@ def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
         "sim:lab",
     )
     text = template.read_text(encoding="utf-8")
-    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == []
+    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == ["broker"]
+    assert "[targets.prod.broker]" in text, "it is a table"

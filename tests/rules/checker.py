@@ -166,7 +166,8 @@ RULES: Final = (
         "another-client",
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
-        (TRANSPORT, "gpuops/vsphere/reading/tags.py"),
+        # httpx is told to do none of it, and tests/broker/test_hostile.py holds it to that
+        (TRANSPORT, "gpuops/vsphere/reading/tags.py", "gpuops/broker/horizon_wire.py"),
     ),
     Rule("another-parser", "whatever comes is checked before a parser has it", _parsed_xml, (TRANSPORT, "gpuops/sim/")),
     Rule(
@@ -228,6 +229,7 @@ RULES: Final = (
         (
             "gpuops/config/notices.py",  # its scheme and host alone are shown
             "gpuops/notify/delivery.py",
+            "gpuops/broker/horizon.py",
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
             "gpuops/vsphere/reading/tags.py",

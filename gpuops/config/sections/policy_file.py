@@ -37,9 +37,9 @@ MOST_S = 3300
 TO_TAKE_S = 900
 """`for_s` of a pool that requires counters and does not say how long."""
 
-_Askable = Literal["console", "cpu", "counters", "command"]
+_Askable = Literal["console", "cpu", "counters", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
-"""What a pool may require; sessions of guests and of brokers are not delivered yet."""
+"""What a pool may require; the sessions that guests tell of are not read yet."""
 
 NO_OWNER = "none"
 ANY_TIME = "any"
@@ -166,7 +166,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-_NO_BROKER = "gpuops knows no broker yet, so desktops are taken in parked pools only"
+_NO_BROKER = "gpuops keeps no users away at a broker yet, so desktops are taken in parked pools only"
 _SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
 _NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"

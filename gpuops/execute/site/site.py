@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.catalog import Catalog
     from gpuops.model.rotation import Policy
+    from gpuops.model.target import BrokerTarget
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.plan import Plan
     from gpuops.plan.core.steps import Step
@@ -77,6 +78,8 @@ class Site:
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     notices: NoticeWay | None = None
     """How notices of its runs are sent; None = they are not."""
+    broker: Callable[[], BrokerTarget] | None = None
+    """Finds the login to the connection broker that hands its desktops out; None = there is none."""
 
     @property
     def hosts(self) -> Hosts:

@@ -31,6 +31,7 @@ from gpuops.sim.services.service_instance import ServiceInstance
 from gpuops.sim.services.session_manager import SessionManager
 from gpuops.sim.services.task_manager import TaskManager
 from gpuops.sim.services.view_manager import ViewManager
+from gpuops.sim.state.desktop_pool import DesktopPoolState
 from gpuops.sim.world import API_VERSION, World
 
 _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
@@ -91,6 +92,7 @@ def build_declared(
     world.new_host = newcomer(site)
     add_vms(site)
     world.counters = measure
+    world.desktop_pools = tuple(DesktopPoolState(**each.model_dump()) for each in declared.desktop_pools)
     return world
 
 

@@ -199,6 +199,19 @@ class VmsDeclared(_Declared):
     annotation: str = ""
 
 
+class DesktopPoolDeclared(_Declared):
+    """A desktop pool of a simulated Horizon Connection Server, for `sim serve --horizon-port`."""
+
+    name: str
+    vms: tuple[str, ...]
+    """Names of its VMs, where * stands for anything."""
+    source: Literal["VIRTUAL_CENTER", "INSTANT_CLONE"] = "VIRTUAL_CENTER"
+    type: Literal["AUTOMATED", "MANUAL"] = "AUTOMATED"
+    power_policy: Literal["TAKE_NO_POWER_ACTION", "ALWAYS_POWERED_ON", "SUSPEND", "POWER_OFF"] = "TAKE_NO_POWER_ACTION"
+    logins_per_hour: float = 0.0
+    """How often a user logs in to a machine of it that is free."""
+
+
 class ScenarioFile(_Declared):
     """A whole scenario."""
 
@@ -218,6 +231,7 @@ class ScenarioFile(_Declared):
     networks: tuple[str, ...]
     clusters: tuple[ClusterDeclared, ...]
     vms: tuple[VmsDeclared, ...]
+    desktop_pools: tuple[DesktopPoolDeclared, ...] = ()
 
 
 def names() -> tuple[str, ...]:

@@ -24,16 +24,19 @@ class ReadyFile:
     password: str = field(repr=False)
     ca_file: str | None
     pid: int
+    broker: dict[str, str] | None = None
+    """Of the simulated Connection Server, if one is served: url, username, domain; its password is the vCenter's."""
 
 
 def of(server: SimServer) -> ReadyFile:
     """How to reach this server."""
-    return ReadyFile(server.url, server.username, server.password, server.ca_file, server.pid)
+    return ReadyFile(server.url, server.username, server.password, server.ca_file, server.pid, server.broker)
 
 
 def write(path: Path, ready: ReadyFile) -> None:
     """Put the file there in one step, mode 0600: a reader sees all of it or nothing. Raises UsageError."""
-    write_private(path, json.dumps(asdict(ready), indent=2) + "\n")
+    told = {key: value for key, value in asdict(ready).items() if key != "broker" or value is not None}
+    write_private(path, json.dumps(told, indent=2) + "\n")
 
 
 def read(path: Path) -> ReadyFile:

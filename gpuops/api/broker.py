@@ -1,0 +1,79 @@
+"""The connection broker of a vCenter: who it is, and its pools with their machines and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.broker.horizon import Horizon
+    from gpuops.config.broker import BrokerDestination
+    from gpuops.execute.site import Site
+    from gpuops.model.broker import BrokerIdentity
+    from gpuops.model.broker_state import BrokerState
+    from gpuops.model.target import BrokerTarget
+
+
+def broker_show(site: Site) -> BrokerState:
+    """Three bulk reads of the broker and one of vCenter. Raises UsageError where none is configured, NotConnected."""
+    from gpuops.advise.desktop_sessions import matched
+    from gpuops.model.broker_state import BrokerState, pool_states
+
+    with opened(site) as broker:
+        identity, pools, machines = broker.identity(), broker.pools(), broker.machines()
+        sessions = broker.sessions()
+    inventory = site.vcenter.inventory()
+    read = matched(inventory.vms.values(), machines, sessions, inventory.taken_at)
+    states = pool_states(pools, machines, sessions, read.vm_of)
+    known = {pool.id for pool in pools}
+    others = {each.id for each in machines if each.pool in known}
+    return BrokerState(identity, states, read.unmatched, sum(each.machine not in others for each in sessions))
+
+
+def broker_identity(site: Site) -> BrokerIdentity | None:
+    """What the broker is and who is logged in; None = none is configured. Raises NotConnected in its kinds."""
+    if site.broker is None:
+        return None
+    with opened(site) as broker:
+        return broker.identity()
+
+
+@contextmanager
+def opened(site: Site) -> Iterator[Horizon]:
+    """The broker, logged in for the block. Raises UsageError where none is configured, NotConnected in its kinds."""
+    with _client(site) as broker:
+        yield broker
+
+
+def kept_open(site: Site) -> Horizon:
+    """The broker, logged in until the site is closed. Raises as `opened`."""
+    return site.closing.enter_context(_client(site))
+
+
+def _client(site: Site) -> Horizon:
+    from gpuops.broker.horizon import Horizon
+
+    if site.broker is None:
+        raise UsageError(
+            "no connection broker is configured for this vCenter",
+            hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
+        )
+    return Horizon(site.broker())
+
+
+def way(
+    where: BrokerDestination | None, environ: Mapping[str, str], ask: Callable[[str], str] | None
+) -> Callable[[], BrokerTarget] | None:
+    """Finds the login to the broker when it is needed; None = there is no broker."""
+    if where is None:
+        return None
+
+    def found() -> BrokerTarget:
+        from gpuops.config.broker import broker_login
+
+        return broker_login(where, environ, ask)
+
+    return found

@@ -1,0 +1,261 @@
+"""A login to a Horizon Connection Server (2412 and later) by its REST API: pools, machines, sessions, the gate.
+
+Paths by the operation indexes of the Horizon Server API (developer.broadcom.com/xapis/vmware-horizon-server-api: 8.0.0,
+2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions and List
+Machines of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep earlier
+versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
+
+A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
+says whether there is another page. Where it is missing, a full page means that there is one.
+
+A read whose connection broke is asked again; a change never is, but after the reply that it was not authorised, which
+says that it was not made. Access tokens are valid for minutes: one that has ended is refreshed, and where the refresh
+token has ended too, a login is made once more. Tokens and the password are in no message and no repr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from gpuops import clock
+from gpuops.broker import horizon_values as values
+from gpuops.broker.horizon_wire import HorizonReply, HorizonWire
+from gpuops.errors import (
+    BrokerUnreachable,
+    GpuopsError,
+    LoginRefused,
+    NoPermission,
+    NotConnected,
+    OutcomeUnknown,
+    ProtocolError,
+    Refused,
+)
+from gpuops.model.broker import BrokerIdentity, DesktopMachine, DesktopPool, DesktopSession
+from gpuops.model.target import BrokerTarget, Secret
+
+PAGE_SIZE: Final = 1000
+MOST_PAGES: Final = 200
+"""Of one list: two hundred thousand records are ten times the largest pod."""
+PAUSES_S: Final = (0.5, 2.0)
+"""Before a read is asked again."""
+_AWAY: Final = frozenset({429, 502, 503, 504})
+_MAINTENANCE: Final = "/inventory/v1/machines/action/{}-maintenance"
+
+_Record = TypeVar("_Record", DesktopPool, DesktopMachine, DesktopSession)
+Record = Mapping[str, Any]
+
+
+class Horizon:
+    """A logged-in session; leaving its `with` block logs out. It implements `DesktopBroker`."""
+
+    def __init__(self, target: BrokerTarget) -> None:
+        """Logs in. Raises NotConnected in its kinds, TargetError where httpx is missing."""
+        self._target = target
+        self._address = target.server.address
+        self._access, self._refresh = Secret(""), Secret("")
+        self._wire = HorizonWire(target.server)
+        try:
+            self._log_in()
+        except BaseException:
+            self._wire.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Horizon({self._address})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Log out. A server that cannot be reached any more ends the session by itself."""
+        with self._wire:
+            if self._refresh:
+                with suppress(NotConnected):
+                    self._wire.send("POST", "/logout", content={"refresh_token": self._refresh.reveal()})
+            self._access = self._refresh = Secret("")
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    def identity(self) -> BrokerIdentity:
+        """What it is, and who is logged in. Raises NotConnected in its kinds, NoPermission."""
+        found = self._read("/config/v2/environment-properties")
+        with self._decoding("environment-properties"):
+            told = values.structure(found.body)
+            version = values.text(told, "local_connection_server_version")
+            name = told.get("cluster_name")
+            cluster = name if isinstance(name, str) and len(name) <= values.LONGEST_TEXT else ""
+        return BrokerIdentity(self._address, self._target.user, f"Horizon Connection Server {version}", cluster)
+
+    def pools(self) -> tuple[DesktopPool, ...]:
+        return self._every("/inventory/v5/desktop-pools", values.pool)
+
+    def machines(self) -> tuple[DesktopMachine, ...]:
+        return self._every("/inventory/v1/machines", values.machine)
+
+    def sessions(self) -> tuple[DesktopSession, ...]:
+        return self._every("/inventory/v1/sessions", values.session)
+
+    def _every(self, path: str, decode: Callable[[Record], _Record]) -> tuple[_Record, ...]:
+        """Every record of a list, page by page."""
+        found: dict[str, _Record] = {}
+        for number in range(1, MOST_PAGES + 1):
+            reply = self._read(path, {"page": number, "size": PAGE_SIZE})
+            with self._decoding(path):
+                page = [decode(each) for each in values.listed(reply.body)]
+                before = len(found)
+                found.update((each.id, each) for each in page)
+                if page and len(found) == before:
+                    raise ValueError(f"page {number} repeats an earlier one")
+            if not _has_more(reply, len(page)):
+                return tuple(found.values())
+        raise ProtocolError(
+            f"the broker {self._address} sends more than {MOST_PAGES} pages of {path}",
+            hint="nothing of it was used; check the address",
+        )
+
+    def _read(self, path: str, query: Mapping[str, int] | None = None) -> HorizonReply:
+        for pause_s in PAUSES_S:
+            try:
+                return self._checked(path, self._authorised("GET", path, query=query))
+            except BrokerUnreachable:
+                clock.pause(pause_s)
+        return self._checked(path, self._authorised("GET", path, query=query))
+
+    # --- the gate -------------------------------------------------------------------------------------------------
+
+    def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        return self._change(_MAINTENANCE.format("enter"), machines)
+
+    def exit_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        return self._change(_MAINTENANCE.format("exit"), machines)
+
+    def _change(self, path: str, machines: Collection[str]) -> Mapping[str, str]:
+        """Sent once. Whatever goes wrong after that, it may have been made: OutcomeUnknown."""
+        if not machines:
+            return {}
+        asked = frozenset(machines)
+        try:
+            reply = self._authorised("POST", path, content=sorted(asked))
+            if reply.status < 500:
+                return self._judged(path, reply, asked)
+            raise self._away(reply)
+        except (BrokerUnreachable, ProtocolError) as error:
+            raise OutcomeUnknown(
+                f"{error.message}; whether the machines changed is not known", hint="look: gpuops broker show"
+            ) from error
+
+    def _judged(self, path: str, reply: HorizonReply, asked: frozenset[str]) -> Mapping[str, str]:
+        self._checked(path, reply)
+        if not reply.body.strip():
+            return {}  # 204, or 200 without a word: it is done
+        with self._decoding(path):
+            return values.refusals(reply.body, asked)
+
+    # --- login ----------------------------------------------------------------------------------------------------
+
+    def _authorised(
+        self, verb: str, path: str, *, query: Mapping[str, int] | None = None, content: Any = None
+    ) -> HorizonReply:
+        """The reply; a token that has ended is replaced once, and the request sent again."""
+        reply = self._wire.send(verb, path, token=self._access.reveal(), query=query, content=content)
+        if reply.status == 401:
+            self._renew()
+            reply = self._wire.send(verb, path, token=self._access.reveal(), query=query, content=content)
+        return reply
+
+    def _log_in(self) -> None:
+        server = self._target.server
+        reply = self._wire.send(
+            "POST",
+            "/login",
+            content={
+                "domain": self._target.domain,
+                "username": server.username,
+                "password": server.password.reveal(),
+            },
+        )
+        if reply.status in (400, 401, 403):
+            raise LoginRefused(
+                f"the broker {self._address} refuses the login of {self._target.user}",
+                hint="check username, domain and password of [targets.NAME.broker]; it needs an administrator's role",
+            )
+        self._checked("/login", reply)
+        with self._decoding("/login"):
+            tokens = values.structure(reply.body)
+            self._access = Secret(_token(tokens, "access_token"))
+            self._refresh = Secret(_token(tokens, "refresh_token"))
+
+    def _renew(self) -> None:
+        """A new access token. Raises LoginRefused."""
+        reply = self._wire.send("POST", "/refresh", content={"refresh_token": self._refresh.reveal()})
+        if reply.status != 200:
+            self._log_in()
+            return
+        with self._decoding("/refresh"):
+            self._access = Secret(_token(values.structure(reply.body), "access_token"))
+
+    # --- replies --------------------------------------------------------------------------------------------------
+
+    def _checked(self, path: str, reply: HorizonReply) -> HorizonReply:
+        """The same reply, if it is a good one."""
+        if 200 <= reply.status < 300:
+            return reply
+        raise self._error(path, reply)
+
+    def _error(self, path: str, reply: HorizonReply) -> GpuopsError:
+        if reply.status in _AWAY:
+            return self._away(reply)
+        if reply.status == 401:
+            return LoginRefused(
+                f"the broker {self._address} ends the session of {self._target.user} again and again",
+                hint="gpuops login test says whether the login is let in",
+            )
+        if reply.status == 403:
+            return NoPermission(
+                f"{self._target.user} may not use {path} of the broker {self._address}",
+                hint="give it a role with the privileges that gpuops help broker names",
+            )
+        if reply.status in (400, 409, 422):
+            return Refused(f"the broker {self._address} refuses {path} (status {reply.status}); nothing was changed")
+        return ProtocolError(
+            f"the broker {self._address} answers {path} with status {reply.status}",
+            hint="check the address; gpuops needs Horizon 2412 or later",
+        )
+
+    def _away(self, reply: HorizonReply) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"the broker {self._address} is overloaded or starting (status {reply.status})", hint="try again later"
+        )
+
+    @contextmanager
+    def _decoding(self, what: str) -> Iterator[None]:
+        """For the block that makes values of a reply. Its text is in no message: it may hold a token."""
+        try:
+            yield
+        except values.UNREADABLE as error:
+            why = f": {error}" if type(error) is ValueError else ""
+            raise ProtocolError(
+                f"the broker {self._address} sends what no Connection Server sends in reply to {what}{why}",
+                hint="check the address; nothing of it was used",
+            ) from None
+
+
+def _has_more(reply: HorizonReply, length: int) -> bool:
+    told = reply.headers.get("has_more_records")
+    return told.strip().lower() == "true" if told is not None else length == PAGE_SIZE
+
+
+def _token(tokens: Record, name: str) -> str:
+    """A token, which may be longer than any other text. Raises ValueError."""
+    found = tokens.get(name)
+    if not isinstance(found, str) or not found.isascii() or not found.isprintable() or not 0 < len(found) <= 65536:
+        raise ValueError(f"{name} is no token")
+    return found

@@ -1,0 +1,152 @@
+"""What a connection broker tells of its desktop pools, machines and sessions; it names no user.
+
+Only whether somebody has a session is asked for: who it is stays with the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+
+class PoolKind(StrEnum):
+    """How the machines of a desktop pool come to be."""
+
+    AUTOMATED = "automated"
+    """Full or linked clones that the broker has made."""
+    INSTANT_CLONE = "instant clone"
+    MANUAL = "manual"
+    """VMs that somebody has made and added."""
+    OTHER = "other"
+    """RDS hosts, or a kind that gpuops does not know."""
+
+
+class DesktopPowerPolicy(StrEnum):
+    """What the broker does with machines that nobody uses."""
+
+    NONE = "none"
+    ALWAYS_ON = "always on"
+    SUSPEND = "suspend"
+    POWER_OFF = "power off"
+
+
+class AfterLogoff(StrEnum):
+    """What becomes of a machine when its user has logged off."""
+
+    NOTHING = "nothing"
+    REFRESH = "refresh"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopPool:
+    """A desktop pool of a broker; None = it is not told."""
+
+    id: str
+    name: str
+    kind: PoolKind
+    power_policy: DesktopPowerPolicy | None = None
+    after_logoff: AfterLogoff | None = None
+    enabled: bool | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a rotation cannot keep users away from its machines; None = it can.
+
+        A pool whose machines are kept on would resume what a night suspends, and instant clones can be nothing else
+        (Horizon REST API, power_policy of DesktopPoolSessionSettings: "For Instant clone desktops this setting can only
+        be set to ALWAYS_POWERED_ON").
+        """
+        if self.kind is PoolKind.INSTANT_CLONE:
+            return "instant clones are always powered on, and deleted when their user logs off"
+        if self.kind is PoolKind.OTHER:
+            return "it is no pool of single-user desktops of a vCenter"
+        if self.power_policy is DesktopPowerPolicy.ALWAYS_ON:
+            return "its power policy keeps machines on: the broker would resume what a night suspends"
+        if self.power_policy is None:
+            return "its power policy is not told"
+        if self.after_logoff in (AfterLogoff.REFRESH, AfterLogoff.DELETE):
+            return (
+                f"it has machines {self.after_logoff}{'d' if self.after_logoff.endswith('e') else 'ed'} after a logoff"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopMachine:
+    """A machine of a desktop pool; None = it is not told."""
+
+    id: str
+    name: str
+    pool: str | None
+    """Id of its pool."""
+    dns_name: str | None = None
+    path: str | None = None
+    """Inventory path of its VM."""
+    state: str | None = None
+    """The broker's word: AVAILABLE, CONNECTED, DISCONNECTED, MAINTENANCE ..."""
+    in_maintenance: bool | None = None
+
+
+class SessionState(StrEnum):
+    """Whether a user is at a session now."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    PENDING = "pending"
+    """Somebody is logging in."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopSession:
+    """A session on a machine; None = it is not told. There is no field for its user."""
+
+    id: str
+    machine: str | None
+    """Id of its machine; None = it is on an RDS host, or the machine is gone."""
+    state: SessionState | None = None
+    started_at: datetime | None = None
+    disconnected_at: datetime | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """What a broker is, and who is logged in."""
+
+    address: str
+    user: str
+    product: str
+    """Name and version."""
+    cluster: str = ""
+
+
+class DesktopBroker(Protocol):
+    """Whoever hands desktops out to users.
+
+    Reads raise NotConnected in its kinds and NoPermission. Both changes also raise OutcomeUnknown where the reply was
+    lost; they return why the broker did not do it, by the id of the machine, for those where it did not.
+    """
+
+    def pools(self) -> tuple[DesktopPool, ...]:
+        """Every desktop pool that the login may see."""
+        ...
+
+    def machines(self) -> tuple[DesktopMachine, ...]:
+        """Every machine of them."""
+        ...
+
+    def sessions(self) -> tuple[DesktopSession, ...]:
+        """Every session on them."""
+        ...
+
+    def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        """No user is given one of these machines from then on."""
+        ...
+
+    def exit_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        """Users may be given them again."""
+        ...

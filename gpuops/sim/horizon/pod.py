@@ -1,0 +1,162 @@
+"""The pools, machines and sessions of a simulated Horizon pod, whose machines are VMs of the simulated vCenter.
+
+Users come at moments drawn from the seed, on the simulator's clock; a machine in maintenance is given to nobody. A user
+whose desktop is suspended or off has it resumed, as Horizon does, and is sent away where vCenter refuses that. Machines
+of a pool that is always powered on are powered on again within a minute, unless they are in maintenance; an instant
+clone is deleted and made anew when its user logs off.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.state.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.state.desktop_pool import DesktopPoolState
+    from gpuops.sim.world import World
+
+ALWAYS_ON: Final = "ALWAYS_POWERED_ON"
+POWER_CHECK_S: Final = 60.0
+"""How often the power policy is looked to (our own figure)."""
+STAYS_S: Final = (300.0, 7200.0)
+USER_PREFIX: Final = "S-1-5-21-1111111111-2222222222-3333333333-"
+_NOTHING: Final = Rule(Effect.HAPPEN)
+
+
+@dataclass(slots=True)
+class PodSession:
+    """A user at a machine."""
+
+    id: str
+    vm: VmEntity
+    user: str
+    started_at: datetime
+    disconnected_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Pod:
+    """A simulated pod. Whoever calls it holds the world's lock."""
+
+    world: World
+    seed: int = 0
+    sessions: dict[str, PodSession] = field(default_factory=dict)
+    maintenance: set[str] = field(default_factory=set)
+    """Instance uuids of the VMs that are in maintenance."""
+    refused_logins: list[str] = field(default_factory=list)
+    """Names of the machines that a user did not get."""
+    down: bool = False
+    """It answers 503 from now on (fault H5)."""
+    _chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)  # noqa: S311 - reproducible choices, no secrets
+        for pool, vm in list(self.machines()):
+            if vm.state.power is Power.ON and (vm.state.cpu_usage_mhz >= 1000 or vm.state.console_connections):
+                self.log_in(pool, vm)
+        for pool in self.world.desktop_pools:
+            if pool.logins_per_hour:
+                self._await_user(pool)
+            if pool.power_policy == ALWAYS_ON:
+                self._await_power_check(pool)
+
+    def machines(self) -> Iterator[tuple[DesktopPoolState, VmEntity]]:
+        """Each VM that is a machine of a pool, with the first pool that has it."""
+        for vm in self.world.by_type("VirtualMachine"):
+            pool = next((each for each in self.world.desktop_pools if each.has(vm.name)), None)
+            if pool is not None:
+                yield pool, vm
+
+    def pool_id(self, pool: DesktopPoolState) -> str:
+        """As Horizon has it: the same in every run."""
+        return self._id("pool", pool.name)
+
+    def machine_id(self, vm: VmEntity) -> str:
+        return self._id("machine", vm.state.instance_uuid)
+
+    def machine(self, identity: str) -> VmEntity | None:
+        """The VM of a machine's id."""
+        return next((vm for _, vm in self.machines() if self.machine_id(vm) == identity), None)
+
+    def session_of(self, vm: VmEntity) -> PodSession | None:
+        return next((each for each in self.sessions.values() if each.vm is vm), None)
+
+    def in_maintenance(self, vm: VmEntity) -> bool:
+        return vm.state.instance_uuid in self.maintenance
+
+    # --- users ----------------------------------------------------------------------------------------------------
+
+    def log_in(self, pool: DesktopPoolState, vm: VmEntity) -> PodSession | None:
+        """A user asks for this machine; None = does not get it (in maintenance, taken, or it cannot be resumed)."""
+        if self.in_maintenance(vm) or self.session_of(vm) is not None:
+            self.refused_logins.append(vm.name)
+            return None
+        if vm.state.power is not Power.ON:
+            vm_events.power_on(vm, _NOTHING)  # it is on after its task, or stays as it is where vCenter refuses it
+            self.refused_logins.append(vm.name)
+            return None
+        number = self._chance.randrange(1000, 10_000)
+        session = PodSession(self._uuid(), vm, f"{USER_PREFIX}{number}", self.world.clock.now())
+        self.sessions[session.id] = session
+        vm_events.use_desktop(vm, _NOTHING)
+        self.world.clock.schedule(self._chance.uniform(*STAYS_S), lambda: self.log_off(pool, session), background=True)
+        return session
+
+    def disconnect(self, session: PodSession) -> None:
+        """The user has closed the client; the session stays."""
+        session.disconnected_at = self.world.clock.now()
+
+    def log_off(self, pool: DesktopPoolState, session: PodSession) -> None:
+        """The session ends, and with it an instant clone."""
+        if self.sessions.pop(session.id, None) is None or not session.vm.is_registered:
+            return
+        session.vm.state.cpu_usage_mhz = 60
+        session.vm.touch("summary")
+        if pool.source == "INSTANT_CLONE":
+            vm_events.recreate(session.vm, _NOTHING)
+
+    def _await_user(self, pool: DesktopPoolState) -> None:
+        def come() -> None:
+            free = [vm for own, vm in self.machines() if own is pool and self.session_of(vm) is None]
+            if free:
+                self.log_in(pool, self._chance.choice(free))
+            self._await_user(pool)
+
+        self.world.clock.schedule(self._chance.expovariate(pool.logins_per_hour / 3600.0), come, background=True)
+
+    # --- the power policy -----------------------------------------------------------------------------------------
+
+    def _await_power_check(self, pool: DesktopPoolState) -> None:
+        def check() -> None:
+            for own, vm in list(self.machines()):
+                if own is pool and vm.state.power is not Power.ON and not self.in_maintenance(vm):
+                    vm_events.power_on(vm, _NOTHING)
+            self._await_power_check(pool)
+
+        self.world.clock.schedule(POWER_CHECK_S, check, background=True)
+
+    # --- maintenance ----------------------------------------------------------------------------------------------
+
+    def change_maintenance(self, vm: VmEntity, *, enter: bool) -> None:
+        """Puts the machine into maintenance, or takes it out; the ledger has it."""
+        before, identity = self.in_maintenance(vm), vm.state.instance_uuid
+        (self.maintenance.add if enter else self.maintenance.discard)(identity)
+        if before is not enter:
+            call = somebody(self.world, "enter-maintenance" if enter else "exit-maintenance")
+            self.world.ledger.record(call, vm, before={"gated": before}, after={"gated": enter})
+
+    def _id(self, kind: str, name: str) -> str:
+        return str(uuid5(NAMESPACE_URL, f"gpuops-sim-horizon:{kind}:{name}"))
+
+    def _uuid(self) -> str:
+        return str(UUID(int=self._chance.getrandbits(128), version=4))

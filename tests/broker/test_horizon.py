@@ -1,0 +1,214 @@
+"""The client of Horizon against the simulated Connection Server, over real HTTP and TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.broker import horizon
+from gpuops.broker.horizon import Horizon
+from gpuops.broker.parked_pools import ParkedPools
+from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused, NotTrusted
+from gpuops.execute.site.broker_reads import BrokerSessions
+from gpuops.model.broker import DesktopPowerPolicy, DesktopSession, PoolKind
+from gpuops.model.rotation import IdleRule, Pool
+from gpuops.model.selector import Selector
+from gpuops.model.target import BrokerTarget, Secret, Target
+from gpuops.sim.horizon.pod import USER_PREFIX
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import HorizonListener, SimServer
+from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimServer]:
+    with SimServer(build("vdi")) as server:
+        yield server
+        assert server.world.bugs == []
+
+
+@pytest.fixture(scope="module")
+def served(server: SimServer) -> HorizonListener:
+    return server.serve_horizon()
+
+
+@pytest.fixture
+def target(server: SimServer, served: HorizonListener) -> BrokerTarget:
+    return BrokerTarget(replace(target_of(server), port=served.port, username=served.username), served.domain)
+
+
+@pytest.fixture
+def broker(target: BrokerTarget, served: HorizonListener) -> Iterator[Horizon]:
+    with Horizon(target) as broker:
+        yield broker
+    assert served.endpoint.logins == 0, "every login is logged out"
+
+
+def test_pools_say_which_can_be_gated(broker: Horizon) -> None:
+    found = {pool.name: pool for pool in broker.pools()}
+    assert {name: pool.refusal is None for name, pool in found.items()} == {
+        "office": True,
+        "contractors": True,
+        "kiosk": False,
+        "finance": False,
+    }
+    assert found["kiosk"].kind is PoolKind.INSTANT_CLONE
+    assert found["finance"].power_policy is DesktopPowerPolicy.ALWAYS_ON
+
+
+def test_who_and_what(broker: Horizon) -> None:
+    found = broker.identity()
+    assert (found.user, found.cluster) == (r"VSPHERE\administrator", "sim-pod")
+    assert found.product.startswith("Horizon Connection Server 8.")
+
+
+def test_lists_come_page_by_page(broker: Horizon, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = broker.machines()
+    monkeypatch.setattr(horizon, "PAGE_SIZE", 7)
+    assert broker.machines() == whole
+    assert len(whole) == 119
+
+
+def test_no_user_is_kept(broker: Horizon) -> None:
+    sessions = broker.sessions()
+    assert len(sessions) == 10
+    assert USER_PREFIX not in repr(sessions)
+    assert not [field.name for field in fields(DesktopSession) if "user" in field.name]
+
+
+def test_sessions_are_those_of_vms(server: SimServer, served: HorizonListener, broker: Horizon) -> None:
+    vms = {vm.name: vm for _, vm in served.pod.machines()}
+    with server.world.lock:
+        session = served.pod.session_of(vms["vdi-097"])
+        assert session is not None
+        served.pod.disconnect(session)
+    with Connection(target_of(server)) as vcenter:
+        inventory = vcenter.inventory()
+    asked = list(inventory.vms.values())
+    told = BrokerSessions(lambda: broker).sessions(asked, inventory.taken_at)
+    found = {vm.name: told.get(vm.ref) for vm in asked}
+    unused = found["vdi-001"]
+    assert unused is not None and (unused.count, unused.used) == (0, False), "the broker knows it, and nobody is there"
+    assert found["vdi-120"] is None, "no machine of the broker: nothing is known"
+    assert found["ml-01"] is None
+    gone, there = found["vdi-097"], found["vdi-098"]
+    assert gone is not None and there is not None
+    assert (gone.count, gone.used, there.count, there.used) == (1, True, 1, True), "one is disconnected: it counts"
+    assert there.youngest_s is not None
+
+
+def test_a_gate_keeps_users_out_and_the_ledger_has_it(
+    server: SimServer, served: HorizonListener, broker: Horizon
+) -> None:
+    machine = next(each for each in broker.machines() if each.name == "vdi-002")
+    assert broker.enter_maintenance([machine.id]) == {}
+    office, vm = next(each for each in served.pod.machines() if each[1].name == "vdi-002")
+    with server.world.lock:
+        assert served.pod.log_in(office, vm) is None
+    assert next(each for each in broker.machines() if each.id == machine.id).in_maintenance is True
+    assert broker.exit_maintenance([machine.id]) == {}
+    done = [entry.method for entry in server.ledger if entry.name == "vdi-002"]
+    assert done == ["enter-maintenance", "exit-maintenance"]
+
+
+def test_a_machine_that_is_not_there_is_told(broker: Horizon) -> None:
+    assert broker.enter_maintenance(["no-such-machine"]) == {"no-such-machine": "no such machine"}
+    assert broker.enter_maintenance([]) == {}
+
+
+def test_an_access_token_that_ends_is_refreshed(served: HorizonListener, broker: Horizon) -> None:
+    served.endpoint.end_access()
+    assert len(broker.pools()) == 4
+    served.endpoint.end_access()
+    served.endpoint._refresh.clear()
+    assert len(broker.pools()) == 4, "a login is made once more"
+
+
+def test_a_server_that_is_away_is_asked_again(
+    served: HorizonListener, broker: Horizon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        served.pod.down = len(pauses) < 2
+
+    monkeypatch.setattr("gpuops.clock.pause", pause)
+    served.pod.down = True
+    assert len(broker.pools()) == 4
+    served.pod.down = True
+    monkeypatch.setattr("gpuops.clock.pause", lambda seconds: None)
+    with pytest.raises(BrokerUnreachable, match=r"overloaded or starting \(status 503\)"):
+        broker.pools()
+    served.pod.down = False
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[GpuopsError], str]] = {
+    "password": ({"password": Secret("canary")}, LoginRefused, "refuses the login of"),
+    "user": ({"username": "nobody"}, LoginRefused, "refuses the login of"),
+    "authority": ({"ca_files": ()}, NotTrusted, "issuer that is not trusted here"),
+    "pin": ({"pin": "0" * 64}, NotTrusted, "is not the pinned one"),
+    "port": ({"port": 1}, BrokerUnreachable, "is not reachable"),
+    "name": ({"host": "127.0.0.2"}, BrokerUnreachable, "is not reachable"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_whom_it_does_not_talk_to(target: BrokerTarget, case: str) -> None:
+    wrong, kind, words = WRONG[case]
+    with pytest.raises(kind, match=words) as caught:
+        Horizon(replace(target, server=replace(target.server, **wrong)))
+    assert caught.value.exit_code == 5
+    assert "canary" not in f"{caught.value.line}{caught.value!r}"
+
+
+def test_tokens_are_shown_nowhere(broker: Horizon, target: BrokerTarget) -> None:
+    told = f"{broker!r}{vars(broker)}{target!r}"
+    assert broker._access.reveal() not in told
+    assert target.server.password.reveal() not in told
+
+
+def test_a_power_policy_works_against_a_night(server: SimServer, served: HorizonListener) -> None:
+    vms = {vm.name: vm for _, vm in served.pod.machines()}
+    with server.world.lock:
+        vm = vms["vdi-101"]
+        vm.state.power = Power.OFF
+        vm.state.seats = ()
+        server.world.clock.advance(120)
+        assert vm.state.power is Power.ON, "the pool finance is always powered on"
+
+
+def test_users_come_by_the_seed(server: SimServer, served: HorizonListener) -> None:
+    with server.world.lock:
+        before = set(served.pod.sessions)
+        server.world.clock.advance(3600)
+        assert set(served.pod.sessions) - before
+
+
+def test_a_pool_that_is_declared_parked_is_no_witness() -> None:
+    pools = [Pool(name, Selector(), IdleRule(500), parked=parked) for name, parked in (("a", True), ("b", False))]
+    broker = ParkedPools(pools)
+    assert [pool.name for pool in broker.pools() if pool.refusal is None] == ["a"]
+    assert (broker.machines(), broker.sessions(), broker.enter_maintenance(["x"])) == ((), (), {})
+
+
+def test_one_without_tls_is_reached_on_this_machine_alone(tmp_path: Path) -> None:
+    with SimServer(build("vdi"), tls=False) as server:
+        served = server.serve_horizon()
+        plain = Target("127.0.0.1", served.username, Secret(server.password), port=served.port, tls=False)
+        with Horizon(BrokerTarget(plain, served.domain)) as broker:
+            assert broker.identity().cluster == "sim-pod"
+
+
+def test_moments_are_those_of_the_server(server: SimServer, broker: Horizon) -> None:
+    started = [session.started_at for session in broker.sessions()]
+    now = server.world.clock.now()
+    assert all(moment is not None and timedelta() <= now - moment < timedelta(days=1) for moment in started)
+    assert all(isinstance(moment, datetime) and moment.tzinfo is UTC for moment in started)

@@ -1,0 +1,64 @@
+"""What a broker that does not answer means: unknown, asked again later, and never a lockout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
+from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerSessions
+from gpuops.model.broker import DesktopMachine, DesktopSession
+from gpuops.model.vm import Vm
+
+NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
+VMS = (Vm("vm-1", "a", "/dc/vm/a"), Vm("vm-2", "b", "/dc/vm/b"), Vm("vm-3", "c", "/dc/vm/c"))
+AWAY = BrokerUnreachable("cs.example.com does not answer")
+REFUSED = LoginRefused("cs.example.com refuses the login")
+
+
+class Broker:
+    """Answers as it is told: with sessions, or with an error."""
+
+    def __init__(self, *answers: Sequence[DesktopSession] | GpuopsError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def machines(self) -> tuple[DesktopMachine, ...]:
+        return (
+            DesktopMachine("m1", "a", "pool", path="/dc/vm/a"),
+            DesktopMachine("m2", "b", "pool", path="/dc/vm/b"),
+            DesktopMachine("m3", "c", "pool"),
+        )
+
+    def sessions(self) -> tuple[DesktopSession, ...]:
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, GpuopsError):
+            raise answer
+        return tuple(answer)
+
+
+def used(source: BrokerSessions, at: datetime) -> dict[str, bool | None]:
+    return {ref: count.used for ref, count in source.sessions(VMS, at).items()}
+
+
+def test_each_look_asks_anew_and_a_machine_without_a_path_is_not_believed() -> None:
+    broker = Broker((), [DesktopSession("1", "m2")])
+    source = BrokerSessions(lambda: broker)  # type: ignore[arg-type,return-value]  # its reads are enough
+    assert used(source, NOW) == {"vm-1": False, "vm-2": False}
+    assert used(source, NOW) == {"vm-1": False, "vm-2": True}
+
+
+@pytest.mark.parametrize(("error", "again"), [(AWAY, True), (REFUSED, False)])
+def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, again: bool) -> None:
+    broker, said = Broker(error, error, ()), list[str]()
+    source = BrokerSessions(lambda: broker, said.append)  # type: ignore[arg-type,return-value]
+    unknown = dict.fromkeys(("vm-1", "vm-2", "vm-3"))
+    assert used(source, NOW) == used(source, NOW + timedelta(seconds=1)) == unknown
+    assert broker.asked == 1
+    assert used(source, NOW + ASK_AGAIN) == unknown
+    assert broker.asked == (2 if again else 1), "a login that is refused counts towards a lockout"
+    assert used(source, NOW + 2 * ASK_AGAIN) == ({"vm-1": False, "vm-2": False} if again else unknown)
+    assert said == [f"broker: {error.message} (gpuops help broker)"]
