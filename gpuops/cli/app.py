@@ -44,6 +44,7 @@ SECTIONS: Final = {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
+        "observe": "Keep what performance counters say, for weeks.",
     },
     "GPUs of hosts": {
         "scheduler": "Show and set the vGPU scheduler of hosts.",
