@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
+    from gpuops.execute.measurements.observing import observe, observe_for_ever
+    from gpuops.execute.measurements.store import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
@@ -71,6 +73,8 @@ __all__ = [
     "mig_show",
     "notify_flush",
     "notify_test",
+    "observe",
+    "observe_for_ever",
     "offline",
     "past_night",
     "place",
@@ -88,6 +92,7 @@ __all__ = [
     "rotate_unlock",
     "run",
     "scheduler_show",
+    "stored_measurements",
 ]
 
 _AT_FIRST_USE: Final = {
@@ -101,6 +106,8 @@ _AT_FIRST_USE: Final = {
     "history": "execute.past.history.history",
     "notify_flush": "api.noticed.notify_flush",
     "notify_test": "api.noticed.notify_test",
+    "observe": "execute.measurements.observing.observe",
+    "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "past_night": "execute.past.history.past_night",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_audit_verify": "execute.journal.audit.verify",
@@ -113,6 +120,7 @@ _AT_FIRST_USE: Final = {
     "rotate_skip_next": "execute.rotation.next_night.skip_next",
     "rotate_status": "execute.rotation.status.status",
     "rotate_unlock": "execute.rotation.unlock.unlock",
+    "stored_measurements": "execute.measurements.store.stored",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""
 

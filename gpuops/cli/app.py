@@ -46,6 +46,7 @@ SECTIONS: Final = {
         "broker": "Show desktop pools of the broker, and their sessions.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
+        "observe": "Keep what performance counters say, for weeks.",
     },
     "GPUs of hosts": {
         "scheduler": "Show and set the vGPU scheduler of hosts.",

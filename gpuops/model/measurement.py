@@ -1,13 +1,57 @@
-"""What vCenter's performance counters say of a VM."""
+"""What vCenter's performance counters say of VMs and hosts.
+
+Units are those of the counters (vSphere API reference, PerfCounterInfo): percentages are in hundredths, memory is in
+kB, throughput in kB/s, latency in ms, CPU ready in ms within a sample of 20 s.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CPU_MHZ: Final = "cpu.usagemhz.average"
 """The CPU that a VM uses, in MHz."""
+GPU_USE: Final = "gpu.utilization.average"
+GPU_MEMORY: Final = "gpu.mem.used.average"
+OF_GPUS: Final = "gpu."
+"""How the names of all counters of GPUs begin."""
+
+VM_COUNTERS: Final = (
+    CPU_MHZ,
+    "cpu.ready.summation",
+    "mem.active.average",
+    "mem.consumed.average",
+    "disk.usage.average",
+    "disk.maxTotalLatency.latest",
+    "net.usage.average",
+    "net.droppedRx.summation",
+    "net.droppedTx.summation",
+    GPU_USE,
+    GPU_MEMORY,
+    "gpu.encode.utilization.latest",
+    "gpu.decode.utilization.latest",
+)
+"""What is measured of a VM. vCenter has no latency of a VM's network: packets that were dropped stand for it."""
+HOST_COUNTERS: Final = (
+    CPU_MHZ,
+    "mem.consumed.average",
+    "disk.usage.average",
+    "disk.maxTotalLatency.latest",
+    "net.usage.average",
+    GPU_USE,
+    GPU_MEMORY,
+    "gpu.encode.utilization.latest",
+    "gpu.decode.utilization.latest",
+    "gpu.temperature.average",
+    "gpu.power.used.latest",
+)
+"""What is measured of a host, and of each of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +65,104 @@ class CounterWindow:
     """From when until when each sample is there, without a gap."""
     asked: datetime
     """By vCenter's clock, when it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What vCenter tells of one VM or host: the values of each series at the same moments."""
+
+    entity: str
+    """Its managed object id."""
+    ends: NDArray[np.int64]
+    """When each sample ends, in seconds since 1970, oldest first."""
+    values: Mapping[str, NDArray[np.int64]]
+    """By the name of the series: the counter, and after an @ the GPU that it is of. Negative = missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a counter said in one step of time."""
+
+    average: int
+    highest: int | None
+    """Of its samples; None = unknown, of a step that is known by vCenter's own average alone."""
+    covered: float
+    """Of how much of the step there are samples; 1 = of all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSeries:
+    """What a counter said in a while, step by step; None = missing, never zero."""
+
+    begin: datetime
+    step: timedelta
+    steps: tuple[Measured | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A while without a gap."""
+
+    begin: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTier:
+    """What a store holds at one length of steps."""
+
+    step: timedelta
+    entities: int
+    blocks: int
+    stored_bytes: int
+    since: datetime | None
+    """Where its oldest block begins; None = there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVcenter:
+    """What a store holds of one vCenter."""
+
+    vcenter: str
+    """Its instance uuid."""
+    observed: tuple[Span, ...]
+    """When it was observed, oldest first; between two of them it was not."""
+    tiers: tuple[StoredTier, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a store of measurements holds."""
+
+    store: str
+    """The file, or the database without its password."""
+    vcenters: tuple[StoredVcenter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long measurements are kept."""
+
+    fine_days: int = 14
+    """Steps of five minutes."""
+    hourly_days: int = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One look at the counters of a vCenter, written into the store."""
+
+    vcenter: str
+    begin: datetime | None
+    """From when on it is measured; None = another look had been so close that there was nothing to do."""
+    until: datetime | None
+    filled: Span | None
+    """What was filled from vCenter's five-minute averages, since its hosts keep one hour alone."""
+    vms: int
+    vms_measured: int
+    """Of how many there was a sample."""
+    vms_gpu_unknown: int
+    """VMs with vGPUs of whose GPU use nothing is known: MIG-backed, or no counter that can be believed."""
+    hosts: int
+    hosts_measured: int
+    calls: int

@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuops.model.broker import BrokerIdentity
 from gpuops.model.broker_state import BrokerState, PoolState
-from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
 _FEW: Final = 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuops.vsphere import authorization
-from gpuops.vsphere.reading import collect, config_targets, counters, tags
+from gpuops.vsphere.reading import collect, config_targets, counters, samples, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 from gpuops.vsphere.waiting.states import StateWatch
@@ -76,6 +76,7 @@ class Connection(Session):
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
+    samples = samples.samples
 
     lacking = authorization.lacking
     lacking_on_clusters = authorization.lacking_on_clusters

@@ -58,6 +58,8 @@ SWEPT: Final = (
     "rotate audit verify",
     "history",
     "history show 2026-11-20",
+    "observe --once",
+    "observe status",
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",

@@ -15,7 +15,7 @@ from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CounterWindow
+from gpuops.model.measurement import CounterWindow, Samples
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
@@ -283,6 +283,17 @@ class SmallVcenter:
             ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items() if ref in asked
         }
         return replace(inventory, vms={**inventory.vms, **told})
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        return iter(())
 
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int

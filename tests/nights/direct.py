@@ -27,6 +27,7 @@ from gpuops.errors import (
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import Samples
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
@@ -146,6 +147,17 @@ class DirectVcenter:
 
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
         return inventory
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        raise AssertionError("nights measure nothing")
 
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int

@@ -35,6 +35,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "with_config_targets": LOOK,
     "with_tags": LOOK,
     "with_counters": LOOK,
+    "samples": LOOK,
     "with_drs": LOOK,
     "lacking": LOOK,
     "lacking_on_clusters": LOOK,

@@ -1,4 +1,4 @@
-"""A journal's database: its tables, and transactions whose failures are StateDamaged."""
+"""A journal's database: its tables, and transactions whose failures are StateDamaged; measurements have one too."""
 
 from __future__ import annotations
 
@@ -55,15 +55,21 @@ heads_table = Table(
 """Written with each append, in its transaction."""
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
+NOTHING_TAKEN: Final = (
+    "nothing is taken without it: free the disk, start the server, or move what is damaged aside; " + RETURN_HINT
+)
 _WRITING: Final = "gpuops_writing"
 
 
 class Database:
-    """A journal's database. `name` is how messages call it, without any password."""
+    """A database of a journal, or of measurements. `name` is how messages call it, without any password."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, name: str, *, keeps: str = "journal", hint: str = NOTHING_TAKEN) -> None:
+        """`keeps` and `hint` are what its errors say: what cannot be used, and the next move."""
         self.engine = engine
         self.name = name
+        self._keeps = keeps
+        self._hint = hint
         self._writing = engine.execution_options(**{_WRITING: True})
         # PostgreSQL would give each statement a view of its own
         one_view = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
@@ -92,11 +98,7 @@ class Database:
         except (SQLAlchemyError, UnicodeDecodeError) as error:  # bytes that are no text any more: a flipped bit
             # SQLAlchemy's own text repeats the statement and what was to be written; the driver's says what is wrong
             lines = str(getattr(error, "orig", None) or error).split("\n")
-            raise StateDamaged(
-                f"the journal {self.name} cannot be used: {lines[0]}",
-                hint="nothing is taken without it: free the disk, start the server, or move what is damaged aside; "
-                f"{RETURN_HINT}",
-            ) from error
+            raise StateDamaged(f"the {self._keeps} {self.name} cannot be used: {lines[0]}", hint=self._hint) from error
 
 
 def sqlite_engine(path: str) -> Engine:

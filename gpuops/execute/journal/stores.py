@@ -78,28 +78,24 @@ def file_database(state_dir: Path) -> Database | None:
     return make_file(state_dir)
 
 
-def make_file(state_dir: Path) -> Database:
-    """The file, which nobody else may read; made if there is none. Raises StateDamaged."""
-    path = state_dir / FILE_NAME
+def make_file(state_dir: Path, file_name: str = FILE_NAME, **told: str) -> Database:
+    """The file, which nobody else may read; made if there is none. `told` is for `Database`. Raises StateDamaged."""
+    path = state_dir / file_name
     prepare_state_dir(state_dir)
     private_file(path)
-    _private_companions(state_dir)
-    return Database(sqlite_engine(str(path)), str(path))
-
-
-def _private_companions(state_dir: Path) -> None:
     for suffix in COMPANIONS:
-        path = state_dir / f"{FILE_NAME}{suffix}"
-        if os.path.lexists(path):
-            private_file(path)
+        companion = state_dir / f"{file_name}{suffix}"
+        if os.path.lexists(companion):
+            private_file(companion)
+    return Database(sqlite_engine(str(path)), str(path), **told)
 
 
-def open_database(text: str) -> Database:
-    """The database at that URL; nothing is sent to it yet. Raises UsageError."""
+def open_database(text: str, **told: str) -> Database:
+    """The database at that URL; nothing is sent to it yet. `told` is for `Database`. Raises UsageError."""
     url = parsed(text)
     engine = create_engine(_patient(url), pool_pre_ping=True)
     event.listen(engine, "connect", _make_commits_durable)
-    return Database(engine, shown(url))
+    return Database(engine, shown(url), **told)
 
 
 def shown(url: URL) -> str:

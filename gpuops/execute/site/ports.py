@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gpuops.model.evidence import SessionCount
     from gpuops.model.inventory import Inventory
+    from gpuops.model.measurement import Samples
     from gpuops.model.task import TaskEnd, TaskRef
     from gpuops.model.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
@@ -99,6 +100,21 @@ class Vcenter(Protocol):
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
     ) -> Inventory:
         """The same snapshot with these performance counters of these VMs over the last `over_s` seconds filled in."""
+        ...
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        """What vCenter has of these counters of VMs or hosts, of the samples that end within the span, call by call.
+
+        `pace` is called before each call to vCenter. Of an entity that is refused there is nothing.
+        """
         ...
 
     def lacking(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
 from gpuops.errors import Refused
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import Samples
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
@@ -74,6 +75,17 @@ class SavedVcenter:
 
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
         return inventory
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        return iter(())
 
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int

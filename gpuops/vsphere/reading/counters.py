@@ -38,7 +38,7 @@ def with_counters(
 
     One call per 50 VMs, and one for the names. Raises NotConnected in its kinds, or the error of vCenter's fault.
     """
-    keys = _keys(session)
+    keys = counter_keys(session)
     wanted = {key: name for name, key in keys.items() if name in names}
     asked = [ref for ref in inventory.vms if ref in vms]
     found: dict[str, Mapping[str, CounterWindow]] = {ref: {} for ref in asked}
@@ -52,7 +52,7 @@ def with_counters(
     return replace(inventory, vms={**inventory.vms, **told})
 
 
-def _keys(session: Session) -> dict[str, int]:
+def counter_keys(session: Session) -> dict[str, int]:
     """By name, the key that this vCenter has for it."""
     if session.content.perfManager is None:
         return {}

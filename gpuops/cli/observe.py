@@ -1,0 +1,75 @@
+"""`gpuops observe`: keeps what the performance counters of VMs and hosts say, as a service or once from cron."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, spread
+
+observe = VerbTable("observe", "")
+
+FineDays = Annotated[int, typer.Option(min=1, max=366, metavar="N", help="Keep steps of five minutes so many days.")]
+HourlyDays = Annotated[int, typer.Option(min=1, max=3660, metavar="N", help="Keep hours so many days.")]
+
+
+@observe.callback(invoke_without_command=True, no_args_is_help=False)
+@spread
+def look(
+    context: typer.Context,
+    common: CommonOptions,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron, every 20 minutes.")] = False,
+    fine_days: FineDays = 14,
+    hourly_days: HourlyDays = 400,
+) -> None:
+    """Keep what the performance counters of VMs and hosts say, in a store of this machine. Changes nothing in vCenter.
+
+    Looks every 20 minutes until it is stopped; the unit is templates/gpuops-observe.service.
+
+    \b
+    Example:
+      gpuops observe --once --vcenter sim:lab
+      gpuops observe status
+    """
+    from gpuops.api import observe as look_once
+    from gpuops.api import observe_for_ever
+    from gpuops.cli.opening import open_site
+    from gpuops.model.measurement import Cycle, Retention
+    from gpuops.report.measurement import cycle_document, cycle_text
+
+    if context.invoked_subcommand is not None:
+        context.obj = common
+        return
+    retention = Retention(fine_days, hourly_days)
+
+    def told(cycle: Cycle) -> None:
+        if output.manners().verbose:
+            output.progress(cycle_text(cycle))
+
+    with open_site(common) as site:
+        if not once:
+            site.say = output.note
+            observe_for_ever(site, retention, told)
+        cycle = look_once(site, retention)
+    output.show(cycle_text(cycle), cycle_document(cycle))
+
+
+@observe.command()
+@spread
+def status(common: CommonOptions) -> None:
+    """Show what is stored: since when, of how many VMs and hosts, which gaps there are, how large. Asks no vCenter.
+
+    \b
+    Example:
+      gpuops observe status
+    """
+    from gpuops.api import stored_measurements
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.measurement import stored_document, stored_text
+
+    state_dir, url = journal_of(common)
+    found = stored_measurements(state_dir, url)
+    output.show(stored_text(found), stored_document(found))

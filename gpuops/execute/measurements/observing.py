@@ -1,0 +1,166 @@
+"""Reads the counters of a vCenter since the last look, and writes them into the store; again and again as a service."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import LoginRefused, NotConnected
+from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.measurements.unknown_use import without_unknown_use
+from gpuops.model.measurement import GPU_USE, HOST_COUNTERS, VM_COUNTERS, Cycle, Retention, Span
+
+if TYPE_CHECKING:
+    from gpuops.execute.measurements.packing import Block
+    from gpuops.execute.site import Site
+    from gpuops.model.inventory import Inventory
+
+EVERY_S: Final = 20 * 60
+"""Between two looks. A host keeps one hour: one look may fail, or come late, and nothing is missing."""
+CALLS_PER_MINUTE: Final = 60
+"""Of QueryPerf, at the most."""
+
+_LATE_S: Final = 60
+"""The newest samples come late."""
+_HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
+"""How far back vCenter's five-minute averages go."""
+_VM: Final = "VirtualMachine"
+_HOST: Final = "HostSystem"
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Waits before a call for which there would be too many in a minute."""
+
+    passed_s: Callable[[], float]
+    pause: Callable[[float], None]
+    most: int = CALLS_PER_MINUTE
+    calls: int = 0
+    latest: deque[float] = field(default_factory=deque)
+
+    def __call__(self) -> None:
+        self.calls += 1
+        now = self.passed_s()
+        if len(self.latest) == self.most:
+            wait_s = self.latest.popleft() + 60 - now
+            if wait_s > 0:
+                self.pause(wait_s)
+                now = self.passed_s()
+        self.latest.append(now)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of whom there was a sample."""
+
+    vms: set[str] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
+    gpu_known: set[str] = field(default_factory=set)
+
+
+def observe(site: Site, retention: Retention | None = None) -> Cycle:
+    """One look at the counters of all VMs and hosts since the last one, written, rolled up, and old ones forgotten.
+
+    What the hosts do not keep any more is filled from vCenter's five-minute averages of the last day, as far as it has
+    them; the rest stays missing. Changes nothing in vCenter. Raises NotConnected in its kinds, StateDamaged.
+    """
+    kept = retention or Retention()
+    with Measurements.open(site.state_dir, site.journal_url, site.vcenter.uuid) as store:
+        return _look(site, store, kept)
+
+
+def observe_for_ever(site: Site, retention: Retention, told: Callable[[Cycle], None]) -> None:
+    """Looks every twenty minutes, and tells of each look; a vCenter that is away is tried again at the next.
+
+    Ends by the exception of a signal, and by a login that is refused.
+    """
+    while True:
+        began = site.passed_s()
+        try:
+            told(observe(site, retention))
+        except LoginRefused:
+            raise
+        except NotConnected as error:
+            site.say(f"vCenter is away, tried again in {EVERY_S // 60} min: {error.message}")
+        site.pause(max(1.0, EVERY_S - (site.passed_s() - began)))
+
+
+def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
+    inventory = site.vcenter.inventory()
+    now = inventory.taken_at
+    until = (int(now.timestamp()) - _LATE_S) // FINE_S * FINE_S
+    before = store.observed()
+    last = int(before[-1].until.timestamp()) if before else None
+    if last is not None and last >= until:
+        return _nothing(inventory)
+    hour_ago = -(-int((now - _HOUR).timestamp()) // FINE_S) * FINE_S
+    # the last step that is there once more: samples of it may have come late
+    begin = max(hour_ago, last - FINE_S) if last is not None else hour_ago
+    pace, found = _Pace(site.passed_s, site.pause), _Found()
+    oldest = -(-int((now - _DAY).timestamp()) // FINE_S) * FINE_S
+    fill_from = max(oldest, last if last is not None else oldest)
+    filled = (fill_from, begin) if fill_from < begin else None
+    if filled is not None:
+        _read(site, store, inventory, FINE_S, filled, pace, _Found())
+    _read(site, store, inventory, SAMPLE_S, (begin, until), pace, found)
+    store.note_observed(begin, until)
+    store.roll_up(until)
+    store.forget(now, retention)
+    vms = _vms(inventory)
+    return Cycle(
+        vcenter=inventory.vcenter,
+        begin=_at(begin),
+        until=_at(until),
+        filled=Span(_at(filled[0]), _at(filled[1])) if filled is not None else None,
+        vms=len(vms),
+        vms_measured=len(found.vms),
+        vms_gpu_unknown=sum(1 for ref in found.vms if inventory.vms[ref].profiles and ref not in found.gpu_known),
+        hosts=len(inventory.hosts),
+        hosts_measured=len(found.hosts),
+        calls=pace.calls,
+    )
+
+
+def _nothing(inventory: Inventory) -> Cycle:
+    return Cycle(inventory.vcenter, None, None, None, len(_vms(inventory)), 0, 0, len(inventory.hosts), 0, 0)
+
+
+def _read(
+    site: Site,
+    store: Measurements,
+    inventory: Inventory,
+    interval_s: int,
+    span: tuple[int, int],
+    pace: _Pace,
+    found: _Found,
+) -> None:
+    """Writes what there is of the span, call by call: what was read stays, whatever ends the rest."""
+    to_steps = steps_of_samples if interval_s == SAMPLE_S else steps_of_averages
+    begin, until = span
+    moments = (_at(begin), _at(until))
+    steps = (until - begin) // FINE_S
+    for kind, refs, names in ((_VM, _vms(inventory), VM_COUNTERS), (_HOST, sorted(inventory.hosts), HOST_COUNTERS)):
+        for told in site.vcenter.samples(kind, refs, names, interval_s, moments, pace):
+            blocks: dict[str, Block] = {}
+            for samples in told:
+                known = without_unknown_use(inventory.vms[samples.entity], samples) if kind == _VM else samples
+                block = to_steps(known, begin, steps)
+                if block.series:
+                    blocks[samples.entity] = block
+            store.write(begin, blocks)
+            (found.vms if kind == _VM else found.hosts).update(blocks)
+            found.gpu_known.update(ref for ref, block in blocks.items() if GPU_USE in block.series)
+
+
+def _vms(inventory: Inventory) -> Sequence[str]:
+    """All but templates. One that is off has no sample, but may have run a moment ago."""
+    return sorted(ref for ref, vm in inventory.vms.items() if not vm.template)
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,314 @@
+"""Keeps measurements of one vCenter: writes blocks, rolls them up, forgets old ones, and reads a while of a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.database import Database
+from gpuops.execute.measurements import rolling_up
+from gpuops.execute.measurements.packing import WHOLE, Block, pack, unpack
+from gpuops.execute.measurements.tables import (
+    FILE_NAME,
+    alone,
+    blocks_table,
+    found_database,
+    made_database,
+    spans_table,
+)
+from gpuops.model.measurement import CounterSeries, Measured, Retention, Span, Stored, StoredTier, StoredVcenter
+
+ROWS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    step_s: int
+    block_s: int
+    """How long a block is; each begins at a multiple of it."""
+
+    @property
+    def steps(self) -> int:
+        return self.block_s // self.step_s
+
+
+class Step(Enum):
+    """The length of steps."""
+
+    FINE = _Tier(rolling_up.FINE_S, 12 * 3600)
+    HOUR = _Tier(rolling_up.HOUR_S, 10 * 24 * 3600)
+
+    @property
+    def seconds(self) -> int:
+        return self.value.step_s
+
+
+class Measurements:
+    """The measurements of one vCenter in a database. Every method raises only StateDamaged."""
+
+    def __init__(self, database: Database, vcenter: str) -> None:
+        self._database = database
+        self._vcenter = vcenter
+
+    @classmethod
+    def open(cls, state_dir: Path, url: str, vcenter: str) -> Self:
+        """To write into. `url` empty = the file in the state directory. Raises UsageError, StateDamaged."""
+        return cls(made_database(state_dir, url), vcenter)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def observed(self) -> tuple[Span, ...]:
+        """When it was observed, oldest first."""
+        with self._database.reading() as connection:
+            return _spans(connection, self._vcenter)
+
+    def window(
+        self, entity: str, counters: Collection[str], begin: datetime, until: datetime, step: Step = Step.FINE
+    ) -> Mapping[str, CounterSeries]:
+        """What these series of a VM or host said from `begin` until `until`, from the begin of the first step on.
+
+        Steps that are missing are None, and a series of which nothing is known has none but these.
+        """
+        tier = step.value
+        first = int(begin.timestamp()) // tier.step_s * tier.step_s
+        count = max(0, -(-(int(until.timestamp()) - first) // tier.step_s))
+        found: dict[str, list[Measured | None]] = {name: [None] * count for name in counters}
+        query = select(blocks_table.c.begin, blocks_table.c.packed).where(
+            blocks_table.c.step_s == tier.step_s,
+            blocks_table.c.begin > first - tier.block_s,
+            blocks_table.c.begin < first + count * tier.step_s,
+            blocks_table.c.vcenter == self._vcenter,
+            blocks_table.c.entity == entity,
+        )
+        with self._database.reading() as connection:
+            for at, packed in connection.execute(query):
+                block = self._unpacked(packed)
+                for name in found.keys() & block.series.keys():
+                    for place, (average, highest, covered) in enumerate(
+                        block.series[name].tolist(), (at - first) // tier.step_s
+                    ):
+                        if covered and 0 <= place < count:
+                            known = highest if highest >= 0 else None
+                            found[name][place] = Measured(average, known, covered / WHOLE)
+        since = datetime.fromtimestamp(first, UTC)
+        return {
+            name: CounterSeries(since, timedelta(seconds=tier.step_s), tuple(steps)) for name, steps in found.items()
+        }
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, begin: int, measured: Mapping[str, Block]) -> None:
+        """Adds steps of five minutes from `begin` on, by managed object id; what is there already is merged with them.
+
+        Durable when it returns; two that write the same leave it there once.
+        """
+        tier = Step.FINE.value
+        by_block: dict[int, dict[str, Block]] = {}
+        for entity, block in measured.items():
+            for at, part in _cut(block, begin, tier):
+                by_block.setdefault(at, {})[entity] = part
+        with self._database.writing() as connection:
+            alone(connection, self._vcenter)
+            for at, parts in by_block.items():
+                self._merge(connection, Step.FINE, at, parts)
+
+    def note_observed(self, begin: int, until: int) -> None:
+        """From here on this while counts as observed."""
+        with self._database.writing() as connection:
+            alone(connection, self._vcenter)
+            touching = [
+                span
+                for span in _spans(connection, self._vcenter)
+                if span.begin.timestamp() <= until and span.until.timestamp() >= begin
+            ]
+            ends = [
+                begin,
+                until,
+                *(int(moment.timestamp()) for span in touching for moment in (span.begin, span.until)),
+            ]
+            for span in touching:
+                connection.execute(
+                    delete(spans_table).where(
+                        spans_table.c.vcenter == self._vcenter, spans_table.c.begin == int(span.begin.timestamp())
+                    )
+                )
+            connection.execute(insert(spans_table).values(vcenter=self._vcenter, begin=min(ends), until=max(ends)))
+
+    def roll_up(self, until: int) -> None:
+        """Makes hours of the blocks that end before then and were not rolled up since they were written."""
+        fine, hour = Step.FINE.value, Step.HOUR.value
+        due = select(blocks_table.c.begin, blocks_table.c.entity, blocks_table.c.packed).where(
+            blocks_table.c.step_s == fine.step_s,
+            blocks_table.c.begin <= until - fine.block_s,
+            blocks_table.c.vcenter == self._vcenter,
+            blocks_table.c.rolled_up.is_(False),
+        )
+        while True:
+            with self._database.writing() as connection:
+                alone(connection, self._vcenter)
+                rows = connection.execute(due.limit(ROWS_AT_ONCE)).all()
+                for begin in {row.begin for row in rows}:
+                    at = begin // hour.block_s * hour.block_s
+                    place = (begin - at) // hour.step_s
+                    parts = {
+                        row.entity: rolling_up.placed(rolling_up.hours(self._unpacked(row.packed)), place, hour.steps)
+                        for row in rows
+                        if row.begin == begin
+                    }
+                    self._merge(connection, Step.HOUR, at, parts)
+                    connection.execute(
+                        update(blocks_table)
+                        .where(
+                            blocks_table.c.step_s == fine.step_s,
+                            blocks_table.c.begin == begin,
+                            blocks_table.c.vcenter == self._vcenter,
+                            blocks_table.c.entity.in_(parts),
+                        )
+                        .values(rolled_up=True)
+                    )
+            if len(rows) < ROWS_AT_ONCE:
+                return
+
+    def forget(self, now: datetime, retention: Retention) -> None:
+        """Drops blocks whose steps are all older than is to be kept."""
+        with self._database.writing() as connection:
+            alone(connection, self._vcenter)
+            for step, days in ((Step.FINE, retention.fine_days), (Step.HOUR, retention.hourly_days)):
+                oldest = int((now - timedelta(days=days)).timestamp())
+                connection.execute(
+                    delete(blocks_table).where(
+                        blocks_table.c.step_s == step.seconds,
+                        blocks_table.c.begin <= oldest - step.value.block_s,
+                        blocks_table.c.vcenter == self._vcenter,
+                    )
+                )
+            oldest = int((now - timedelta(days=retention.hourly_days)).timestamp())
+            connection.execute(
+                delete(spans_table).where(spans_table.c.vcenter == self._vcenter, spans_table.c.until <= oldest)
+            )
+
+    def _merge(self, connection: Connection, step: Step, at: int, parts: Mapping[str, Block]) -> None:
+        """Writes these blocks, merged with those that are there; what did not change is not written."""
+        mine = (
+            blocks_table.c.step_s == step.seconds,
+            blocks_table.c.begin == at,
+            blocks_table.c.vcenter == self._vcenter,
+        )
+        there: dict[str, bytes] = {}
+        for some in _in_pieces(parts):
+            query = select(blocks_table.c.entity, blocks_table.c.packed).where(*mine, blocks_table.c.entity.in_(some))
+            there.update((row.entity, row.packed) for row in connection.execute(query))
+        rows: list[dict[str, Any]] = []
+        for entity, part in parts.items():
+            old = there.get(entity)
+            # an hour is made anew from all of its steps, and so counts before what was there
+            packed = pack(part if old is None else rolling_up.merged(*self._order(step, old, part)))
+            if packed != old:
+                rows.append(
+                    {
+                        "step_s": step.seconds,
+                        "begin": at,
+                        "vcenter": self._vcenter,
+                        "entity": entity,
+                        "rolled_up": step is Step.HOUR,
+                        "packed": packed,
+                    }
+                )
+        for some in _in_pieces([row["entity"] for row in rows]):
+            connection.execute(delete(blocks_table).where(*mine, blocks_table.c.entity.in_(some)))
+        if rows:
+            connection.execute(insert(blocks_table), rows)
+
+    def _order(self, step: Step, old: bytes, part: Block) -> tuple[Block, Block]:
+        before = self._unpacked(old)
+        return (part, before) if step is Step.HOUR else (before, part)
+
+    def _unpacked(self, packed: bytes) -> Block:
+        return _unpacked(packed, self._database.name)
+
+
+def stored(state_dir: Path, url: str = "") -> Stored:
+    """What the store holds, of each vCenter. Asks no vCenter, makes nothing. Raises UsageError, StateDamaged."""
+    database = found_database(state_dir, url)
+    if database is None:
+        return Stored("the database of the journal" if url else str(state_dir / FILE_NAME))
+    try:
+        with database.reading() as connection:
+            of = select(blocks_table.c.vcenter).union(select(spans_table.c.vcenter))
+            vcenters = sorted(connection.scalars(of))
+            return Stored(database.name, tuple(_stored(connection, each) for each in vcenters))
+    finally:
+        database.close()
+
+
+def _stored(connection: Connection, vcenter: str) -> StoredVcenter:
+    tiers = []
+    for step in Step:
+        row = connection.execute(
+            select(
+                func.count(func.distinct(blocks_table.c.entity)).label("entities"),
+                func.count().label("blocks"),
+                func.coalesce(func.sum(func.length(blocks_table.c.packed)), 0).label("size"),
+                func.min(blocks_table.c.begin).label("since"),
+            ).where(blocks_table.c.step_s == step.seconds, blocks_table.c.vcenter == vcenter)
+        ).one()
+        since = datetime.fromtimestamp(row.since, UTC) if row.since is not None else None
+        tiers.append(StoredTier(timedelta(seconds=step.seconds), row.entities, row.blocks, int(row.size), since))
+    return StoredVcenter(vcenter, _spans(connection, vcenter), tuple(tiers))
+
+
+def _spans(connection: Connection, vcenter: str) -> tuple[Span, ...]:
+    query = select(spans_table).where(spans_table.c.vcenter == vcenter).order_by(spans_table.c.begin)
+    return tuple(
+        Span(datetime.fromtimestamp(row.begin, UTC), datetime.fromtimestamp(row.until, UTC))
+        for row in connection.execute(query)
+    )
+
+
+def _unpacked(packed: bytes, name: str) -> Block:
+    try:
+        return unpack(packed)
+    except ValueError as error:
+        raise StateDamaged(
+            f"the store of measurements {name} holds a block that cannot be read: {error}",
+            hint="move it aside: the next look begins a new one",
+        ) from error
+
+
+def _cut(block: Block, begin: int, tier: _Tier) -> Iterable[tuple[int, Block]]:
+    """(begin of a block of the tier, what of these steps is in it)."""
+    end = begin + block.steps * tier.step_s
+    for at in range(begin // tier.block_s * tier.block_s, end, tier.block_s):
+        first = max(0, (at - begin) // tier.step_s)
+        last = min(block.steps, (at + tier.block_s - begin) // tier.step_s)
+        series = {
+            name: part for name, values in block.series.items() if not rolling_up.nothing_in(part := values[first:last])
+        }
+        if series:
+            place = max(0, (begin - at) // tier.step_s)
+            yield at, rolling_up.placed(Block(last - first, series), place, tier.steps)
+
+
+def _in_pieces(names: Iterable[str]) -> Iterable[list[str]]:
+    """SQLite takes so many values in a statement, PostgreSQL more."""
+    found = list(names)
+    return (found[at : at + ROWS_AT_ONCE] for at in range(0, len(found), ROWS_AT_ONCE))

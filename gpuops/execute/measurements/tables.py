@@ -1,0 +1,108 @@
+"""The tables of measurements, in an SQLite file of their own beside the journal or in the journal's PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+    text,
+)
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.stores import make_file, open_database
+
+FILE_NAME: Final = "measurements.sqlite"
+SCHEMA_VERSION: Final = 1
+_NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
+_TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
+
+metadata = MetaData()
+
+schema_table = Table("measurements_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+blocks_table = Table(
+    "measurements",
+    metadata,
+    Column("step_s", Integer, primary_key=True, autoincrement=False),
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),  # seconds since 1970
+    Column("vcenter", String, primary_key=True),
+    Column("entity", String, primary_key=True),
+    Column("rolled_up", Boolean, nullable=False),
+    Column("packed", LargeBinary, nullable=False),
+)
+
+spans_table = Table(
+    "measurements_observed",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),
+    Column("until", BigInteger, nullable=False),
+)
+"""When a vCenter was observed; between two spans it was not."""
+
+
+def made_database(state_dir: Path, url: str) -> Database:
+    """To write into: its tables are made if there are none. Raises UsageError, StateDamaged."""
+    database = open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, **_TOLD)
+    try:
+        with database.writing() as connection:
+            alone(connection, "")
+            if not _has_tables(connection, database.name):
+                metadata.create_all(connection)
+                connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def found_database(state_dir: Path, url: str) -> Database | None:
+    """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
+    if not url and not os.path.lexists(state_dir / FILE_NAME):
+        return None
+    database = open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, **_TOLD)
+    try:
+        with database.reading() as connection:
+            found = _has_tables(connection, database.name)
+    except BaseException:
+        database.close()
+        raise
+    if found:
+        return database
+    database.close()
+    return None
+
+
+def alone(connection: Connection, vcenter: str) -> None:
+    """Until this transaction ends nobody else writes measurements of this vCenter; SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        lock = text("SELECT pg_advisory_xact_lock(hashtext(:lock))")
+        connection.execute(lock, {"lock": f"gpuops measurements {vcenter}"})
+
+
+def _has_tables(connection: Connection, name: str) -> bool:
+    if not inspect(connection).has_table(schema_table.name):
+        return False
+    found = connection.scalars(select(schema_table.c.version)).all()
+    if found == [SCHEMA_VERSION]:
+        return True
+    version = f"schema {found[-1]}" if found else "no schema"
+    raise StateDamaged(
+        f"the store of measurements {name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
+        hint="use the gpuops that wrote it",
+    )

@@ -1,0 +1,112 @@
+"""The store, in a file and in a real PostgreSQL: written once, rolled up, forgotten; what is missing is None."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.packing import WHOLE, Block
+from gpuops.execute.measurements.store import Measurements, Step, stored
+from gpuops.execute.measurements.tables import FILE_NAME
+from gpuops.model.measurement import CPU_MHZ, Measured, Retention, Span
+
+VC: Final = "vc-1"
+MIDNIGHT: Final = datetime(2026, 11, 20, tzinfo=UTC)
+BEGIN: Final = int(MIDNIGHT.timestamp())
+FIVE: Final = timedelta(minutes=5)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgresql").database())
+
+
+@pytest.fixture
+def store(tmp_path: Path, url: str) -> Iterator[Measurements]:
+    with Measurements.open(tmp_path / "state", url, VC) as opened:
+        yield opened
+
+
+def steps(*told: int | None) -> Block:
+    """So much CPU in each step; None = missing."""
+    rows = [(-1, -1, 0) if each is None else (each, each, WHOLE) for each in told]
+    return Block(len(rows), {CPU_MHZ: np.array(rows, dtype=np.int64)})
+
+
+def averages(
+    store: Measurements, begin: datetime, until: datetime, step: Step = Step.FINE, vm: str = "vm-1"
+) -> list[int | None]:
+    series = store.window(vm, [CPU_MHZ], begin, until, step)[CPU_MHZ]
+    return [each.average if each is not None else None for each in series.steps]
+
+
+def test_a_while_across_two_blocks_with_what_is_missing(store: Measurements) -> None:
+    noon = MIDNIGHT + timedelta(hours=12)
+    store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4)})
+    assert averages(store, noon - 3 * FIVE, noon + 3 * FIVE) == [None, 1, None, 3, 4, None]
+    assert averages(store, noon - FIVE / 2, noon) == [None], "the step that the moment is in"
+    assert averages(store, noon, noon + FIVE, vm="vm-2") == [None]
+    assert store.window("vm-1", ["gpu.utilization.average"], noon, noon + FIVE)["gpu.utilization.average"].steps == (
+        None,
+    )
+
+
+def test_two_that_write_the_same_leave_it_there_once(store: Measurements, tmp_path: Path, url: str) -> None:
+    store.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
+    once = stored(tmp_path / "state", url)
+    with Measurements.open(tmp_path / "state", url, VC) as other:
+        other.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
+        assert stored(tmp_path / "state", url) == once
+        other.write(BEGIN + 300, {"vm-1": steps(None, 3)})
+    assert averages(store, MIDNIGHT, MIDNIGHT + 3 * FIVE) == [1, 2, 3]
+    with Measurements.open(tmp_path / "state", url, "vc-2") as elsewhere:
+        assert averages(elsewhere, MIDNIGHT, MIDNIGHT + FIVE) == [None]
+
+
+def test_hours_stay_when_the_steps_are_forgotten(store: Measurements, tmp_path: Path, url: str) -> None:
+    store.write(BEGIN, {"vm-1": steps(*[10] * 12, *[None] * 12, 30)})
+    store.note_observed(BEGIN, BEGIN + 25 * 300)
+    store.roll_up(BEGIN + 12 * 3600 - 1)
+    assert averages(store, MIDNIGHT, MIDNIGHT + timedelta(hours=1), Step.HOUR) == [None], "the block goes on"
+    store.roll_up(BEGIN + 12 * 3600)
+    three = (MIDNIGHT, MIDNIGHT + timedelta(hours=3), Step.HOUR)
+    assert averages(store, *three) == [10, None, 30]
+    store.write(BEGIN + 12 * 300, {"vm-1": steps(20)})  # filled later
+    store.roll_up(BEGIN + 12 * 3600)
+    found = store.window("vm-1", [CPU_MHZ], *three)[CPU_MHZ].steps
+    assert found[1] == Measured(20, 20, 1 / WHOLE)
+
+    later = MIDNIGHT + timedelta(days=3)
+    store.forget(later, Retention(fine_days=2, hourly_days=100))
+    assert averages(store, MIDNIGHT, MIDNIGHT + FIVE) == [None]
+    assert averages(store, *three) == [10, 20, 30]
+    store.forget(later + timedelta(days=200), Retention(fine_days=2, hourly_days=100))
+    assert averages(store, *three) == [None, None, None]
+    [vcenter] = stored(tmp_path / "state", url).vcenters or [None]
+    assert vcenter is None, "nothing is left"
+
+
+def test_what_was_observed_grows_together(store: Measurements) -> None:
+    for begin, until in ((0, 600), (1200, 1800), (1500, 2400), (300, 900)):
+        store.note_observed(begin, until)
+    at = [datetime.fromtimestamp(each, UTC) for each in (0, 900, 1200, 2400)]
+    assert store.observed() == (Span(at[0], at[1]), Span(at[2], at[3]))
+    store.note_observed(900, 1200)
+    assert store.observed() == (Span(at[0], at[3]),)
+
+
+def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with Measurements.open(state, "", VC):
+        pass
+    for each in state.glob(f"{FILE_NAME}*"):
+        each.write_bytes(b"no database at all" * 100)
+    with pytest.raises(StateDamaged, match=r"the store of measurements .* cannot be used") as damaged:
+        Measurements.open(state, "", VC)
+    assert "move what is damaged aside" in damaged.value.hint
