@@ -27,6 +27,7 @@ def refuse_other_project(folder: Path = Path(__file__).parents[1]) -> None:
 
 
 EXTRAS: Final = {
+    "horizon": "httpx",
     "keyring": "keyring",
     "notify": "apprise",
     "optimize": "highspy",

@@ -113,7 +113,7 @@ def test_serving_a_scenario_writes_below_tmp_and_the_state_alone(tmp_path: Path)
 
 def night_in_the_manual() -> list[str]:
     """The words of the `podman run` line whose command is a night."""
-    text = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = (ROOT / "gpuops" / "manual" / "container.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = [line for line in text.splitlines() if line.startswith("podman run ") and "rotate night" in line]
     return shlex.split(line)
 

@@ -167,6 +167,8 @@ def _session_sources(
 ) -> Mapping[Source, SessionSource]:
     """What tells of sessions beside vCenter, as the target says; the broker of a private simulated vCenter is shown,
     and decides nothing."""
+    from gpuops.config.sources import Simulated
+
     sources: dict[Source, SessionSource] = {}
     if site.broker is not None and not isinstance(where, Simulated):
         from gpuops.api.broker import kept_open

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from gpuops import clock
+from gpuops.distribution import install_extra
 from gpuops.errors import BrokerUnreachable, GpuopsError, NotConnected, NotTrusted, ProtocolError, TargetError
 from gpuops.model.target import Target
 from gpuops.vsphere.transport import network
@@ -48,7 +49,7 @@ class HorizonWire:
         try:
             import httpx
         except ImportError as error:
-            hint = "pip install 'gpuops-vsphere[horizon]'"
+            hint = install_extra("horizon")
             raise TargetError("a broker needs httpx, and it is not installed", hint=hint) from error
         self._httpx = httpx
         self._target = target

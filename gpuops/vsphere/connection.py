@@ -9,17 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuops.vsphere import authorization
-from gpuops.vsphere.reading import collect, config_targets, counters, samples, tags
+from gpuops.vsphere.reading import collect, config_targets, counters, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from gpuops.model.inventory import Inventory
+    from gpuops.model.measurement import Samples
     from gpuops.model.target import Target
     from gpuops.model.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
@@ -76,7 +77,19 @@ class Connection(Session):
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
-    samples = samples.samples
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        from gpuops.vsphere.reading import samples  # with numpy, which no other read needs
+
+        return samples.samples(self, kind, refs, names, interval_s, span, pace)
 
     lacking = authorization.lacking
     lacking_on_clusters = authorization.lacking_on_clusters

@@ -87,7 +87,7 @@ def test_ansible_builder_takes_the_collection_into_an_execution_environment(
     asked: list[str | Path] = [builder, "introspect", tmp_path / "there"]
     told = subprocess.run(asked, check=True, capture_output=True, encoding="utf-8").stdout
     assert yaml.safe_load(told)["python"] == [f"{NAME}=={__version__}  # from collection gpuops.vsphere"]
-    manual = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8")
+    manual = (ROOT / "gpuops" / "manual" / "container.md").read_text(encoding="utf-8")
     (definition,) = re.findall(r"```yaml\n(version: 3\n.*?)```", manual, re.DOTALL)
     (listed,) = yaml.safe_load(definition)["dependencies"]["galaxy"]["collections"]
     assert Path(listed["name"]).name == tarball.name

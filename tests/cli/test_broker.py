@@ -89,7 +89,7 @@ def test_a_password_of_the_environment_comes_first(
 MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
     "a password": ({"password": CANARY}, 2, "no password belongs in this file"),
     "an unknown key": ({"verify": "x"}, 2, "targets.prod.broker.verify: unknown key"),
-    "no domain": ({"domain": ""}, 2, "targets.prod.broker.domain: Field required"),
+    "no domain": ({"domain": ""}, 2, "targets.prod.broker.domain: is missing"),
     "plain http": ({"url": "http://horizon.example.com"}, 2, "it is not encrypted"),
     "a secret in the address": ({"url": f"https://me:{CANARY}@horizon"}, 2, "no user and no password belong in it"),
     "no address": ({"url": "https://"}, 2, "not the address of a broker"),

@@ -37,6 +37,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "commands",
         "comparison",
         "connection",
+        "container",
         "cron",
         "defrag",
         "doctor",

@@ -147,7 +147,7 @@ def test_a_plan_of_the_solver_that_leaves_too_few_is_not_taken(lab: Lab, tmp_pat
 def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
     path.write_text("version: 1\nrequests:\n  - {name: a, vcpus: 4}\n", encoding="utf-8")
-    one_line(lab.run("place", "--file", str(path)), 2, "requests.0.vcpu: Field required", "templates/requests.yaml")
+    one_line(lab.run("place", "--file", str(path)), 2, "requests.0.vcpu: is missing", "templates/requests.yaml")
     table = tmp_path / "requests.csv"
     table.write_text("name,vcpu,memory,profile\na,4,4GiB,x,\n", encoding="utf-8")
     one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells under 4 columns")

@@ -68,9 +68,9 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("version: 1\nroles: []", "at least 1 item"),
-        ("version: 1\nroles: [{name: a, where: b, privileges: [x]}]", "String should match pattern"),
-        ("version: 1\nroles: [{name: a, where: b, privileges: [X.Y], admin: true}]", "Extra inputs"),
+        ("version: 1\nroles: []", "should not be an empty list"),
+        ("version: 1\nroles: [{name: a, where: b, privileges: [x]}]", "does not have the form"),
+        ("version: 1\nroles: [{name: a, where: b, privileges: [X.Y], admin: true}]", "unknown key"),
         (
             "version: 1\nroles: [{name: a, where: b, privileges: [X.Y]}, {name: a, where: b, privileges: [X.Y]}]",
             "the role 'a' is there twice",

@@ -60,6 +60,11 @@ def run(world: World, kind: RunKind, state_dir: Path, policy: Policy = POLICY) -
     return rotate(kind, policy, site(world, state_dir), apply=True, consent=agreed)
 
 
+def about_the_lock(report: Report) -> list[str]:
+    """Its warnings, but for the one that the night whose window is still open ends with it."""
+    return [text for text in report.plan.warnings if "ends with this return" not in text]
+
+
 def acts(world: World) -> list[Step]:
     return [each.step for each in world.ledger if isinstance(each.step, SuspendVm | PowerOnVm | ResumeVm | PowerOffVm)]
 
@@ -201,7 +206,7 @@ def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_
         assert acts(world) == []
         return
     report = run(world, kind, tmp_path / "a")
-    assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
+    assert (report.exit_code, len(about_the_lock(report))) == (0, 1)
 
 
 def hung(world: World) -> None:
@@ -259,8 +264,8 @@ def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     run(world, RunKind.NIGHT, tmp_path)
     later(world, befalls)
     report = run(world, RunKind.DAY, tmp_path)
-    assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
-    assert "could not be renewed" in report.plan.warnings[0]
+    assert (report.exit_code, len(about_the_lock(report))) == (0, 1)
+    assert "could not be renewed" in about_the_lock(report)[0]
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
     assert run(world, RunKind.DAY, tmp_path / "another").exit_code == 0
 
@@ -272,7 +277,7 @@ def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world
         run(world, RunKind.NIGHT, tmp_path)
     report = run(world, RunKind.DAY, tmp_path)
     assert report.exit_code == 0
-    assert report.plan.warnings[0].endswith("this machine's lock alone keeps other runs away")
+    assert about_the_lock(report)[0].endswith("this machine's lock alone keeps other runs away")
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
