@@ -23,6 +23,17 @@ settings.load_profile("gpuops")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
+    parser.addoption("--part", default="0/1", metavar="K/N", help="every N-th test, from number K on")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first, step = map(int, config.getoption("part").split("/"))
+    kept = items[first::step]
+    left = [item for number, item in enumerate(items) if number % step != first]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 MEMORY: Final = Path("/dev/shm")

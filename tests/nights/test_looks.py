@@ -49,9 +49,9 @@ def test_no_step_of_a_night_and_its_morning_goes_by_an_old_look() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(2))
 def test_no_step_of_many_nights_goes_by_an_old_look(part: int) -> None:
-    wrong, steps = nights(every_nth(MANY[part::2], 4))
+    wrong, steps = nights(every_nth(MANY[part::2], 8))
     assert wrong == []
-    assert steps > 100
+    assert steps > 50
 
 
 def test_no_change_of_a_vm_goes_by_an_old_look(serve: Callable[[str], SimServer], tmp_path: Path) -> None:
