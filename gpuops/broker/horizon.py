@@ -38,7 +38,7 @@ from gpuops.model.target import BrokerTarget, Secret
 
 PAGE_SIZE: Final = 1000
 MOST_PAGES: Final = 200
-"""Of one list: two hundred thousand records are ten times the largest pod."""
+"""So many pages of one list are read: 200,000 records, which is more than a pod has."""
 PAUSES_S: Final = (0.5, 2.0)
 """Before a read is asked again."""
 _AWAY: Final = frozenset({429, 502, 503, 504})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, spread
+from gpuops.model.measurement import Retention
 
 observe = VerbTable("observe", "")
+KEPT: Final = Retention()
 
 FineDays = Annotated[int, typer.Option(min=1, max=366, metavar="N", help="Keep steps of five minutes so many days.")]
 HourlyDays = Annotated[int, typer.Option(min=1, max=3660, metavar="N", help="Keep hours so many days.")]
@@ -22,8 +24,8 @@ def look(
     context: typer.Context,
     common: CommonOptions,
     once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron, every 20 minutes.")] = False,
-    fine_days: FineDays = 14,
-    hourly_days: HourlyDays = 400,
+    fine_days: FineDays = KEPT.fine_days,
+    hourly_days: HourlyDays = KEPT.hourly_days,
 ) -> None:
     """Keep what the performance counters of VMs and hosts say, in a store of this machine. Changes nothing in vCenter.
 
@@ -37,7 +39,7 @@ def look(
     from gpuops.api import observe as look_once
     from gpuops.api import observe_for_ever
     from gpuops.cli.opening import open_site
-    from gpuops.model.measurement import Cycle, Retention
+    from gpuops.model.measurement import Cycle
     from gpuops.report.measurement import cycle_document, cycle_text
 
     if context.invoked_subcommand is not None:
@@ -60,7 +62,7 @@ def look(
 @observe.command()
 @spread
 def status(common: CommonOptions) -> None:
-    """Show what is stored: since when, of how many VMs and hosts, which gaps there are, how large. Asks no vCenter.
+    """Show what is stored since when, of how many VMs and hosts, how large it is, and its gaps. Asks no vCenter.
 
     \b
     Example:

@@ -12,20 +12,16 @@ Its certificate is always verified. The vCenter's password is never sent to it, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gpuops.config.address import Address, sha256_of
-from gpuops.config.login import read_password_file
+from gpuops.config.login import BROKER_CREDENTIAL, credential_file, read_password_file
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.target import BrokerTarget, Secret, Target
-
-_CREDENTIAL: Final = "gpuops-broker-password"
 
 
 class BrokerEntry(BaseModel):
@@ -121,7 +117,8 @@ def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callabl
         return Secret(spoken)
     if where.password_file is not None:
         return read_password_file(where.password_file, private=True)
-    if (found := credential_file(where, environ)) is not None:
+    entry = f"targets.{where.name}.broker.credential"
+    if (found := credential_file(BROKER_CREDENTIAL, where.credential, entry, where.name, environ)) is not None:
         return read_password_file(found)
     if ask is not None:
         return Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
@@ -129,18 +126,3 @@ def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callabl
         f"no password for {where.domain}\\{where.username} at the broker {where.address}",
         hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
     )
-
-
-def credential_file(where: BrokerDestination, environ: Mapping[str, str]) -> Path | None:
-    """systemd's LoadCredential=: the entry's own, else those of the usual names. Raises TargetError."""
-    folder = environ.get("CREDENTIALS_DIRECTORY")
-    if where.credential is not None:
-        if folder is None:
-            raise TargetError(
-                f"targets.{where.name}.broker.credential is set, and CREDENTIALS_DIRECTORY is not",
-                hint=f"LoadCredential={where.credential}:/path in the unit",
-            )
-        return Path(folder) / where.credential
-    names = ([f"{_CREDENTIAL}-{where.name}"] if where.name else []) + [_CREDENTIAL]
-    usable = (Path(folder) / each for each in names if re.fullmatch(r"[A-Za-z0-9._-]+", each)) if folder else iter(())
-    return next((path for path in usable if path.exists()), None)

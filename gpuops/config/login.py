@@ -44,7 +44,10 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
     )
 
 
-_CREDENTIAL: Final = "gpuops-password"
+VCENTER_CREDENTIAL: Final = "gpuops-password"
+BROKER_CREDENTIAL: Final = "gpuops-broker-password"
+_GUEST_CREDENTIAL: Final = "gpuops-guest-password"
+"""Usual names of systemd's credentials."""
 _LIMIT_BYTES: Final = 65536
 
 
@@ -59,7 +62,9 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         return read_password_file(destination.password_file, private=True)
     if destination.target_password_file is not None:
         return read_password_file(destination.target_password_file, private=True)
-    found = _credential(destination, environ) or _from_keyring(destination)
+    entry = f"targets.{destination.name}.credential"
+    credential = credential_file(VCENTER_CREDENTIAL, destination.credential, entry, destination.name, environ)
+    found = read_password_file(credential) if credential is not None else _from_keyring(destination)
     if found is not None:
         return found
     if ask is not None:
@@ -105,21 +110,23 @@ def _refuse_shared(path: Path, found: os.stat_result) -> None:
         )
 
 
-def _credential(destination: Destination, environ: Mapping[str, str]) -> Secret | None:
-    """systemd's LoadCredential=: the target's own, then the general one."""
+def credential_file(
+    usual: str, own: str | None, entry: str, target: str | None, environ: Mapping[str, str]
+) -> Path | None:
+    """systemd's LoadCredential=: that which the `entry` names, else `USUAL-TARGET`, else `USUAL`; None = none is there.
+
+    Raises TargetError where the entry names one and this is no unit.
+    """
     folder = environ.get("CREDENTIALS_DIRECTORY")
-    if destination.credential is not None:
-        if folder is None:
-            raise TargetError(
-                f"targets.{destination.name}.credential is set, and CREDENTIALS_DIRECTORY is not",
-                hint=f"LoadCredential={destination.credential}:/path in the unit",
-            )
-        return read_password_file(Path(folder) / destination.credential)
-    names = ([f"{_CREDENTIAL}-{destination.name}"] if destination.name else []) + [_CREDENTIAL]
-    for name in names if folder else ():
-        if re.fullmatch(r"[A-Za-z0-9._-]+", name) and (path := Path(folder or "") / name).exists():
-            return read_password_file(path)
-    return None
+    if own is not None and folder is None:
+        raise TargetError(
+            f"{entry} is set, and CREDENTIALS_DIRECTORY is not", hint=f"LoadCredential={own}:/path in the unit"
+        )
+    if own is not None and folder is not None:
+        return Path(folder) / own
+    names = ([f"{usual}-{target}"] if target else []) + [usual]
+    usable = (Path(folder) / each for each in names if re.fullmatch(r"[A-Za-z0-9._-]+", each)) if folder else iter(())
+    return next((path for path in usable if path.exists()), None)
 
 
 def _from_keyring(destination: Destination) -> Secret | None:
@@ -138,9 +145,6 @@ def _from_keyring(destination: Destination) -> Secret | None:
     except keyring.errors.KeyringError as error:
         raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
     return Secret(found) if found is not None else None
-
-
-_GUEST_CREDENTIAL: Final = "gpuops-guest-password"
 
 
 def guest_login(environ: Mapping[str, str]) -> GuestLogin | None:
@@ -165,14 +169,13 @@ def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
 
 
 def _guest_password(environ: Mapping[str, str], username: str) -> Secret:
-    file, folder = environ.get("GPUOPS_GUEST_PASSWORD_FILE"), environ.get("CREDENTIALS_DIRECTORY")
-    if file:
+    if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
         return read_password_file(Path(file), private=True)
     spoken = environ.get("GPUOPS_GUEST_PASSWORD")
     if spoken:
         return Secret(spoken)
-    if folder and (path := Path(folder) / _GUEST_CREDENTIAL).exists():
-        return read_password_file(path)
+    if (found := credential_file(_GUEST_CREDENTIAL, None, "", None, environ)) is not None:
+        return read_password_file(found)
     raise TargetError(
         f"no password for the guest user {username!r} of GPUOPS_GUEST_USERNAME",
         hint="set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, vmware_layer
+from gpuops.config.login import BROKER_CREDENTIAL, VCENTER_CREDENTIAL, credential_file
 from gpuops.config.sources import SERVED, Destination, Simulated, label, resolve
 
 if TYPE_CHECKING:
@@ -228,9 +229,7 @@ def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str,
         return Setting(name, "set", "GPUOPS_BROKER_PASSWORD")
     if broker.password_file is not None:
         return replace(_from_file(broker.password_file, said), name=name)
-    if broker.credential is not None:
-        return Setting(name, f"set, from the credential {broker.credential}", said)
-    return Setting(name, NOT_SET, DEFAULT)
+    return replace(_from_credential(BROKER_CREDENTIAL, broker.credential, said, broker.name, environ), name=name)
 
 
 def _journal(url: str | None) -> str:
@@ -247,16 +246,21 @@ def _password(where: Destination, sources: _Sources, environ: Mapping[str, str])
         return _from_file(where.password_file, sources.origin("password_file"))
     if where.target_password_file is not None:
         return _from_file(where.target_password_file, sources.in_file("password_file"))
-    folder = environ.get("CREDENTIALS_DIRECTORY")
-    if where.credential is not None:
-        there = "" if folder else ", which a systemd unit alone has"
-        return Setting("password", f"set, from the credential {where.credential}{there}", sources.in_file("credential"))
-    for credential in (f"gpuops-password-{where.name}", "gpuops-password") if folder else ():
-        if (Path(folder or "") / credential).exists():
-            return Setting("password", f"set, from the credential {credential}", "CREDENTIALS_DIRECTORY")
-    if where.keyring:
+    found = _from_credential(VCENTER_CREDENTIAL, where.credential, sources.in_file("credential"), where.name, environ)
+    if found.value == NOT_SET and where.keyring:
         return Setting("password", "from the keyring, service gpuops", sources.in_file("keyring"))
-    return Setting("password", NOT_SET, DEFAULT)
+    return found
+
+
+def _from_credential(usual: str, own: str | None, said: str, target: str | None, environ: Mapping[str, str]) -> Setting:
+    """The entry's own credential, which `said` names, or one of the usual names."""
+    if own is not None:
+        there = "" if environ.get("CREDENTIALS_DIRECTORY") else ", which a systemd unit alone has"
+        return Setting("password", f"set, from the credential {own}{there}", said)
+    found = credential_file(usual, None, "", target, environ)
+    if found is None:
+        return Setting("password", NOT_SET, DEFAULT)
+    return Setting("password", f"set, from the credential {found.name}", "CREDENTIALS_DIRECTORY")
 
 
 def _from_file(path: Path, origin: str) -> Setting:

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.clock import ClockMode
-from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint
-from gpuops.sim.horizon.pod import Pod
 from gpuops.sim.scenario.saved_state import StateFile
 from gpuops.sim.wire import certificates
 from gpuops.sim.wire.endpoint import Endpoint
@@ -30,6 +28,7 @@ from gpuops.sim.wire.handler import Handler
 if TYPE_CHECKING:
     from gpuops.sim.core.ledger import Entry
     from gpuops.sim.fault_injection.rule import Rule
+    from gpuops.sim.horizon.endpoint import HorizonEndpoint
     from gpuops.sim.world import World
 
 USERNAME: Final = "administrator@vsphere.local"
@@ -298,6 +297,9 @@ class HorizonListener:
     """A simulated Horizon Connection Server that listens until the vCenter beside it is closed."""
 
     def __init__(self, server: SimServer, port: int, context: ssl.SSLContext | None) -> None:
+        from gpuops.sim.horizon.endpoint import DOMAIN, HorizonEndpoint
+        from gpuops.sim.horizon.pod import Pod
+
         with server.world.lock:
             self.pod = Pod(server.world)
         self.endpoint = HorizonEndpoint(server.world, self.pod, _account(server.username), server.password)

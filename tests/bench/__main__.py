@@ -4,7 +4,8 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests
+departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests,
+measurements
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ MODULES = {
     "journal": "tests.bench.journal",
     "vms": "tests.bench.many_vms",
     "requests": "tests.bench.requests_per_run",
+    "measurements": "tests.bench.measurements",
 }
 
 

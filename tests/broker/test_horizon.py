@@ -12,12 +12,9 @@ import pytest
 
 from gpuops.broker import horizon
 from gpuops.broker.horizon import Horizon
-from gpuops.broker.parked_pools import ParkedPools
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused, NotTrusted
 from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.broker import DesktopPowerPolicy, DesktopSession, PoolKind
-from gpuops.model.rotation import IdleRule, Pool
-from gpuops.model.selector import Selector
 from gpuops.model.target import BrokerTarget, Secret, Target
 from gpuops.sim.horizon.pod import USER_PREFIX
 from gpuops.sim.scenario.build import build
@@ -190,13 +187,6 @@ def test_users_come_by_the_seed(server: SimServer, served: HorizonListener) -> N
         before = set(served.pod.sessions)
         server.world.clock.advance(3600)
         assert set(served.pod.sessions) - before
-
-
-def test_a_pool_that_is_declared_parked_is_no_witness() -> None:
-    pools = [Pool(name, Selector(), IdleRule(500), parked=parked) for name, parked in (("a", True), ("b", False))]
-    broker = ParkedPools(pools)
-    assert [pool.name for pool in broker.pools() if pool.refusal is None] == ["a"]
-    assert (broker.machines(), broker.sessions(), broker.enter_maintenance(["x"])) == ((), (), {})
 
 
 def test_one_without_tls_is_reached_on_this_machine_alone(tmp_path: Path) -> None:

@@ -125,5 +125,10 @@ def test_credentials_and_keyrings_are_named_and_not_asked(tmp_path: Path) -> Non
     )
     named = shown(BARE + 'credential = "prod"\n', {})["password"]
     assert named == Setting("password", "set, from the credential prod, which a systemd unit alone has", f"{FILE}:3")
+    broker = '[targets.prod.broker]\nurl = "https://cs"\nusername = "u"\ndomain = "D"\n'
+    (tmp_path / "gpuops-broker-password-prod").write_text("s3cret")
+    assert shown(BARE + broker, {"CREDENTIALS_DIRECTORY": str(tmp_path)})["broker.password"] == Setting(
+        "broker.password", "set, from the credential gpuops-broker-password-prod", "CREDENTIALS_DIRECTORY"
+    )
     ring = shown(BARE + "keyring = true\n", {})["password"]
     assert ring == Setting("password", "from the keyring, service gpuops", f"{FILE}:3")

@@ -1,4 +1,4 @@
-"""The store of measurements: what the performance counters of VMs and hosts said, for weeks.
+"""Keeps for weeks what the performance counters of VMs and hosts said.
 
 Problem: vCenter keeps every sample for one hour alone, and of vGPUs hardly anything longer; whether a desktop is used,
 how large an ML VM must be and why one was slow are questions about days.

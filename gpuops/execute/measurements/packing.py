@@ -31,7 +31,7 @@ _LARGEST: Final = 1 << 52
 """Counters of kB reach 2^42; a larger number is none."""
 
 Values = NDArray[np.int64]
-"""One row for each step: average, highest, fifteenths covered. MISSING in the first two = missing, unknown."""
+"""A row for each step has the average, the highest and the fifteenths covered; MISSING in the first two = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _head(told: bytes) -> tuple[list[str], int, int]:
 
 
 def _codes(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Small numbers for values: exact up to 63, then 32 for each doubling; MISSING stays."""
+    """A small number for each value, exact up to 63, then one of 32 for each doubling; MISSING stays."""
     known = np.clip(values, 0, _LARGEST)
     exponents = np.maximum(np.frexp(known.astype(np.float64))[1] - _EXACT_BITS, 0).astype(np.int64)
     return np.where(values < 0, MISSING, exponents * _HALF + (known >> exponents))

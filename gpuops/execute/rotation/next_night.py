@@ -17,9 +17,8 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
-    the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is
-    the next such. Raises UsageError for a moment or a
-    policy that cannot be told.
+    the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is the next
+    such. Raises UsageError for a moment or a policy that cannot be told.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuops.advise.desktop_sessions import matched
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
-from gpuops.model.broker import DesktopBroker, DesktopMachine
+from gpuops.model.broker import DesktopBroker
 from gpuops.model.evidence import SessionCount
 from gpuops.model.vm import Vm
 
@@ -19,9 +19,10 @@ ASK_AGAIN: Final = timedelta(seconds=60)
 class BrokerSessions:
     """Implements `SessionSource` by a connection broker, which is opened when it is first asked and stays open.
 
-    Two bulk reads: the machines once, for they hardly change, and the sessions at each look. A VM is looked for by the
-    inventory path of its machine alone, since its name may be that of another VM too. Of a VM that is no machine of
-    the broker nothing is told. A login that is refused is not tried again: it would count towards a lockout.
+    Two bulk reads at each look, of machines and of sessions: a machine that was made anew has another id, and by an
+    older list its session would be nobody's. A VM is looked for by the inventory path of its machine alone, since its
+    name may be that of another VM too. Of a VM that is no machine of the broker nothing is told. A login that is
+    refused is not tried again: it would count towards a lockout.
     """
 
     def __init__(self, opened: Callable[[], DesktopBroker], say: Callable[[str], None] = lambda line: None) -> None:
@@ -29,7 +30,6 @@ class BrokerSessions:
         self._opened = opened
         self.say = say
         self._broker: DesktopBroker | None = None
-        self._machines: tuple[DesktopMachine, ...] = ()
         self._said: set[str] = set()
         self._failed: datetime | None = None
         self._for_good = False
@@ -49,8 +49,8 @@ class BrokerSessions:
     def _asked(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
         if self._broker is None:
             self._broker = self._opened()
-            self._machines = tuple(each for each in self._broker.machines() if each.path is not None)
-        return matched(vms, self._machines, self._broker.sessions(), asked).of_vm
+        machines = [each for each in self._broker.machines() if each.path is not None]
+        return matched(vms, machines, self._broker.sessions(), asked).of_vm
 
     def _tell(self, why: str) -> None:
         if why not in self._said:

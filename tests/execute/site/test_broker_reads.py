@@ -26,6 +26,11 @@ class Broker:
         self.asked = 0
 
     def machines(self) -> tuple[DesktopMachine, ...]:
+        if self.asked:  # somebody had it made anew since
+            return (
+                DesktopMachine("m1-anew", "a", "pool", path="/dc/vm/a"),
+                DesktopMachine("m2", "b", "pool", path="/dc/vm/b"),
+            )
         return (
             DesktopMachine("m1", "a", "pool", path="/dc/vm/a"),
             DesktopMachine("m2", "b", "pool", path="/dc/vm/b"),
@@ -42,6 +47,13 @@ class Broker:
 
 def used(source: BrokerSessions, at: datetime) -> dict[str, bool | None]:
     return {ref: count.used for ref, count in source.sessions(VMS, at).items()}
+
+
+def test_a_session_on_a_machine_that_was_made_anew_counts() -> None:
+    broker = Broker((), [DesktopSession("1", "m1-anew")])
+    source = BrokerSessions(lambda: broker)  # type: ignore[arg-type,return-value]  # its reads are enough
+    assert used(source, NOW)["vm-1"] is False
+    assert used(source, NOW)["vm-1"] is True
 
 
 def test_each_look_asks_anew_and_a_machine_without_a_path_is_not_believed() -> None:
