@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -111,7 +113,7 @@ def test_a_command_that_fails_tells_of_no_vm(
 def test_one_that_is_not_there_is_said(said: list[str]) -> None:
     found = told(IdleCommand(["/nowhere/who-works"], {}, said.append))
     assert {each.used for each in found.values()} == {None}
-    assert said == ["idle_command: the command cannot be started: No such file or directory (gpuops help idle)"]
+    assert said == [f"idle_command: the command cannot be started: {os.strerror(errno.ENOENT)} (gpuops help idle)"]
 
 
 def test_it_gets_the_vms_its_arguments_and_no_secret(tmp_path: Path, said: list[str]) -> None:
