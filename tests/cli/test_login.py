@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,14 @@ def test_a_vcenter_that_does_not_tell_is_no_failure(serve: Serve) -> None:
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
     assert "privileges: vCenter does not tell" in tested.stdout
+
+
+def test_a_simulated_vcenter_with_a_broker_is_tested_without_the_extra_too(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an installation from the wheel without extras: None in sys.modules is a package that is not there."""
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    result = CliRunner().invoke(app, ["login", "test", "--vcenter", "sim:vdi", "--output", "json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["broker"] is None
+    assert "the simulated broker is not asked: a broker needs httpx, and it is not installed" in result.stderr
