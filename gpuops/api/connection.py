@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -72,7 +72,7 @@ def connect(
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         site.broker = broker
-        site.sources = _session_sources(where, site, environ, warn or (lambda line: None))
+        _ask_sessions_of(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
             site.pause, site.say = vcenter_wait.pause, vcenter_wait.say
@@ -162,24 +162,31 @@ def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     return GuestSsh(known, key)
 
 
-def _session_sources(
-    where: Destination | Simulated, site: Site, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Mapping[Source, SessionSource]:
-    """What tells of sessions beside vCenter, as the target says; the broker of a private simulated vCenter is shown,
-    and decides nothing."""
+def _ask_sessions_of(
+    site: Site, where: Destination | Simulated, environ: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Has the site ask what tells of sessions beside vCenter, as the target says.
+
+    The sessions of a private simulated broker count only under a policy that has it close gates.
+    """
     from gpuops.config.sources import Simulated
 
     sources: dict[Source, SessionSource] = {}
-    if site.broker is not None and not isinstance(where, Simulated):
+    if site.broker is not None:
         from gpuops.api.broker import kept_open
+        from gpuops.execute.site.broker_gates import BrokerGates
         from gpuops.execute.site.broker_reads import BrokerSessions
 
-        sources[Source.BROKER] = BrokerSessions(partial(kept_open, site), say)
+        opened = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
+        asked = BrokerSessions(opened, say)
+        site.gates = BrokerGates(opened, asked, site.passed_s)
+        if not isinstance(where, Simulated):
+            sources[Source.BROKER] = asked
     if where.idle_command is not None:
         from gpuops.hostshell.idle_command import IdleCommand
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
-    return sources
+    site.sources = sources
 
 
 def _usable(journal_url: str) -> str:

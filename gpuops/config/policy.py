@@ -60,7 +60,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         raise PolicyError(f"{name}: {message}", hint=hint) from error
     return Policy(
         name=found.name,
-        pools=tuple(section.pool() for section in found.pools),
+        pools=found.all_pools(),
         ml=found.queue(),
         ml_stop=found.ml.stop.stop(),
         windows=found.all_windows(),

@@ -39,14 +39,13 @@ class Mode(StrEnum):
 
 
 class Broker(StrEnum):
-    """Who keeps users away from desktops while a night takes them.
-
-    The seam for a broker: a member here, its client as a room beside `vsphere`, and its gate closed by the executor
-    before a suspend, opened on every way out.
-    """
+    """Who keeps users away from desktops while a night takes them."""
 
     NONE = "none"
     """Nobody: a desktop qualifies in a pool that is declared parked only."""
+    HORIZON = "horizon"
+    """The Connection Server of the target: desktops of pools that are not parked are put into maintenance there before
+    they are taken, and out of it when they are back."""
 
 
 class DrsOverride(StrEnum):
@@ -106,7 +105,9 @@ class Pool:
     select: Selector
     idle: IdleRule
     parked: bool = False
-    """The policy's word that nobody is given a desktop of this pool at night; without it none is taken."""
+    """The policy's word that nobody is given a desktop of this pool at night; without it, or a gate, none is taken."""
+    gated: bool = False
+    """Whether the broker is asked, before each desktop is taken, to give it to nobody."""
     floor: int = 0
     """So many desktops of the pool stay running."""
     owner: Mark | None = None
@@ -114,6 +115,11 @@ class Pool:
     priority: int = 0
     """Desktops of the pool with the lower one give way first."""
     directpath: DirectPath = DirectPath.LEAVE
+
+    @property
+    def users_kept_away(self) -> bool:
+        """Whether nobody is given a desktop while it is taken: only then is any taken."""
+        return self.parked or self.gated
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,11 @@ class Policy:
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)
     """The file's own text: kept with the night, so that the morning obeys the same policy."""
+
+    @property
+    def gates(self) -> bool:
+        """Whether a pool of it is gated at the broker."""
+        return any(pool.gated for pool in self.pools)
 
     def pool_of(self, vm: Vm) -> Pool | None:
         """The first pool that selects the VM."""
@@ -239,6 +250,11 @@ class Policy:
         """Those of these VMs (ids) that run and are in a pool: whose sessions count."""
         return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
 
+    def behind_gates(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run and are in a pool that is gated at the broker."""
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.gated)
+
     @property
     def to_go_on(self) -> Policy:
         """The same policy, for desktops that a plan has found idle: pools that go by counters ask for less time."""
@@ -294,6 +310,9 @@ class Original:
     """Numbers of the leases under which this journal's own runs of the night acted."""
     given_up: bool = False
     """Whether a person gave it up: it is named, and neither waited for nor touched, until it is back."""
+    gated_as: str | None = None
+    """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
+    open again; empty = the id is not known."""
 
 
 @dataclass(frozen=True, slots=True)

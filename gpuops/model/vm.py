@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal, assert_never
 
 from gpuops.model.evidence import SessionCount, Source
+from gpuops.model.gate import Gate
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurement import CounterWindow
 
@@ -160,6 +161,8 @@ class Vm:
     """Performance counters by name, as far as there are samples; None = not asked for."""
     sessions: Mapping[Source, SessionCount] | None = None
     """What sources beside vCenter tell of its sessions; None = none was asked."""
+    gate: Gate | None = None
+    """The connection broker's gate before it; None = it was not asked."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
     vapp: str | None = None

@@ -14,10 +14,12 @@ from gpuops.model.vm import (
 )
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
+    CloseGate,
     NewDevice,
     NewDirectPath,
     NewDynamic,
     NewVgpu,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -78,10 +80,8 @@ def title(step: Step, inventory: Inventory) -> str:
         case PowerOnVm(host=host) | ResumeVm(host=host):
             what = "resume" if isinstance(step, ResumeVm) else "power on"
             return f"{what} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
-        case SuspendVm():
-            return f"suspend {vm}"
-        case PowerOffVm():
-            return f"power off {vm}"
+        case SuspendVm() | PowerOffVm():
+            return f"{'suspend' if isinstance(step, SuspendVm) else 'power off'} {vm}"
         case ShutDownGuest():
             return f"shut down the guest of {vm}"
         case RunInGuest(program=program, limit_s=limit_s, ssh=ssh):
@@ -90,6 +90,8 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"leave {vm} to DRS as its cluster says" if drs is VmDrs.CLUSTER else f"set DRS of {vm} to {drs}"
         case SetAttribute(name=name, value=value):
             return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
+        case CloseGate() | OpenGate():
+            return f"have the broker give {vm} to {'nobody' if isinstance(step, CloseGate) else 'users again'}"
         case _:
             assert_never(step)
 
@@ -120,8 +122,15 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
         case SetAttribute(name=name, value=value):
             before = vm.attributes.get(name) if vm else None
             return (Change(f"attribute {name}", before or None, value or None),)
+        case CloseGate() | OpenGate():
+            return (Change("gate at the broker", _gate(vm), "closed" if isinstance(step, CloseGate) else "open"),)
         case _:
             assert_never(step)
+
+
+def _gate(vm: Vm | None) -> str | None:
+    closed = vm.gate.closed if vm is not None and vm.gate is not None else None
+    return None if closed is None else "closed" if closed else "open"
 
 
 def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:

@@ -19,6 +19,8 @@ from typing import Final
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
+    CloseGate,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -56,6 +58,8 @@ DOING: Final[Mapping[type[Step], str]] = {
     RunInGuest: "running the hook of",
     SetVmDrs: "setting DRS of",
     SetAttribute: "marking",
+    CloseGate: "keeping users from",
+    OpenGate: "letting users in to",
 }
 """What is being done to a VM while a step of it is in flight."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuops.errors import Refused
 from gpuops.vsphere import authorization
 from gpuops.vsphere.reading import collect, config_targets, counters, tags
 from gpuops.vsphere.session import Session
@@ -104,8 +105,11 @@ class Connection(Session):
     # A read, which is most of what people type, imports nothing of what changes a vCenter.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        from gpuops.plan.core.steps import GateStep
         from gpuops.vsphere.writing import steps
 
+        if isinstance(step, GateStep):
+            raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
         return steps.submit(self, step, inventory, op_id)
 
     def find_task(self, step: Step, since: datetime) -> TaskRef | None:

@@ -206,7 +206,7 @@ ml: {queue: [{vm: ml-09}]}
             "window: lasts 40 min, and 45 are kept for bringing desktops back: it cannot hold the return",
             "open it earlier, or let `back_by` be later",
         ),
-        ("night", "ml:", "broker: horizon\nml:", "broker: 'horizon' is not supported", "say none"),
+        ("night", "ml:", "broker: citrix\nml:", "broker: 'citrix' is not supported", "say none or horizon"),
     ],
 )
 def test_a_policy_that_cannot_be_meant(

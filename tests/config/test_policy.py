@@ -259,3 +259,16 @@ def test_a_selector_means_what_fits_all_its_conditions(select: str, selected: bo
     policy = parse_policy(SMALL.replace('name: "d-*"', select), "p")
     vm = Vm(ref="vm-1", name="d-01", path="/dc/vm/desktops/cad/d-01", attributes={"role": "desktop"})
     assert policy.pools[0].select.selects(vm) is selected
+
+
+def test_a_pool_that_is_not_parked_is_gated_where_there_is_a_broker() -> None:
+    """Its sessions at the broker must then be known, whatever else the pool requires."""
+    of_broker = SMALL.replace("name: small", "name: small\nbroker: horizon")
+    [parked] = parse_policy(of_broker, "parked").pools
+    assert (parked.gated, parked.users_kept_away, Source.BROKER in parked.idle.needed) == (False, True, False)
+    gated = parse_policy(of_broker.replace("parked: true", "parked: false"), "gated")
+    [pool] = gated.pools
+    assert (gated.gates, pool.gated, pool.users_kept_away) == (True, True, True)
+    assert pool.idle.needed == IdleRule(500).needed | {Source.BROKER}
+    [open_to_all] = parse_policy(SMALL.replace("parked: true", "parked: false"), "open").pools
+    assert (open_to_all.gated, open_to_all.users_kept_away) == (False, False)

@@ -22,8 +22,8 @@ from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.rotation import rotation
 from gpuops.execute.rotation.abandon_vm import abandon_vm
 from gpuops.execute.rotation.hung_run import GRACE_S

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.plan.core.outcome import Report
 from gpuops.sim.core.ledger import Entry
 from tests.nights.doings import START, SUSPEND, is_desktop, is_ours

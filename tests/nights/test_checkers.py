@@ -13,8 +13,8 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.model.rotation import DrsOverride
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Rejection

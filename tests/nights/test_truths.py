@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Rejection

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict

@@ -166,7 +166,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-_NO_BROKER = "gpuops keeps no users away at a broker yet, so desktops are taken in parked pools only"
+_NO_BROKER = "gpuops closes no gate at another broker"
 _SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
 _NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
@@ -233,6 +233,16 @@ class PolicyFile(Section):
     def _deadlines_mean_something(self) -> PolicyFile:
         self.queue()
         return self
+
+    def all_pools(self) -> tuple[Pool, ...]:
+        """The pools. One that is not parked is gated where there is a broker, and its sessions must then be known."""
+        return tuple(self._gated(section.pool()) for section in self.pools)
+
+    def _gated(self, pool: Pool) -> Pool:
+        if self.broker is Broker.NONE or pool.parked:
+            return pool
+        idle = replace(pool.idle, required=pool.idle.needed | {Source.BROKER})
+        return replace(pool, gated=True, idle=idle)
 
     @property
     def any_time(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpuops.execute.change.change_order import ChangeOrder
-from gpuops.execute.journal.journal_state import Intended
+from gpuops.execute.journal.remembered import Intended
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.given_up import host_now, vm_now
 

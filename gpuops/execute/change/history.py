@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuops.execute.journal.journal_state import Intended, IntentState
+from gpuops.execute.journal.remembered import Intended, IntentState
 from gpuops.execute.journal.step_json import Recorded, load_step
 from gpuops.plan.core.steps import (
     ConfigureGraphics,

@@ -10,7 +10,7 @@ Given up: nothing is ever deleted, so the file grows with the nights (the manual
 """
 
 from gpuops.execute.journal.journal import Intent, Journal
-from gpuops.execute.journal.journal_state import IntentState, Run
+from gpuops.execute.journal.remembered import IntentState, Run
 from gpuops.execute.journal.stores import FILE_NAME
 
 __all__ = ["FILE_NAME", "Intent", "IntentState", "Journal", "Run"]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute.journal.journal_state import DurationKey, Intended, IntentState, JournalState, Run, Saved
+from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.step_json import Recorded, dump_step, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store

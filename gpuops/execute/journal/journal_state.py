@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import LATE, Role
 from gpuops.model.vm import PowerState, VmDrs
@@ -29,7 +28,6 @@ DURATIONS_KEPT: Final = 20
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
 RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
 """By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
-RETURN_KINDS: Final = ("rotate day", "rotate restore")
 LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 """What a morning undoes, and must not take for undone when it is only late."""
 _UNDONE_BY: Final = {
@@ -38,110 +36,6 @@ _UNDONE_BY: Final = {
     Role.ML: ("ShutDownGuest", "PowerOffVm"),
 }
 """The step that brings a VM back. Once it is seen done, what the night sent for the VM had happened before it."""
-
-
-class IntentState(StrEnum):
-    INTENT = "intent"
-    """Durable; the request may or may not have left this machine."""
-    SUBMITTED = "submitted"
-    """vCenter took it and named a task."""
-    DONE = "done"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    """The reply was lost, or the task outlived its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of the executor."""
-
-    id: str
-    vcenter: str
-    kind: str
-    night: str | None
-    policy: str
-    """Text of the policy file; empty for a run without one."""
-    pid: int
-    started: datetime
-    vms: tuple[str, ...] = ()
-    """Names of the VMs that it is of; empty = of all that its kind is about."""
-    order: str = ""
-    """What a change is about, as JSON; empty for a run that is none."""
-
-    @property
-    def returns(self) -> bool:
-        """Whether it brings back what nights took."""
-        return self.kind in RETURN_KINDS
-
-
-@dataclass(slots=True)
-class Intended:
-    """One effect that was intended, of a run that is open."""
-
-    op_id: str
-    step: Mapping[str, Any]
-    seen: datetime
-    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
-    before: Mapping[str, Any]
-    state: IntentState = IntentState.INTENT
-    task: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return next(iter(self.step))
-
-    @property
-    def vm(self) -> str:
-        """Managed object id, as it was then."""
-        return str(self.step[self.kind]["vm"])
-
-    @property
-    def uuid(self) -> str | None:
-        """Instance uuid of its VM, or hardware uuid of its host; None = not known."""
-        found: str | None = self.before.get("uuid")
-        return found
-
-
-@dataclass(slots=True)
-class OpenRun:
-    """A run that began and did not end, with its effects in order."""
-
-    run: Run
-    intents: dict[str, Intended] = field(default_factory=dict)
-    given_up: set[str] = field(default_factory=set)
-    """Refs of the hosts and VMs of it that a person gave up."""
-
-
-@dataclass(slots=True)
-class Saved:
-    """A VM as it was before a night."""
-
-    night: str
-    vm: str
-    role: Role
-    uuid: str | None
-    name: str
-    host: str | None
-    profiles: tuple[str, ...]
-    returned: datetime | None = None
-    drs: VmDrs | None = None
-    policy: str = ""
-    """Text of the policy under which a night took it last, or was to; empty = no record tells."""
-    suspended_at: datetime | None = None
-    """When the night suspended it, as vCenter showed that; None = no record tells."""
-    started_at: datetime | None = None
-    """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
-    stopped: bool = False
-    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
-
-
-class DurationKey(NamedTuple):
-    """What a duration is of: a kind of step, on a VM with these profiles, on a host."""
-
-    step: str
-    profiles: str
-    """Joined by `+`; empty for a VM without one."""
-    host: str
 
 
 class JournalState:
@@ -159,6 +53,9 @@ class JournalState:
         self.originals: dict[tuple[str, str], Saved] = {}
         self.takes: dict[tuple[str, str], int] = {}
         """By night and VM, the effects that took it, but for those that failed for certain."""
+        self.gates: dict[tuple[str, str], tuple[int, str]] = {}
+        """By night and VM, the effects that closed its gate at the broker, but for those that failed for certain, and
+        the broker's id of its machine; none once it was opened again."""
         self.lost: dict[tuple[str, str], datetime] = {}
         """By night and VM, when an effect on it was given up with its outcome unknown."""
         self.durations: dict[DurationKey, deque[float]] = {}
@@ -226,6 +123,7 @@ class JournalState:
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
+            self.gates.pop(key, None)
             self.lost.pop(key, None)
         since = before.date().isoformat()
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
@@ -297,6 +195,8 @@ class JournalState:
                 del self.given_up[ref]
             self._took(of.run.night, intended, 1)
             self._taken_anew(of.run, of.run.night, intended)
+        if of.run.night is not None and intended.kind == "CloseGate":
+            self._gate_closed(of.run.night, intended, 1)
         if of.run.returns and intended.before.get("power") == PowerState.OFF:
             self._stopped(intended, record.at)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
@@ -315,6 +215,17 @@ class JournalState:
     def _took(self, night: str, intended: Intended, count: int) -> None:
         key = self.key_of(night, intended.vm, intended.uuid)
         self.takes[key] = self.takes.get(key, 0) + count
+
+    def _gate_closed(self, night: str, intended: Intended, count: int) -> None:
+        key = self.key_of(night, intended.vm, intended.uuid)
+        self.gates[key] = self.gates.get(key, (0, ""))[0] + count, intended.step["CloseGate"]["machine"]
+
+    def _gate_opened(self, intended: Intended) -> None:
+        """Users may have the VM again: no night holds its gate any more."""
+        for key in [*self.gates]:
+            saved = self.originals.get(key)
+            if saved is not None and _is_of(intended, saved.vm, saved.uuid):
+                del self.gates[key]
 
     def _submitted(self, record: Record) -> None:
         intended = self._intended(record)
@@ -337,6 +248,8 @@ class JournalState:
             self._settled_in(night, intended, was, record)
         if intended.state is IntentState.DONE:
             self._undone(intended)
+            if intended.kind == "OpenGate":
+                self._gate_opened(intended)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
                 self._stopped(intended, record.at)
         duration_s = record.body["duration_s"]
@@ -352,6 +265,8 @@ class JournalState:
         kind = intended.kind
         if kind in TAKING:
             self._took(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        if kind == "CloseGate":
+            self._gate_closed(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind in LATE_TO_TELL:
             key = self.key_of(night, intended.vm, intended.uuid)
             self.lost.pop(key, None)

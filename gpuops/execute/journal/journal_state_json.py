@@ -8,23 +8,15 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.journal.journal_state import (
-    DURATIONS_KEPT,
-    DurationKey,
-    Intended,
-    IntentState,
-    JournalState,
-    OpenRun,
-    Run,
-    Saved,
-)
+from gpuops.execute.journal.journal_state import DURATIONS_KEPT, JournalState
 from gpuops.execute.journal.record import Record
+from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
-FOLD: Final = 14
+FOLD: Final = 15
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
@@ -43,6 +35,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
             for key, saved in state.originals.items()
         ],
         "takes": [[*key, count] for key, count in state.takes.items() if key not in state.originals],
+        "gates": [[*key, count, machine] for key, (count, machine) in state.gates.items()],
         "lost": [[*key, at.isoformat()] for key, at in state.lost.items()],
         "durations": [[*key, *values] for key, values in state.durations.items()],
         "setbacks": {night: asdict(told) for night, told in state.setbacks.items()},
@@ -77,6 +70,7 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
         if count:
             state.takes[night, vm] = count
     state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
+    state.gates = {(night, vm): (count, machine) for night, vm, count, machine in body["gates"]}
     state.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
     state.durations = {
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)

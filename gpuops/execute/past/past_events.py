@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.journal.journal_state import IntentState
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.past.past_night import (
     RETURNED_BY,
     ROLE_OF_RETURN,
@@ -32,7 +32,8 @@ _VERBS: Final = {
 _TOLD: Final = {
     "SuspendVm": "suspend", "ResumeVm": "resume", "PowerOnVm": "start", "PowerOffVm": "power-off",
     "ShutDownGuest": "shutdown", "ReconfigureVm": "change", "RelocateVm": "move", "RunInGuest": "checkpoint hook",
-    "SetVmDrs": "override of DRS", "SetAttribute": "marker", "EnterMaintenance": "maintenance mode",
+    "SetVmDrs": "override of DRS", "SetAttribute": "marker", "CloseGate": "gate",
+    "OpenGate": "opening of the gate", "EnterMaintenance": "maintenance mode",
     "LeaveMaintenance": "end of maintenance mode", "RebootHost": "reboot",
 }  # fmt: skip
 """What a kind of step is called in sentences; any other is a change of settings."""

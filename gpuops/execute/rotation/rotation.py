@@ -77,6 +77,7 @@ def rotate(
     unread = policy if isinstance(policy, PolicyError) else None
     if kind is RunKind.NIGHT and isinstance(policy, Policy):
         require_setup(policy, site.vcenter)
+        _require_broker(policy, site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
     returning = kind is not RunKind.NIGHT
     if not apply:
@@ -118,6 +119,15 @@ def rotate(
             _waiting_for_vcenter(run_once, _latest((*nights, obeyed), site), site, journal) if returning else run_once()
         )
         return _without_journal(report, journal)
+
+
+def _require_broker(policy: Policy, site: Site) -> None:
+    """Raises UsageError where the policy needs a gate and there is no broker."""
+    if policy.gates and site.gates is None:
+        raise UsageError(
+            f"policy {policy.name} says `broker: {policy.broker}`, and no connection broker is configured",
+            hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
+        )
 
 
 def _obeyed(

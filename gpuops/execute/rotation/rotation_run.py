@@ -13,6 +13,7 @@ from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
@@ -186,7 +187,7 @@ class RotationRun:
         limit_s = self._limits.step_timeout_s
         # one task that hangs keeps no other desktop away
         timeout_s = limit_s if self.kind is RunKind.NIGHT else min(limit_s, HUNG_S)
-        executors = [VmExecutor(self.site.vcenter, journal, run, before) for run in left_open]
+        executors = [VmExecutor(self.site.vcenter, journal, run, before, gates=self.site.gates) for run in left_open]
         found = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
 
@@ -218,6 +219,7 @@ class RotationRun:
             passed_s=self.site.passed_s,
             same_time=self.site.same_time,
             sources=self.site.sources,
+            gates=self.site.gates,
         )
         try:
             outcomes = execute(
@@ -310,6 +312,10 @@ class RotationRun:
         after = self.site.vcenter.observe(report.before, seen)
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
+        gated = {
+            vm.ref: each.gated_as or "" for each in originals if each.gated_as is not None for vm in vms_of(each, after)
+        }
+        after = with_gates(after, gated, self.site.gates)
         for original in note_later_starts(originals, after, self.site.vcenter):
             if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)

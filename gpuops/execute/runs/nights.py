@@ -66,11 +66,16 @@ class NightVms:
                 policy=_parsed(saved.policy) if saved.policy else None,
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
+                gated_as=_gated_as(*state.gates.get(key, (0, ""))),
             )
             for key, saved in state.originals.items()
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+
+
+def _gated_as(count: int, machine: str) -> str | None:
+    return machine if count > 0 else None
 
 
 def _body(original: Original) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a policy goes by that the bulk read does not tell: tags, performance counters and sessions."""
+"""What a policy goes by that the bulk read does not tell: tags, performance counters, sessions and gates."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from gpuops.model.evidence import Source
+from gpuops.model.gate import unknown_gate
+
 if TYPE_CHECKING:
-    from gpuops.execute.site.ports import SessionSource, Vcenter
-    from gpuops.model.evidence import Source
+    from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
 
@@ -22,6 +24,7 @@ def with_policy_reads(
     policy: Policy,
     vms: Collection[str] | None = None,
     sources: Mapping[Source, SessionSource] = NO_SOURCES,
+    gates: DesktopGates | None = None,
 ) -> Inventory:
     """The same snapshot with all of it, as far as the policy asks for it; `vms` None = of all that it is about."""
     if policy.needs_tags:
@@ -30,7 +33,22 @@ def with_policy_reads(
     measured = policy.measured(among)
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
+    if policy.gates:
+        inventory = with_gates(inventory, dict.fromkeys(policy.behind_gates(among), ""), gates)
+        sources = {Source.BROKER: gates, **sources} if gates is not None else sources
     return _with_sessions(inventory, policy.judged(among) if sources else (), sources)
+
+
+def with_gates(inventory: Inventory, machines: Mapping[str, str], gates: DesktopGates | None) -> Inventory:
+    """The same snapshot with the broker's gate before these VMs: by VM (ref), the id of its machine, or empty."""
+    asked = [inventory.vms[ref] for ref in sorted(machines) if ref in inventory.vms]
+    if not asked:
+        return inventory
+    if gates is None:
+        found = {vm.ref: unknown_gate("no connection broker is configured for this vCenter") for vm in asked}
+    else:
+        found = dict(gates.gates(asked, machines))
+    return replace(inventory, vms={**inventory.vms, **{vm.ref: replace(vm, gate=found[vm.ref]) for vm in asked}})
 
 
 def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping[Source, SessionSource]) -> Inventory:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gpuops.model.evidence import SessionCount
+    from gpuops.model.gate import Gate
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import Samples
     from gpuops.model.task import TaskEnd, TaskRef
     from gpuops.model.vm import Guest, PowerState, Vm
-    from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
+    from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
 
@@ -59,6 +60,26 @@ class SessionSource(Protocol):
 
     def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
         """By VM (ref), what it tells of each of these VMs; `asked` is the moment of the look, by vCenter's clock."""
+        ...
+
+
+class DesktopGates(SessionSource, Protocol):
+    """The gate of a connection broker: closed, a desktop is given to nobody."""
+
+    applied: bool | None
+    """Whether a gate was changed; None = not known."""
+
+    @property
+    def fails(self) -> bool:
+        """Whether the broker did not answer a moment ago: steps that need it are better sent later."""
+        ...
+
+    def gates(self, vms: Sequence[Vm], machines: Mapping[str, str]) -> Mapping[str, Gate]:
+        """By VM (ref), its gate now. `machines`: the broker's ids that are known, by VM. It raises nothing."""
+        ...
+
+    def change(self, step: GateStep, vm: Vm) -> None:
+        """Send one step, once; it is done when this returns. Raises OutcomeUnknown, Refused."""
         ...
 
 

@@ -15,7 +15,7 @@ from gpuops.errors import say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
-from gpuops.execute.site.ports import Hosts, SessionSource, Vcenter
+from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
 
@@ -80,6 +80,8 @@ class Site:
     """How notices of its runs are sent; None = they are not."""
     broker: Callable[[], BrokerTarget] | None = None
     """Finds the login to the connection broker that hands its desktops out; None = there is none."""
+    gates: DesktopGates | None = None
+    """The gate of that broker, for policies that say `broker: horizon`."""
 
     @property
     def hosts(self) -> Hosts:
@@ -90,9 +92,10 @@ class Site:
 
     @property
     def applied(self) -> bool | None:
-        """Whether something was changed, in vCenter or by the shell on a host; None = not known."""
-        both = {self.vcenter.applied, self.applied_by_shell}
-        return True if True in both else None if None in both else False
+        """Whether something was changed, in vCenter, by the shell on a host, or at the broker; None = not known."""
+        by_broker = self.gates.applied if self.gates is not None else False
+        each = {self.vcenter.applied, self.applied_by_shell, by_broker}
+        return True if True in each else None if None in each else False
 
     def _by_shell(self, applied: bool | None) -> None:
         self.applied_by_shell = self.applied_by_shell or applied
@@ -120,8 +123,8 @@ class Site:
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
     def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
-        """The same snapshot, with all that the policy judges desktops by (tags, counters, sessions), or these VMs."""
-        return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources)
+        """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates."""
+        return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.

@@ -20,6 +20,7 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -100,8 +101,8 @@ class _Run:
     def _send(self) -> Iterator[Outcome]:
         """Sends what may be sent now; steps that end at once are yielded."""
         batch = []
-        for waiting in self._queue.ready(self._executor.inventory):
-            reason = self._depends_on(waiting.step)
+        for waiting in self._queue.ready(self._executor.inventory, broker_fails=self._executor.broker_fails):
+            reason = None if waiting.whatever_failed else self._depends_on(waiting.step)
             if reason is None:
                 batch.append(waiting)
             else:
@@ -128,7 +129,9 @@ class _Run:
 
     def _look_after(self, ended: Collection[str]) -> None:
         """Reads the VMs whose steps have ended, and in the same look those of the steps that may follow at once."""
-        following = [waiting.step for waiting in self._queue.ready(self._executor.inventory)] if ended else []
+        fails = self._executor.broker_fails
+        ready = self._queue.ready(self._executor.inventory, broker_fails=fails) if ended else []
+        following = [waiting.step for waiting in ready]
         if following:
             self._executor.look_before(following, ended)
         elif ended:
@@ -139,6 +142,8 @@ class _Run:
         step = waiting.step
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
             outcome = _powered_off(step, waiting.reason, outcome)
+        elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
+            outcome = _given_back(step, waiting.reason, outcome)
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
             yield from self._power_off(waiting, outcome.reason)
             return
@@ -153,13 +158,33 @@ class _Run:
         """The guest did not shut down, and the plan says what then."""
         waiting.reason = reason
         self._executor.look([waiting.step.vm])
-        result = self._executor.begin(PowerOffVm(waiting.step.vm))
+        yield from self._instead(waiting, PowerOffVm(waiting.step.vm))
+
+    def _give_back(self, waiting: WaitingStep) -> Iterator[Outcome]:
+        """A session began while the desktop was being suspended: it is resumed at once."""
+        waiting.reason = "a session began while it was being suspended"
+        vm = self._executor.inventory.vms.get(waiting.step.vm)
+        yield from self._instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
+
+    def _instead(self, waiting: WaitingStep, step: Step) -> Iterator[Outcome]:
+        """Sends another step in the place of the one that ended."""
+        result = self._executor.begin(step)
         if isinstance(result, StepInFlight):
             self._queue.add_sent(waiting, result)
         else:
             yield from self._handle_end(waiting, result)
 
+    def _let_in(self, outcome: Outcome) -> None:
+        """Has the gate opened of a desktop that is not taken after all. Where a suspend or a guest's shutdown may still
+        come, it stays closed until a return has seen what became of it."""
+        never_taken = (Verdict.FAILED, Verdict.SKIPPED) if isinstance(outcome.step, SuspendVm) else (Verdict.SKIPPED,)
+        machine = self._executor.closed_gate(outcome.step.vm)
+        takes = isinstance(outcome.step, SuspendVm | ShutDownGuest)
+        if takes and outcome.verdict in never_taken and machine is not None:
+            self._queue.add(OpenGate(outcome.step.vm, machine))
+
     def _ended(self, outcome: Outcome) -> Outcome:
+        self._let_in(outcome)
         # work that a guest did not keep is named, and keeps no desktop from coming back
         if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) and not isinstance(outcome.step, RunInGuest):
             self._bad.append(outcome)
@@ -187,9 +212,13 @@ class _Run:
         for sent, _ in finished:
             self._queue.remove_sent(sent)
         self._look_after([sent.step.vm for sent, _ in finished])
+        in_use = self._executor.in_use_again([sent.in_flight.step for sent, _ in finished])
         for sent, ended in finished:
             if ended is not None:
                 outcome = self._executor.finish(sent.in_flight, ended)
+                if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
+                    yield from self._give_back(sent.waiting)
+                    continue
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             yield from self._handle_end(sent.waiting, outcome)
@@ -276,6 +305,13 @@ def _rests_s(outcome: Outcome) -> tuple[float, ...]:
     if isinstance(outcome.step, ResumeVm) and outcome.trouble is not None:
         return RESUME_RESTS_S
     return ()
+
+
+def _given_back(step: SuspendVm, reason: str, outcome: Outcome) -> Outcome:
+    """The suspend of a desktop that came to be used: what is planned in its place is not begun."""
+    if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
+        return Outcome(step, Verdict.FAILED, f"{reason}: resumed at once", outcome.duration_s)
+    return Outcome(step, Verdict.UNKNOWN, f"{reason}, and it is not resumed: {outcome.reason}", outcome.duration_s)
 
 
 def _powered_off(step: ShutDownGuest, reason: str, outcome: Outcome) -> Outcome:

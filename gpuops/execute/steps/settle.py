@@ -25,6 +25,8 @@ from gpuops.plan.core.given_up import vm_now
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
+    CloseGate,
+    GateStep,
     PowerOnVm,
     RunInGuest,
     ShutDownGuest,
@@ -116,12 +118,14 @@ def settle_in_snapshot(
                 undone.add(step.vm)
                 notes.append(f"{vm.name}: somebody else started it")
             continue
-        task = TaskRef(intent.task) if intent.task is not None else vcenter.find_task(step, intent.seen)
+        task = TaskRef(intent.task) if intent.task is not None else None
+        if task is None and not isinstance(step, GateStep):
+            task = vcenter.find_task(step, intent.seen)
         if task is not None and any(each.ref == task.ref for each in vm.tasks):
             alone = tuple(each for each in vm.tasks if each.ref != task.ref)
             inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
             notes.append(f"{vm.name}: its {step.noun} is in flight ({task.ref}): waited for first, planned as done")
-        elif isinstance(step, RunInGuest) or _may_have_happened(step, vm):
+        elif isinstance(step, RunInGuest | GateStep) or _may_have_happened(step, vm):
             notes.append(f"{vm.name}: its {step.noun} was not seen to end before the run was cut off")
         else:
             undone |= {step.vm} if _takes(step, vm) else set()
@@ -139,7 +143,9 @@ def _takes(step: Step, vm: Vm) -> bool:
 
 def _may_have_happened(step: Step, vm: Vm | None) -> bool:
     """Whether what takes a VM may have been done, and changed again since by somebody else: only a VM whose power is
-    seen to be what it was before proves that it was not."""
+    seen to be what it was before proves that it was not. A gate may be closed by a request that comes late."""
+    if isinstance(step, CloseGate):
+        return True
     was = _BEFORE.get(type(step))
     return was is not None and (vm is None or vm.power is not was)
 
@@ -149,7 +155,7 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
         return None
     if intent.task is not None:
         return TaskRef(intent.task)
-    return executor.vcenter.find_task(intent.step, intent.seen)
+    return executor.find_task(intent.step, intent.seen)
 
 
 def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:

@@ -18,6 +18,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (
+    CloseGate,
+    GateStep,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     RelocateVm,
@@ -34,7 +37,7 @@ HUNG_S: Final = 300.0
 """A step of the way back that takes longer holds nobody up: neither steps of its host nor a place in flight."""
 
 # Named once: each step that waits is asked for all of these whenever one ends.
-_BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs)
+_BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs, CloseGate, OpenGate)
 _TO_A_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
 _OF_MEMORY: Final = (SuspendVm, ResumeVm)
 
@@ -52,6 +55,8 @@ class WaitingStep:
     """Not before so many seconds have passed."""
     reason: str = ""
     """Why it is now done by other means."""
+    whatever_failed: bool = False
+    """Whether it is done also where an earlier step of its VM failed."""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,12 @@ class StepQueue:
         steps = ((wave, step) for wave, each in enumerate(plan.waves) for step in each.steps)
         self.waiting = [WaitingStep(wave, number, step) for number, (wave, step) in enumerate(steps)]
         self.sent: list[SentStep] = []
+        self._steps = len(self.waiting)
+
+    def add(self, step: Step) -> None:
+        """One more step, which the plan did not foresee: it is sent before any other of its VM."""
+        self.waiting.append(WaitingStep(-1, self._steps, step, whatever_failed=True))
+        self._steps += 1
 
     @property
     def unended(self) -> bool:
@@ -123,8 +134,11 @@ class StepQueue:
         resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
         return max(1.0, min((*left, *resting)))
 
-    def ready(self, inventory: Inventory) -> list[WaitingStep]:
-        """The next steps to send: so many in all, so many on one host, one on one VM."""
+    def ready(self, inventory: Inventory, *, broker_fails: bool = False) -> list[WaitingStep]:
+        """The next steps to send: so many in all, so many on one host, one on one VM.
+
+        `broker_fails`: what needs the broker waits until nothing else is left, for each of its steps may take minutes.
+        """
         active = [sent for sent in self.sent if not sent.hung]
         places = self._limits.in_flight - len(active)
         if places <= 0:
@@ -138,7 +152,7 @@ class StepQueue:
         starts = _Starts(() if self._returning else self.waiting, inventory)
         overridden = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
-        for waiting in self.waiting:
+        for waiting in self._without_gates() if broker_fails else self.waiting:
             if len(ready) == places:
                 break
             host, vm = _host(waiting.step, inventory), waiting.step.vm
@@ -161,6 +175,13 @@ class StepQueue:
             busy_vms.add(vm)
             on_host[host] += 1
         return ready
+
+    def _without_gates(self) -> list[WaitingStep]:
+        """The steps that need no broker; all of them where no others are left but markers."""
+        unended = (*(sent.step for sent in self.sent), *(waiting.step for waiting in self.waiting))
+        if all(isinstance(step, GateStep | SetAttribute) for step in unended):
+            return self.waiting
+        return [waiting for waiting in self.waiting if not isinstance(waiting.step, GateStep)]
 
     def _first_waves(self, unended: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
         """The earliest wave that has not ended, of each host and of each VM."""

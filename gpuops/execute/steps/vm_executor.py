@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, LoginRefused, Trouble
+from gpuops.errors import GpuopsError, LoginRefused, Refused, Trouble
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
-from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
-from gpuops.execute.site.ports import SessionSource, Vcenter
+from gpuops.execute.site.policy_reads import NO_SOURCES, with_gates, with_policy_reads
+from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
@@ -29,6 +29,9 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import as_it_is_now, objection, satisfied
 from gpuops.plan.core.steps import (
+    CloseGate,
+    GateStep,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -41,6 +44,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.rotation.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
 from gpuops.plan.rotation.power_moments import runs_anew
 from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
@@ -80,13 +84,14 @@ class VmExecutor(StepExecutor[Step]):
         passed_s: Callable[[], float] = clock.passed_s,
         same_time: bool = False,
         sources: Mapping[Source, SessionSource] = NO_SOURCES,
+        gates: DesktopGates | None = None,
     ) -> None:
         """`guard` is asked before each step that takes something; None = nothing is taken.
 
         `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
         keeps others away.
 
-        `sources` tell of sessions beside vCenter.
+        `sources` tell of sessions beside vCenter; `gates` are those of the connection broker, None = there is none.
 
         `same_time`: vCenter's clock and the journal's should show the same.
         """
@@ -96,6 +101,11 @@ class VmExecutor(StepExecutor[Step]):
         self._leases = leases
         self._same_time = same_time
         self._sources = sources
+        self._gates = gates
+        self._at_broker: dict[str, str] = {}
+        """VMs that a step speaks to the broker about, with its ids of their machines as far as they are known."""
+        self._closed: dict[str, str] = {}
+        """Those whose gate this run has closed, or may have, likewise."""
         self._planned_s = passed_s()
         """When the plan, which is the first look, was there."""
         self._look_s: dict[str, float] = {}
@@ -119,6 +129,9 @@ class VmExecutor(StepExecutor[Step]):
         steered = self._steered.intersection(vms)
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)
+        asked_about = {ref: self._at_broker[ref] for ref in self._at_broker.keys() & set(vms)}
+        if asked_about:
+            self.inventory = with_gates(self.inventory, asked_about, self._gates)
 
     def look_before(self, steps: Sequence[Step], ended: Collection[str] = ()) -> None:
         """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of, the lock VM,
@@ -129,6 +142,7 @@ class VmExecutor(StepExecutor[Step]):
         vms = {step.vm for step in steps}
         vms |= self._leases.lock_vms(vms)
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
+        self._at_broker |= {step.vm: step.machine for step in steps if isinstance(step, GateStep)}
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
         asked_s = self.passed_s()
@@ -141,7 +155,9 @@ class VmExecutor(StepExecutor[Step]):
         self._sent_since_look = False
         self.look({*vms, *ended})
         if self._guard is not None:
-            self.inventory = with_policy_reads(self.vcenter, self.inventory, self._guard.policy, vms, self._sources)
+            self.inventory = with_policy_reads(
+                self.vcenter, self.inventory, self._guard.policy, vms, self._sources, self._gates
+            )
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)
@@ -174,7 +190,30 @@ class VmExecutor(StepExecutor[Step]):
             self.share_no_look()
             self.look_before([step])
         self._leaving = leaving
+        if isinstance(step, CloseGate) and self.is_done(step):
+            return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a morning would open what is not ours
         return super().begin(as_it_is_now(step, self.inventory))
+
+    @property
+    def broker_fails(self) -> bool:
+        """Whether the broker did not answer a moment ago."""
+        return self._gates is not None and self._gates.fails
+
+    def closed_gate(self, vm: str) -> str | None:
+        """The broker's id of the machine whose gate this night holds closed, or may; None = it does not."""
+        before = self.planned.vms.get(vm)
+        held = before.gate if before is not None and self._guard is not None else None
+        return self._closed.get(vm, held.machine if held is not None and held.closed else None)
+
+    def in_use_again(self, steps: Collection[Step]) -> frozenset[str]:
+        """Those of the desktops (refs) that were suspended behind a gate on which the broker knows a session: it began
+        between the last look and the suspend."""
+        suspended = [step.vm for step in steps if isinstance(step, SuspendVm) and self.closed_gate(step.vm) is not None]
+        vms = [self.inventory.vms[ref] for ref in suspended if ref in self.inventory.vms]
+        if self._gates is None or not vms:
+            return frozenset()
+        told = self._gates.sessions(vms, self.inventory.taken_at)
+        return frozenset(ref for ref, found in told.items() if found.used)
 
     def read_back(self, step: Step) -> None:
         """Reads the step's VM, and the GPUs of its host, anew."""
@@ -254,19 +293,36 @@ class VmExecutor(StepExecutor[Step]):
         lease = self._leases.of(step.vm)
         if lease is not None:
             lease.sends()
-        return self.vcenter.submit(as_it_is_now(step, self.inventory), self.inventory, op_id)
+        now = as_it_is_now(step, self.inventory)
+        if isinstance(now, GateStep):
+            self._change_gate(now)
+            return None
+        return self.vcenter.submit(now, self.inventory, op_id)
+
+    def _change_gate(self, step: GateStep) -> None:
+        """Has the broker close or open the gate. Raises OutcomeUnknown, Refused."""
+        vm = self.inventory.vm(step.vm)
+        if self._gates is None:
+            hint = "put [targets.NAME.broker] into the configuration file (gpuops help broker)"
+            raise Refused(f"{vm.name}: no connection broker is configured for this vCenter", hint=hint)
+        self._gates.change(step, vm)
 
     def find_task(self, step: Step, since: datetime) -> TaskRef | None:
-        """The step's own task, or somebody else's of its kind."""
-        return self.vcenter.find_task(step, since)
+        """The step's own task, or somebody else's of its kind; what the broker does has none."""
+        return None if isinstance(step, GateStep) else self.vcenter.find_task(step, since)
 
     def ends_later(self, step: Step) -> bool:
         """A guest is asked to shut down, and takes its time."""
         return isinstance(step, ShutDownGuest)
 
     def looked_at_later(self, step: Step) -> bool:
-        """Markers of many VMs are set one after the other, and looked at together."""
-        return isinstance(step, SetAttribute)
+        """Markers and gates of many VMs are changed one after the other, and looked at together."""
+        return isinstance(step, SetAttribute | GateStep)
+
+    def not_shown(self, step: Step) -> str:
+        """What is said of a step that succeeded and shows no effect."""
+        told = "the broker called it done, and does not show it"
+        return told if isinstance(step, GateStep) else super().not_shown(step)
 
     def overtaken(self, step: Step, sent: Inventory) -> str | None:
         """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
@@ -283,7 +339,7 @@ class VmExecutor(StepExecutor[Step]):
         if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
             was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return was is not None and now_at is not None and was.host == now_at.host
-        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest)
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest | GateStep)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """The changeVersion of the VM that a request went by, and the one it has now."""
@@ -341,6 +397,11 @@ class VmExecutor(StepExecutor[Step]):
             suspended_at=shown.suspended_at if shown is not None and isinstance(outcome.step, SuspendVm) else None,
             started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
         )
+        step = outcome.step
+        if isinstance(step, CloseGate) and outcome.verdict in (Verdict.DONE, Verdict.UNKNOWN):
+            self._closed[step.vm] = step.machine
+        if isinstance(step, OpenGate) and outcome.verdict is Verdict.DONE:
+            self._closed.pop(step.vm, None)
         self._ended.append(outcome)
         return outcome
 

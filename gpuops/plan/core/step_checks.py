@@ -19,11 +19,13 @@ from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.steps import (
+    CloseGate,
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -55,14 +57,14 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
             return vm.power is PowerState.ON
         case SuspendVm():
             return vm.power is PowerState.SUSPENDED
-        case PowerOffVm() | ShutDownGuest():
-            return vm.power is PowerState.OFF
-        case RunInGuest():
+        case PowerOffVm() | ShutDownGuest() | RunInGuest():
             return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
         case SetVmDrs(drs=drs):
             return inventory.drs_of(vm) is drs
         case SetAttribute(name=name, value=value):
             return vm.attributes.get(name, "") == value
+        case CloseGate() | OpenGate():
+            return vm.gate is not None and vm.gate.closed is isinstance(step, CloseGate)
         case _:
             assert_never(step)
 
@@ -130,7 +132,7 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
             return _discarded(step, vm)
         case RunInGuest():
             return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
-        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs():
+        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
             return None
 
 

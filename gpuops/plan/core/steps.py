@@ -234,7 +234,40 @@ class SetAttribute:
     value: str
 
 
-Step = (
+@dataclass(frozen=True, slots=True)
+class CloseGate:
+    """Have the connection broker give a desktop to nobody: its machine enters maintenance mode there.
+
+    `machine` is the broker's id of it.
+    """
+
+    kind: ClassVar[str] = "close_gate"
+    noun: ClassVar[str] = "gate"
+    privileges: ClassVar[Collection[str]] = ()  # it is no call to vCenter
+
+    vm: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """Have the connection broker give a desktop to its users again: its machine leaves maintenance mode there.
+
+    `machine` is the broker's id of it, as the night has kept it; empty = it is found by the VM.
+    """
+
+    kind: ClassVar[str] = "open_gate"
+    noun: ClassVar[str] = "opening of the gate"
+    privileges: ClassVar[Collection[str]] = ()
+
+    vm: str
+    machine: str = ""
+
+
+GateStep = CloseGate | OpenGate
+"""A step that the connection broker does; every other one is vCenter's."""
+
+VcenterStep = (
     ReconfigureVm
     | RelocateVm
     | PowerOnVm
@@ -246,6 +279,7 @@ Step = (
     | SetVmDrs
     | SetAttribute
 )
+Step = VcenterStep | GateStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,18 @@ from typing import Final, assert_never
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
 from gpuops.model.catalog import Catalog
+from gpuops.model.gate import Gate
 from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuPlacement
 from gpuops.model.host import Cluster, DeviceBinding, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
 from gpuops.plan.core.steps import (
+    CloseGate,
     NewDevice,
     NewDirectPath,
     NewDynamic,
     NewVgpu,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -52,10 +55,7 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case ReconfigureVm(change=change):
             return inventory.with_vm(_reconfigured(vm, change))
         case RelocateVm(host=host):
-            moved = replace(vm, host=host)
-            if vm.power is not PowerState.ON:
-                return inventory.with_vm(moved)
-            return take(moved, release(vm, inventory), catalog or Catalog())
+            return _moved(vm, host, inventory, catalog or Catalog())
         case PowerOnVm(host=host) | ResumeVm(host=host):
             running = replace(vm, host=host or vm.host, power=PowerState.ON)
             return take(running, release(vm, inventory), catalog or Catalog())
@@ -71,8 +71,17 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case SetAttribute(name=name, value=value):
             others = {key: text for key, text in vm.attributes.items() if key != name}
             return inventory.with_vm(replace(vm, attributes={**others, name: value} if value else others))
+        case CloseGate(machine=machine) | OpenGate(machine=machine):
+            return inventory.with_vm(replace(vm, gate=Gate(isinstance(step, CloseGate), machine)))
         case _:
             assert_never(step)
+
+
+def _moved(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:
+    moved = replace(vm, host=host)
+    if vm.power is not PowerState.ON:
+        return inventory.with_vm(moved)
+    return take(moved, release(vm, inventory), catalog)
 
 
 def _overridden(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:

@@ -22,7 +22,7 @@ from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, SetAttribute, ShutDownGuest, Step
+from gpuops.plan.core.steps import OpenGate, PowerOnVm, ResumeVm, RunInGuest, SetAttribute, ShutDownGuest, Step
 from gpuops.plan.placement.return_order import resume_or_power_on, return_order
 from gpuops.plan.rotation.ml_vms import drs_restored
 from gpuops.plan.rotation.other_machines import (
@@ -110,6 +110,7 @@ class RotateDay:
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
             Wave("leave the ML VMs to DRS as before", drs_restored(finished, inventory)),
+            Wave("let users in again at the broker", tuple(_gates_opened(finished))),
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
         )
@@ -150,6 +151,14 @@ def _resume_order(
     early = frozenset(first.values())
     canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
     return canaries, _without(seeds, early), _without(others, early)
+
+
+def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
+    """The steps that open gates which nights have closed: when the desktop is back, and before its marker goes."""
+    for taken_vm in finished:
+        machine, vm = taken_vm.original.gated_as, taken_vm.vm
+        if machine is not None and vm is not None:
+            yield OpenGate(vm.ref, machine)
 
 
 def _clear_markers(finished: Iterable[TakenVm]) -> Iterator[SetAttribute]:
@@ -223,6 +232,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         return False
     if original.unsure and power_as_before(original, vm):
         return False
+    if original.gated_as is not None and not (vm.gate is not None and vm.gate.closed is False):
+        return False  # its user may not get it yet
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False

@@ -17,12 +17,14 @@ from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.return_order import role_of
-from gpuops.plan.rotation.taken_vms import stays_running
+from gpuops.plan.rotation.taken_vms import is_marked, stays_running
 
 SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
 """A suspend writes the VM's memory and its vGPUs' frame buffers beside the VM (vSphere API reference 5.3: suspend
 files). A tenth more and a margin are required, since a datastore that is full stops other VMs too."""
+
+IN_MAINTENANCE: Final = "is in maintenance at the broker, and no night has put it there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _disowned(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[
     return tuple(
         (pool.name, str(pool.owner))
         for pool in policy.pools
-        if pool.parked and pool.owner is not None and pool.name in seen - owned
+        if pool.users_kept_away and pool.owner is not None and pool.name in seen - owned
     )
 
 
@@ -96,7 +98,7 @@ def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> 
 
     Asked when the night is planned, and of facts read anew just before the desktop is taken.
     """
-    return _kept_by_policy(policy, pool, vm) or _kept_by_state(pool, vm, inventory)
+    return _kept_by_policy(policy, pool, vm) or _kept_by_state(pool, vm, inventory) or _kept_by_gate(pool, vm)
 
 
 def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, away: Iterable[Vm]) -> str | None:
@@ -113,7 +115,7 @@ def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, away: Iterable[
 
 
 def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm) -> str | None:
-    if not pool.parked:
+    if not pool.users_kept_away:
         return f"pool {pool.name} is not declared parked"
     opted_out = policy.opt_out.on(vm)
     if opted_out is not False:
@@ -131,6 +133,19 @@ def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
     if vm.power is PowerState.OFF:
         return "is powered off"
     return idleness(vm, pool.idle).objection or _cannot_be_taken(pool, vm, inventory.host_of(vm))
+
+
+def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
+    """Why its gate at the broker cannot be closed, or is closed by somebody else: only our own are opened again."""
+    if not pool.gated:
+        return None
+    if vm.gate is None:
+        return "its gate at the broker is not known"
+    if vm.gate.refusal:
+        return vm.gate.refusal
+    if vm.gate.closed and not is_marked(vm):
+        return IN_MAINTENANCE
+    return None
 
 
 def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:

@@ -19,7 +19,16 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import IdleRule, Policy, Pool, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.steps import (
+    CloseGate,
+    PowerOnVm,
+    RelocateVm,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
 from gpuops.plan.rotation.stop_conditions import (
@@ -93,7 +102,9 @@ class Guard:
         inventory shows; `ahead`: how far vCenter's clock was ahead of this machine's at the last look, None = they do
         not compare.
         """
-        if not isinstance(step, SetAttribute | SetVmDrs | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm):
+        if not isinstance(
+            step, SetAttribute | SetVmDrs | CloseGate | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm
+        ):
             return None
         wrong = clock_trouble(ahead)
         if wrong is not None:
@@ -113,7 +124,7 @@ class Guard:
         self, step: Step, vm: Vm, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]
     ) -> str | None:
         """Why the VM must not be taken as it is now; whatever the plan required of it is required again."""
-        marks = isinstance(step, SetAttribute) and _marks_a_desktop(step)
+        marks = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
         if not (marks or isinstance(step, TAKING_STEPS)):
             return self._not_in_queue(vm) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
@@ -124,6 +135,7 @@ class Guard:
             return reason
         return (
             _planned_differently(step, vm)
+            or _gate_open(pool, vm)
             or self._floor(pool, inventory, leaving)
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
             or self._pool_left_alone(pool, inventory, ended)
@@ -171,6 +183,13 @@ def _starts_an_ml_vm(step: Step) -> bool:
         marked = parse_marker(step.value)
         return marked is not None and marked.role is Role.ML
     return isinstance(step, SetVmDrs | RelocateVm | PowerOnVm)
+
+
+def _gate_open(pool: Pool, vm: Vm) -> str | None:
+    """That the broker may give the desktop to a user now; None = it does not, or its pool is parked."""
+    if not pool.gated or (vm.gate is not None and vm.gate.closed is True):
+        return None
+    return "its gate at the broker is not closed"
 
 
 def _planned_differently(step: Step, vm: Vm) -> str | None:

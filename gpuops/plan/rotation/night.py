@@ -4,7 +4,7 @@ GPUs. `execute` carries it out, and `rotate plan` shows it (`preview.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,12 +15,12 @@ from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
-from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.steps import OpenGate, PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
-from gpuops.plan.rotation.desktops import Survey, survey
+from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, survey
 from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
@@ -131,8 +131,27 @@ class RotateNight:
         drs = self._drs(night, ((start.vm, start.host.ref) for start in decision.starts), inventory)
         overrides = drs_overrides(drs, decision.starts, inventory)
         return NightPlan(
-            self.policy, night, desktops, decision, bounds, unknown, drs=drs, overrides=overrides, lease=self.lease
+            self.policy,
+            night,
+            desktops,
+            decision,
+            bounds,
+            unknown,
+            drs=drs,
+            overrides=overrides,
+            lease=self.lease,
+            opened=tuple(self._not_taken_after_all(night, decision.desktops, inventory)),
         )
+
+    def _not_taken_after_all(self, night: str, taken: Collection[Vm], inventory: Inventory) -> Iterator[OpenGate]:
+        """The steps that let users in to desktops that run, whose gate an earlier run of this night has closed, and
+        that this plan does not take."""
+        refs = {vm.ref for vm in taken}
+        for each in self._taken_vms(inventory):
+            machine, vm = each.original.gated_as, each.vm
+            runs = each.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+            if each.original.night == night and runs and machine is not None and vm is not None and vm.ref not in refs:
+                yield OpenGate(vm.ref, machine)
 
     def _queue(self, night: str, inventory: Inventory) -> tuple[WaitingVm, ...]:
         """The VMs of the queue. One that this night has started and that is off again is not started again each time
@@ -273,7 +292,7 @@ class RotateNight:
     def _nobody_agreed(self, desktops: Survey) -> list[Rejection]:
         """A refusal for each pool, where no desktop of any pool carries its owner's mark."""
         disowned = dict(desktops.disowned_pools)
-        if any(pool.parked and pool.name not in disowned for pool in self.policy.pools):
+        if any(pool.users_kept_away and pool.name not in disowned for pool in self.policy.pools):
             return []
         return [
             Rejection(f"pool {name}", f"none of its desktops carries {mark}", hint=_AGREE)
@@ -294,7 +313,12 @@ class RotateNight:
         reasons: dict[str, str] = {}
         running_again: list[Vm] = []
         for taken_vm in self._taken_vms(inventory):
-            if taken_vm.original.night != night or taken_vm.vm is None or not taken_vm.original.taken:
+            if taken_vm.original.night != night or taken_vm.vm is None:
+                continue
+            gate = taken_vm.vm.gate
+            if gate is not None and gate.closed and taken_vm.original.gated_as is None:
+                reasons[taken_vm.vm.ref] = IN_MAINTENANCE  # closed since it was marked, and not by this night
+            if not taken_vm.original.taken:
                 continue
             if taken_vm.whereabouts is Whereabouts.AWAY:
                 reasons[taken_vm.vm.ref] = "suspended tonight"

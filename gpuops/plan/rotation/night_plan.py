@@ -12,7 +12,17 @@ from typing import Final
 from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.steps import (
+    CloseGate,
+    OpenGate,
+    PowerOnVm,
+    RelocateVm,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
@@ -43,6 +53,8 @@ class NightPlan:
     overrides: tuple[SetVmDrs, ...] = ()
     lease: int | None = None
     """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
+    opened: tuple[OpenGate, ...] = ()
+    """Of desktops that run, and whose gate at the broker an earlier run of this night has closed in vain."""
 
     def plan(self) -> Plan:
         """The plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
@@ -100,8 +112,11 @@ class NightPlan:
         All marks are set before anything is taken: a return that knows nothing but the markers then finds every VM. In
         each stage GPUs must be free before a VM moves or starts there, and DRS must be off before it runs.
         """
+        yield Wave("let users in to desktops that are not taken", self.opened)
         yield Wave("mark what is taken", tuple(self._marks()))
         for stage in self.decision.stages:
+            desktops = [vm for start in stage for vm in start.desktops]
+            yield Wave("keep users away from idle desktops", tuple(self._closed(desktops)))
             taken: list[Step] = [suspend_or_shut_down(vm) for start in stage for vm in start.desktops]
             yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
             yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
@@ -111,6 +126,13 @@ class NightPlan:
             overrides = tuple(step for step in self.overrides if step.vm in started)
             yield Wave("keep DRS off the ML VMs", overrides)
             yield Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in stage))
+
+    def _closed(self, desktops: Iterable[Vm]) -> Iterator[CloseGate]:
+        """The steps that close gates at the broker, but for those that a run which was cut off has closed."""
+        for vm in desktops:
+            pool, gate = self.policy.pool_of(vm), vm.gate
+            if pool is not None and pool.gated and gate is not None and not gate.closed:
+                yield CloseGate(vm.ref, gate.machine)
 
     def _marks(self) -> Iterator[SetAttribute]:
         """The steps that mark VMs, but for those that a run which was cut off has marked already."""
@@ -126,7 +148,7 @@ class NightPlan:
     def _warnings(self) -> Iterator[str]:
         """What in the policy is likely a mistake: else a night that takes nothing is noticed only in the morning."""
         for pool in self.policy.pools:
-            if not pool.parked:
+            if not pool.users_kept_away:
                 yield f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
         yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
         yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.desktops.disowned_pools)

@@ -30,6 +30,7 @@ RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
+_GATED: Final = "the broker may still keep users from it"
 _REGISTER_AGAIN: Final = "register it anew if it still exists (else the next night lets it go)"
 
 
@@ -139,6 +140,8 @@ def taken_vms(
         taken_vm = _judge(original, inventory, vm_then, "" if ref in believed else doubt)
         if original.given_up and ref not in believed:
             taken_vm = _given_up(taken_vm)
+        elif original.gated_as is not None and taken_vm.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED):
+            taken_vm = replace(taken_vm, reason=f"{taken_vm.reason}; {_GATED}", command=RETURN_COMMAND)
         located.append(replace(taken_vm, foreign=foreign.get(ref), doubt=doubt, markers=tuple(sorted(markers[ref]))))
     return tuple(sorted(located, key=lambda taken_vm: (taken_vm.original.role, taken_vm.original.name)))
 
@@ -203,6 +206,7 @@ def _from_marker(marked: Marker, vm: Vm, policy: Policy | None) -> Original:
         taken=True,
         drs=marked.drs,
         policy=policy,
+        gated_as="" if policy is not None and policy.gates and marked.role is not Role.ML else None,
     )
 
 

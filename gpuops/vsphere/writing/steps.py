@@ -18,8 +18,8 @@ from gpuops.plan.core.steps import (
     SetAttribute,
     SetVmDrs,
     ShutDownGuest,
-    Step,
     SuspendVm,
+    VcenterStep,
 )
 from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.writing import guest_programs
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 
-def submit(connection: Connection, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+def submit(connection: Connection, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
     """The task of the step; None for a call that has none and is done (or asked for, ShutDownGuest).
 
     `op_id` travels in the request's header and shows in vCenter's logs. Raises OutcomeUnknown when the reply was

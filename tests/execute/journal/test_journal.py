@@ -24,9 +24,11 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import LATE, Original, Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.core.steps import (
+    CloseGate,
     NewDirectPath,
     NewDynamic,
     NewVgpu,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -69,6 +71,8 @@ STEPS = (
     RunInGuest("vm-1", "/usr/local/bin/checkpoint", "--now", limit_s=240),
     SetVmDrs("vm-1", VmDrs.MANUAL),
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
+    CloseGate("vm-1", "machine-1"),
+    OpenGate("vm-1", "machine-1"),
 )
 
 

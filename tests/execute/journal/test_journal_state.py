@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, DurationKey, JournalState
+from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETURN, JournalState
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.remembered import DurationKey
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -37,8 +38,8 @@ class Writer:
 
     def intend(self, run: str, number: int, vm: str, step: str = "SuspendVm", power: str = "poweredOn") -> None:
         before = {"host": "host-1", "power": power, "profiles": ["b", "a"], "name": vm}
-        op_id = f"gpuops-{run}-{number}"
-        self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm}}, seen=NOW.isoformat(), before=before)
+        op_id, more = f"gpuops-{run}-{number}", {"machine": f"of-{vm}"} if step.endswith("Gate") else {}
+        self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm, **more}}, seen=NOW.isoformat(), before=before)
 
     def settle(
         self, run: str, number: int, state: str, duration_s: float | None = None, suspended_at: datetime | None = None
@@ -76,7 +77,7 @@ ACTS = st.one_of(
         RUNS,
         st.integers(1, 3),
         VMS,
-        st.sampled_from(["SuspendVm", "ResumeVm", "PowerOnVm", "ShutDownGuest"]),
+        st.sampled_from(["SuspendVm", "ResumeVm", "PowerOnVm", "ShutDownGuest", "CloseGate", "OpenGate"]),
         st.sampled_from(["poweredOn", "poweredOff"]),
     ),
     st.tuples(
@@ -259,3 +260,32 @@ def test_the_last_policy_of_each_kind_is_known() -> None:
     assert list(writer.state().policies.items()) == [("rotate night", "a"), ("rotate day", "b")]
     writer.begin("r4", "rotate night", policy="c")
     assert list(writer.state().policies.items()) == [("rotate day", "b"), ("rotate night", "c")]
+
+
+@pytest.mark.parametrize(
+    ("closed", "opened", "held"),
+    [
+        ("done", None, True),
+        ("unknown", None, True),
+        (None, None, True),
+        ("failed", None, False),
+        ("done", "done", False),
+        ("done", "failed", True),
+        ("done", "unknown", True),
+    ],
+)
+def test_a_gate_is_held_from_the_intent_to_close_it_until_it_is_seen_open(
+    closed: str | None, opened: str | None, held: bool
+) -> None:
+    writer = Writer()
+    writer.begin("r1")
+    writer.save("vm-1")
+    writer.intend("r1", 1, "vm-1", "CloseGate")
+    if closed is not None:
+        writer.settle("r1", 1, closed)
+    if opened is not None:
+        writer.begin("r2", "rotate day", None)
+        writer.intend("r2", 1, "vm-1", "OpenGate")
+        writer.settle("r2", 1, opened)
+    found = {key: machine for key, (count, machine) in writer.state().gates.items() if count > 0}
+    assert found == ({("n1", "vm-1"): "of-vm-1"} if held else {})

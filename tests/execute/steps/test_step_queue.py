@@ -11,7 +11,7 @@ from gpuops.execute.steps.step_queue import StepQueue
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave
-from gpuops.plan.core.steps import PowerOnVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.steps import OpenGate, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from tests.execute.small_vcenter import START, small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)
@@ -82,3 +82,17 @@ def test_on_the_way_back_no_start_waits_for_another() -> None:
     queue = StepQueue(Plan(waves=(Wave("start", (first, second)),)), PLENTY, returning=True)
     queue.again(queue.waiting[0], 20.0)
     assert [waiting.step for waiting in queue.ready(inventory)] == [second]
+
+
+def test_what_needs_a_broker_that_fails_waits_for_the_desktops() -> None:
+    """Each try may take minutes; a marker waits for the gate of its VM."""
+    inventory = small_world().snapshot()
+    opened, resumed, cleared = OpenGate("vm-1"), ResumeVm("vm-2"), SetAttribute("vm-1", "marker", "")
+    queue = StepQueue(Plan(waves=(Wave("", (opened,)), Wave("", (resumed,)), Wave("", (cleared,)))), PLENTY)
+    assert [waiting.step for waiting in queue.ready(inventory)] == [opened, resumed]
+    [waiting] = queue.ready(inventory, broker_fails=True)
+    assert waiting.step == resumed
+    queue.add_sent(waiting, StepInFlight("op", resumed, TaskRef("task"), START))
+    assert queue.ready(inventory, broker_fails=True) == []
+    queue.end(queue.remove_sent(queue.sent[0]))
+    assert [waiting.step for waiting in queue.ready(inventory, broker_fails=True)] == [opened]

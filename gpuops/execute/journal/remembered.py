@@ -1,0 +1,118 @@
+"""What a journal remembers: runs with the effects that they intended, and VMs as they were before a night."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from gpuops.model.rotation import Role
+from gpuops.model.vm import VmDrs
+
+RETURN_KINDS: Final = ("rotate day", "rotate restore")
+
+
+class IntentState(StrEnum):
+    INTENT = "intent"
+    """Durable; the request may or may not have left this machine."""
+    SUBMITTED = "submitted"
+    """vCenter took it and named a task."""
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The reply was lost, or the task outlived its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the executor."""
+
+    id: str
+    vcenter: str
+    kind: str
+    night: str | None
+    policy: str
+    """Text of the policy file; empty for a run without one."""
+    pid: int
+    started: datetime
+    vms: tuple[str, ...] = ()
+    """Names of the VMs that it is of; empty = of all that its kind is about."""
+    order: str = ""
+    """What a change is about, as JSON; empty for a run that is none."""
+
+    @property
+    def returns(self) -> bool:
+        """Whether it brings back what nights took."""
+        return self.kind in RETURN_KINDS
+
+
+@dataclass(slots=True)
+class Intended:
+    """One effect that was intended, of a run that is open."""
+
+    op_id: str
+    step: Mapping[str, Any]
+    seen: datetime
+    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+    before: Mapping[str, Any]
+    state: IntentState = IntentState.INTENT
+    task: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return next(iter(self.step))
+
+    @property
+    def vm(self) -> str:
+        """Managed object id, as it was then."""
+        return str(self.step[self.kind]["vm"])
+
+    @property
+    def uuid(self) -> str | None:
+        """Instance uuid of its VM, or hardware uuid of its host; None = not known."""
+        found: str | None = self.before.get("uuid")
+        return found
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run that began and did not end, with its effects in order."""
+
+    run: Run
+    intents: dict[str, Intended] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+    """Refs of the hosts and VMs of it that a person gave up."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """A VM as it was before a night."""
+
+    night: str
+    vm: str
+    role: Role
+    uuid: str | None
+    name: str
+    host: str | None
+    profiles: tuple[str, ...]
+    returned: datetime | None = None
+    drs: VmDrs | None = None
+    policy: str = ""
+    """Text of the policy under which a night took it last, or was to; empty = no record tells."""
+    suspended_at: datetime | None = None
+    """When the night suspended it, as vCenter showed that; None = no record tells."""
+    started_at: datetime | None = None
+    """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
+    stopped: bool = False
+    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
+
+
+class DurationKey(NamedTuple):
+    """What a duration is of: a kind of step, on a VM with these profiles, on a host."""
+
+    step: str
+    profiles: str
+    """Joined by `+`; empty for a VM without one."""
+    host: str

@@ -1,0 +1,27 @@
+"""The gate of a connection broker before a desktop: closed, its machine is in maintenance and nobody is given it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What the broker tells of the gate of one VM at one moment."""
+
+    closed: bool | None
+    """Whether it gives the desktop to nobody; None = it does not tell."""
+    machine: str = ""
+    """The broker's id of the machine; empty = it is not known."""
+    refusal: str = ""
+    """Why a night cannot close it, or cannot know; empty = it can."""
+
+
+NO_MACHINE: Final = Gate(closed=False, refusal="it is no machine of the connection broker")
+"""There is nothing that users could be kept from, or let in to."""
+
+
+def unknown_gate(why: str) -> Gate:
+    """Of a VM that the broker could not be asked about."""
+    return Gate(closed=None, refusal=why)
