@@ -106,7 +106,7 @@ def _notes(replay: Replay) -> Iterator[Text]:
     )
     yield Text("pools are as they are today; floors, limits and the queue are not replayed: a night may take less")
     if replay.gone:
-        yield Text(f"measured then, and no longer in vCenter: {replay.gone} VMs and hosts", "yellow")
+        yield Text(f"VMs and hosts that were measured then, and are no longer in vCenter: {replay.gone}", "yellow")
     for gap in replay.gaps[:_GAPS_SHOWN]:
         yield Text(f"not observed    {gap.begin:%Y-%m-%d %H:%M} to {gap.until:%Y-%m-%d %H:%M} UTC", "yellow")
     if len(replay.gaps) > _GAPS_SHOWN:
