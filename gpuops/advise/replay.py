@@ -342,8 +342,7 @@ def _window(steps: Sequence[Measured | None], asked: datetime) -> CounterWindow 
     whole = 0
     while whole < len(steps) and _is_whole(steps[-1 - whole]):
         whole += 1
-    until = asked if whole else asked - STEP
-    return CounterWindow(max(highest), min(until, asked - whole * STEP), until, asked)
+    return CounterWindow(max(highest), asked - whole * STEP, asked, asked)
 
 
 def _is_whole(step: Measured | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 
@@ -143,6 +144,25 @@ def test_a_desktop_is_not_taken_where_it_is_used_or_nothing_shows_that_it_is_not
     assert replayed([every] * STEPS) == expected
 
 
+def test_a_desktop_that_is_idle_only_after_the_closing_is_not_taken() -> None:
+    until_close = [BUSY] * (BEFORE + 6) + [QUIET] * (STEPS - BEFORE - 6)
+    assert replayed(until_close) == DesktopNight(Use.BUSY)
+    assert replayed([BUSY] * (BEFORE + 2) + [QUIET] * (STEPS - BEFORE - 2)).use is Use.IDLE, "idle at 20:25"
+
+
+def test_a_desktop_without_samples_at_a_look_is_unknown_whatever_was_before() -> None:
+    cpu = steps(**{f"at_{place}": BUSY for place in range(4)}, at_m1=BUSY, at_4=None)
+    assert replayed(cpu) == DesktopNight(Use.UNKNOWN, Untold.NO_SAMPLES)
+
+
+def test_nothing_is_harvested_after_the_moment_of_return() -> None:
+    odd = Night(NIGHT.day, NIGHT.opens, NIGHT.closes, NIGHT.back_by - minutes(2), UTC)
+    for at_11, expected in ((QUIET, (minutes(58), minutes(0))), (None, (minutes(55), minutes(3)))):
+        series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(steps(at_11=at_11)))}
+        found = desktop_night(VM, RULE, odd, series, LOOKED)
+        assert (found.harvested, found.unseen) == expected
+
+
 def test_while_nobody_looked_nothing_is_known() -> None:
     assert replayed([None] * STEPS, looked=()) == DesktopNight(Use.UNKNOWN, Untold.NOT_OBSERVED)
 
@@ -251,6 +271,14 @@ def test_a_desktop_that_no_night_takes_is_left_out(change: dict[str, Any], never
     policy = Policy("p", (pool,), ml=(QueuedVm("ml-01"),))
     vm = Vm(**({"ref": "vm-1", "name": "d-1", "attributes": {"owner": "office"}, "devices": ()} | change))
     assert never_taken(policy, pool, vm) is never
+
+
+def test_a_desktop_whose_opt_out_cannot_be_read_is_left_out() -> None:
+    pool = Pool("office", Selector(), RULE)
+    policy = Policy("p", (pool,), opt_out=Mark(tag="rotation:never"))
+    vm = Vm("vm-1", "d-1", devices=())
+    told = [never_taken(policy, pool, replace(vm, tags=tags)) for tags in (None, ("rotation:never",), ())]
+    assert told == [True, True, False]
 
 
 def test_a_desktop_with_directpath_counts_where_its_pool_shuts_it_down() -> None:
