@@ -11,7 +11,10 @@ from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.model.vm import PowerState
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gpuops.advise.idle import JudgedVm
+    from gpuops.advise.replay import Replay
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
@@ -48,10 +51,7 @@ def idle(
     """
     from gpuops.advise.idle import judged
 
-    pools = [each.name for each in policy.pools] if policy is not None else []
-    if pool is not None and pool not in pools:
-        said = f"pools there: {', '.join(pools)}" if policy is not None else "say --policy FILE, which has the pools"
-        raise UsageError(f"there is no pool {pool!r}", hint=said)
+    _refuse_unknown_pool(policy, pool)
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
     if vm is not None:
@@ -65,6 +65,30 @@ def idle(
     if policy is not None:
         inventory = site.judged(inventory, policy, refs)
     return inventory, judged([inventory.vms[ref] for ref in refs], policy)
+
+
+def idle_replay(
+    inventory: Inventory, site: Site, policy: Policy, since: datetime, *, pool: str | None = None
+) -> Replay:
+    """What the nights of this policy since then would have had taken, by the store of measurements. Changes nothing.
+
+    Which desktops are in a pool is as vCenter shows it now. Raises UsageError for a pool that there is not, for what
+    cannot be replayed, and where nothing was measured; StateDamaged.
+    """
+    from gpuops.execute.measurements.replaying import replay
+
+    _refuse_unknown_pool(policy, pool)
+    if policy.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    return replay(site.state_dir, site.journal_url, inventory, policy, since, pool)
+
+
+def _refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
+    """Raises UsageError for a pool that there is not."""
+    pools = [each.name for each in policy.pools] if policy is not None else []
+    if pool is not None and pool not in pools:
+        said = f"pools there: {', '.join(pools)}" if policy is not None else "say --policy FILE, which has the pools"
+        raise UsageError(f"there is no pool {pool!r}", hint=said)
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

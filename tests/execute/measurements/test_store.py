@@ -110,3 +110,29 @@ def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
     with pytest.raises(StateDamaged, match=r"the store of measurements .* cannot be used") as damaged:
         Measurements.open(state, "", VC)
     assert "move what is damaged aside" in damaged.value.hint
+
+
+def test_one_query_tells_of_many_vms_what_each_of_them_is_asked_alone(store: Measurements) -> None:
+    noon = MIDNIGHT + timedelta(hours=12)
+    store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4), "vm-2": steps(7), "vm-9": steps(5)})
+    store.write(BEGIN - 24 * 3600, {"vm-8": steps(5)})
+    for begin, until in ((noon - 3 * FIVE, noon + 3 * FIVE), (noon - FIVE / 2, noon + FIVE), (MIDNIGHT, MIDNIGHT)):
+        told = dict(store.windows(("vm-1", "vm-2", "vm-3"), [CPU_MHZ, "net.usage.average"], begin, until))
+        assert told == {
+            vm: store.window(vm, [CPU_MHZ, "net.usage.average"], begin, until) for vm in ("vm-1", "vm-2", "vm-3")
+        }
+    assert store.entities(noon - FIVE, noon) == {"vm-1", "vm-2", "vm-9"}
+    assert store.entities(MIDNIGHT - timedelta(days=1), MIDNIGHT) == {"vm-8"}
+
+
+def test_whoever_only_reads_makes_no_store(tmp_path: Path, url: str) -> None:
+    state = tmp_path / "state"
+    assert Measurements.found(state, url, VC) is None
+    assert not state.exists()
+    assert stored(state, url).vcenters == ()
+    with Measurements.open(state, url, VC) as made:
+        made.write(BEGIN, {"vm-1": steps(1)})
+    found = Measurements.found(state, url, VC)
+    assert found is not None
+    with found:
+        assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [1]

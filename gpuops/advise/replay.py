@@ -1,0 +1,354 @@
+"""Replays nights on stored measurements: what a pool would have had taken, and whether use came back. Pure.
+
+Each desktop is judged by `idleness`, the function that plans and guards ask, at the end of each step of five minutes of
+the hours in which a night takes desktops. What of this is inferred, or cannot be replayed:
+
+* A store has neither consoles, sessions, questions nor tasks of the past, so a rule is narrowed to its counters: the
+  others of its sources are unknown, and not required. The CPU that is used now is in the last sample of the counter.
+* A store keeps no power state. A VM of which a step has samples ran in it (our inference: a VM that is off has none);
+  of one without, whether it ran is unknown.
+* A window without a gap is made of steps that samples cover as a whole, with a highest that is known. What vCenter's
+  own averages show to be used is busy, and what they show below a limit is unknown: the highest may have been above it.
+* `for_s` is rounded up to whole steps. A night asks for `for_s` when it plans and for `go_on_s` just before it takes a
+  desktop: at one moment the first includes the second.
+* Each desktop is taken once a night. A pool's floor, limits, room on datastores and the queue are not replayed: all
+  that is idle is taken, which is the most that a night could have had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from gpuops.advise.evidence import Use
+from gpuops.advise.idle import idleness
+from gpuops.model.evidence import Source
+from gpuops.model.measurement import CPU_MHZ, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
+from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.vm import PowerState, Vm
+from gpuops.model.window import Night
+
+STEP: Final = timedelta(minutes=5)
+SOON_STEPS: Final = 2
+"""Use that comes back in so many steps after a suspend, ten minutes, was not gone: a false idle."""
+_NOTHING: Final = timedelta(0)
+
+Series = Mapping[str, CounterSeries]
+
+
+class Untold(StrEnum):
+    """Why it is unknown whether a desktop was used."""
+
+    NOT_OBSERVED = "not-observed"
+    """Nobody looked."""
+    NO_SAMPLES = "no-samples"
+    """It has none: it was off, or its host was away."""
+    COUNTER_MISSING = "counter-missing"
+    """It has samples, and none of a counter that its pool goes by."""
+    AVERAGES_ALONE = "averages-alone"
+    """It is known by vCenter's own averages, which tell of no highest."""
+    SAMPLES_MISSING = "samples-missing"
+    """Some samples of a step are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopNight:
+    """What one night would have done with one desktop."""
+
+    use: Use
+    """Idle = it would have been taken. Unknown = it would not, and at some time it was unknown whether it was used."""
+    because: Untold | None = None
+    """Why it is unknown: what holds for the most of the night."""
+    harvested: timedelta = _NOTHING
+    """From the suspend until use came back, or it was due back, as far as it is known to have run unused."""
+    unseen: timedelta = _NOTHING
+    """The part of that while of which nothing is known."""
+    false_idle: timedelta | None = None
+    """Within which time use came back, in whole steps; None = not within `SOON_STEPS`, as far as is known."""
+    unwatched: bool = False
+    """Whether it is unknown if use came back so soon."""
+    used_later: bool = False
+    """Whether use came back after that, before it was due back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNight:
+    """What one night would have had of one pool."""
+
+    night: Night
+    desktops: tuple[DesktopNight, ...]
+
+    @property
+    def taken(self) -> int:
+        return sum(each.use is Use.IDLE for each in self.desktops)
+
+    @property
+    def busy(self) -> int:
+        return sum(each.use is Use.BUSY for each in self.desktops)
+
+    @property
+    def unknown(self) -> Mapping[Untold, int]:
+        """How many, by the reason, in the order of reasons."""
+        found = Counter(each.because for each in self.desktops)
+        return {why: found[why] for why in Untold if found[why]}
+
+    @property
+    def harvested(self) -> timedelta:
+        return sum((each.harvested for each in self.desktops), _NOTHING)
+
+    @property
+    def unseen(self) -> timedelta:
+        return sum((each.unseen for each in self.desktops), _NOTHING)
+
+    @property
+    def false_idle(self) -> tuple[timedelta, ...]:
+        """Within which time use came back, the soonest first."""
+        return tuple(sorted(each.false_idle for each in self.desktops if each.false_idle is not None))
+
+    @property
+    def unwatched(self) -> int:
+        return sum(each.unwatched for each in self.desktops)
+
+    @property
+    def used_later(self) -> int:
+        return sum(each.used_later for each in self.desktops)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReplay:
+    """A pool, and each night of it."""
+
+    pool: str
+    desktops: int
+    """That are in it today, and may be taken."""
+    left_out: int
+    """That are in it today, and that no night takes, whether they are idle or not."""
+    not_replayed: frozenset[Source]
+    """What the pool requires, and a store does not have."""
+    parked: bool
+    """Whether the policy declares it parked; of another pool a night takes nothing, and this is what it would gain."""
+    nights: tuple[PoolNight, ...] = ()
+    refusal: str = ""
+    """Why it cannot be replayed; empty = it can."""
+    next_move: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The nights of a policy, replayed."""
+
+    vcenter: str
+    policy: str
+    since: datetime
+    until: datetime
+    nights: tuple[Night, ...]
+    pools: tuple[PoolReplay, ...]
+    gaps: tuple[Span, ...]
+    """When nobody looked, of the hours that the nights go by."""
+    gone: int
+    """VMs and hosts that were measured then, and are in vCenter no more: of which pool a VM was is not known."""
+
+
+def whole_nights(policy: Policy, since: datetime, until: datetime) -> tuple[Night, ...]:
+    """The nights of the policy's windows that opened since then, and that are over."""
+    nights = []
+    night = policy.next_night(since - timedelta.resolution)
+    while night is not None and night.back_by <= until:
+        nights.append(night)
+        night = policy.next_night(night.opens)
+    return tuple(nights)
+
+
+def refusal(pool: Pool) -> tuple[str, str] | None:
+    """Why this pool cannot be replayed, and the next move; None = it can."""
+    if not pool.idle.for_s:
+        return (
+            "it goes by what is at the look alone, which no store has",
+            "add for_s: 900 to its `idle`, for 15 minutes of performance counters",
+        )
+    lacking = sorted(pool.idle.limits.keys() - set(VM_COUNTERS))
+    if lacking:
+        return (
+            f"what is measured has no {', '.join(lacking)}",
+            f"leave it out of `idle.counters` in a copy of the policy; kept are {', '.join(VM_COUNTERS)}",
+        )
+    return None
+
+
+def not_replayed(rule: IdleRule) -> frozenset[Source]:
+    """What the rule requires, and a store does not have. The CPU used now is in the last sample of the counter."""
+    return rule.needed - {Source.COUNTERS, Source.CPU}
+
+
+def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
+    """Whether no night takes this desktop of the pool, idle or not: by the marks that it carries today, and by what it
+    is."""
+    return (
+        vm.template is True
+        or policy.opt_out.on(vm) is not False
+        or (pool.owner is not None and pool.owner.on(vm) is not True)
+        or any(queued.names_vm(vm) for queued in policy.ml)
+        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
+    )
+
+
+def hours_of(night: Night, rule: IdleRule) -> Span:
+    """Of which time the series of a desktop must tell: from what the first look goes by to what follows the last."""
+    begin = night.opens - _steps_of(rule) * STEP - STEP
+    return Span(begin, night.back_by + SOON_STEPS * STEP)
+
+
+def gaps(observed: Sequence[Span], asked: Iterable[Span]) -> tuple[Span, ...]:
+    """The parts of what is asked for that were not observed. Both are in order."""
+    found = []
+    told: datetime | None = None
+    for each in asked:
+        begin = each.begin if told is None else max(each.begin, told)
+        told = each.until
+        for span in observed:
+            if span.until <= begin or span.begin >= each.until:
+                continue
+            if span.begin > begin:
+                found.append(Span(begin, span.begin))
+            begin = max(begin, span.until)
+        if begin < each.until:
+            found.append(Span(begin, each.until))
+    return tuple(found)
+
+
+def desktop_night(vm: Vm, rule: IdleRule, night: Night, series: Series, observed: Sequence[Span]) -> DesktopNight:
+    """What this night would have done with this desktop, by its series of the night's `hours_of`, all of one begin."""
+    narrowed = replace(rule, required=frozenset({Source.COUNTERS}))
+    record = _Record(vm, narrowed, replace(narrowed, for_s=int(STEP.total_seconds())), series)
+    reasons: Counter[Untold] = Counter()
+    for last in range(_steps_of(rule) - 1, record.steps):
+        if not night.takes_at(record.end_of(last)):
+            continue
+        use = record.use(last, narrowed)
+        if use is Use.IDLE:
+            return _after_suspend(record, last, night)
+        if use is Use.UNKNOWN:
+            reasons[record.why_unknown(last, observed)] += 1
+    if not reasons:
+        return DesktopNight(Use.BUSY)
+    return DesktopNight(Use.UNKNOWN, max(Untold, key=lambda why: reasons[why]))
+
+
+def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
+    """What became of a desktop that would have been taken at the end of this step."""
+    harvested = unseen = _NOTHING
+    unwatched = False
+    at = suspended + 1
+    end = min(record.steps, max(at + SOON_STEPS, record.step_at(night.back_by)))
+    while at < end:
+        idle = _idle_steps(record, at, end)
+        harvested += _before(night.back_by, record, at, at + idle)
+        at += idle
+        if at == end:
+            break
+        soon = at - suspended <= SOON_STEPS
+        if record.use(at, record.one_step) is Use.BUSY:
+            within = (at - suspended) * STEP if soon else None
+            return DesktopNight(Use.IDLE, None, harvested, unseen, within, unwatched and not soon, used_later=not soon)
+        unseen += _before(night.back_by, record, at, at + 1)
+        unwatched = unwatched or soon
+        at += 1
+    return DesktopNight(Use.IDLE, None, harvested, unseen, None, unwatched)
+
+
+def _idle_steps(record: _Record, first: int, end: int) -> int:
+    """In how many steps from the first on, before `end`, it was idle without a break.
+
+    Idle in so many is idle in fewer: they are found by halves, since a night has over a hundred.
+    """
+    if record.use(first, record.one_step) is not Use.IDLE:
+        return 0
+    low, high = 1, end - first
+    middle = high  # most stay idle until they are due
+    while low < high:
+        rule = replace(record.rule, for_s=middle * int(STEP.total_seconds()))
+        if record.use(first + middle - 1, rule) is Use.IDLE:
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low
+
+
+def _before(due: datetime, record: _Record, first: int, end: int) -> timedelta:
+    """How much of these steps lies before the moment at which the desktop is due."""
+    begin = record.end_of(first) - STEP
+    return max(_NOTHING, min(begin + (end - first) * STEP, due) - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What is known of a desktop, step by step."""
+
+    vm: Vm
+    rule: IdleRule
+    one_step: IdleRule
+    """The same rule, for one step alone."""
+    series: Series
+
+    @property
+    def steps(self) -> int:
+        return len(self.series[CPU_MHZ].steps)
+
+    def end_of(self, step: int) -> datetime:
+        return self.series[CPU_MHZ].begin + (step + 1) * STEP
+
+    def step_at(self, moment: datetime) -> int:
+        """The first step that begins then or later."""
+        return -((self.series[CPU_MHZ].begin - moment) // STEP)
+
+    def use(self, last: int, rule: IdleRule) -> Use:
+        """The verdict at the end of this step."""
+        count, at = _steps_of(rule), self.end_of(last)
+        ran = any(self.series[name].steps[last] is not None for name in rule.limits)
+        found = {name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits}
+        windows = {name: window for name, window in found.items() if window is not None}
+        power = PowerState.ON if ran else None
+        seen = Vm(self.vm.ref, self.vm.name, power=power, connected=True if ran else None, counters=windows)
+        return idleness(seen, rule).use
+
+    def why_unknown(self, last: int, observed: Sequence[Span]) -> Untold:
+        """The newest thing that is missing for a verdict at the end of this step."""
+        for step in range(last, last - _steps_of(self.rule), -1):
+            told = [self.series[name].steps[step] for name in self.rule.limits]
+            if all(each is None for each in told):
+                end = self.end_of(step)
+                looked = any(span.begin < end and span.until > end - STEP for span in observed)
+                return Untold.NO_SAMPLES if looked else Untold.NOT_OBSERVED
+            if any(each is None for each in told):
+                return Untold.COUNTER_MISSING
+            if any(each is not None and each.highest is None for each in told):
+                return Untold.AVERAGES_ALONE
+            if not all(_is_whole(each) for each in told):
+                return Untold.SAMPLES_MISSING
+        raise AssertionError("a verdict is unknown although nothing is missing")
+
+
+def _window(steps: Sequence[Measured | None], asked: datetime) -> CounterWindow | None:
+    """The newest of these steps as what a look at their end would have read; None = there is nothing."""
+    # an average at the limit or above is one of a highest that is, too
+    highest = [each.average if each.highest is None else each.highest for each in steps if each is not None]
+    if not highest:
+        return None
+    whole = 0
+    while whole < len(steps) and _is_whole(steps[-1 - whole]):
+        whole += 1
+    return CounterWindow(max(highest), asked - whole * STEP, asked, asked)
+
+
+def _is_whole(step: Measured | None) -> bool:
+    return step is not None and step.highest is not None and step.covered >= 1
+
+
+def _steps_of(rule: IdleRule) -> int:
+    """`for_s` in whole steps."""
+    return -(-rule.for_s // int(STEP.total_seconds()))
