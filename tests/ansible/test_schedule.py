@@ -265,7 +265,9 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         MONITOR_SERVICE_RESULT="timeout",
     )
     assert told.returncode == 0, told.stderr
-    not_told = [line for line in (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines() if "Not told" in line]
+    not_told = [
+        line for line in (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines() if "Not told" in line
+    ]
     assert ["credential:hook" in line for line in not_told] == [True], "cron hands no credential over"
     ((_, body),) = webhook.calls
     assert "gpuops-night.service failed: timeout" in json.loads(body)["message"]

@@ -81,7 +81,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.write_text("json://hooks.example.com/x\n")
     hook.chmod(0o644)
-    with pytest.raises(TargetError, match="the URL file .* can be read or written by others"):
+    with pytest.raises(TargetError, match=r"the URL file .* can be read or written by others"):
         url_of(f"file:{hook}", {})
 
 
