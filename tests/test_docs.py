@@ -32,7 +32,8 @@ MOST_LINES_OF_THE_README = 150
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) -> Iterator[None]:
-    """What a reader has who types the lines in a clone: a simulated vCenter, and no other variable says anything.
+    """What a reader has who types the lines after `gpuops template write`, in a clone or anywhere else: a simulated
+    vCenter, and no other variable says anything.
 
     Only its time is stepped, so that the pages show the same on every machine.
     """
@@ -48,7 +49,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
         }
         mocker.patch.dict(os.environ, variables, clear=True)
         mocker.patch.object(pyexpat, "version_info", (2, 7, 3))  # `doctor` tells of an older one
-        monkeypatch.chdir(ROOT)
+        (tmp_path / "anywhere").mkdir()
+        monkeypatch.chdir(tmp_path / "anywhere")
+        CliRunner().invoke(app, ["template", "write"])
         yield
 
 

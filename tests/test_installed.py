@@ -148,10 +148,8 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     assert "not as wanted" in typed("gpuops roles show --file templates/roles/night.yaml").stdout
     typed("gpuops roles apply --file templates/roles/night.yaml")
     typed("gpuops doctor")
-    policy = (
-        "$(dirname $(readlink -f $(which gpuops)))/../lib/python3*/site-packages/gpuops/sim/scenarios/lab-policy.yaml"
-    )
-    typed(f"cp {policy} policy.yaml")
+    typed("gpuops template write lab-policy.yaml")
+    typed("cp templates/lab-policy.yaml policy.yaml")
     typed("gpuops rotate init --policy policy.yaml")
     running = _running(typed)
     units = _rendered(typed, host, tmp_path)

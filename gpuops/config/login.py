@@ -75,16 +75,19 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     )
 
 
-def read_password_file(path: Path, *, private: bool = False) -> Secret:
-    """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError."""
-    name = f"the password file {path}"
+def read_password_file(path: Path, *, private: bool = False, holds: str = "password") -> Secret:
+    """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError.
+
+    `holds` is the word that messages have for what is in it.
+    """
+    name = f"the {holds} file {path}"
     content = read_bytes(
         path,
         largest=_LIMIT_BYTES,
         error=TargetError,
         name=name,
-        hint="name a file that holds the password and nothing else",
-        check=partial(_refuse_shared, path) if private else None,
+        hint=f"name a file that holds the {holds} and nothing else",
+        check=partial(_refuse_shared, name, path) if private else None,
     )
     try:
         text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -92,11 +95,11 @@ def read_password_file(path: Path, *, private: bool = False) -> Secret:
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
         raise TargetError(f"{name} is not UTF-8 text") from None
     if not text:
-        raise TargetError(f"{name} is empty", hint="it holds the password and nothing else")
+        raise TargetError(f"{name} is empty", hint=f"it holds the {holds} and nothing else")
     return Secret(text)
 
 
-def _refuse_shared(path: Path, found: os.stat_result) -> None:
+def _refuse_shared(name: str, path: Path, found: os.stat_result) -> None:
     """As ssh does with keys. A file of somebody else may be shared with our group: that is how a service gets one.
 
     A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
@@ -105,9 +108,7 @@ def _refuse_shared(path: Path, found: os.stat_result) -> None:
     others = 0o077 if found.st_uid == os.geteuid() else 0o007
     if stat.S_ISREG(found.st_mode) and found.st_mode & others:
         mode = stat.S_IMODE(found.st_mode)
-        raise TargetError(
-            f"the password file {path} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}"
-        )
+        raise TargetError(f"{name} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}")
 
 
 def credential_file(

@@ -54,7 +54,7 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
             raise TargetError(f"notify: {name} is not set", hint=f"set {name} to the URL")
         return Secret(environ[name].strip())
     if how == "file":
-        return Secret(read_password_file(Path(name).expanduser(), private=True).reveal().strip())
+        return Secret(read_password_file(Path(name).expanduser(), private=True, holds="URL").reveal().strip())
     if how == "credential":
         folder = environ.get("CREDENTIALS_DIRECTORY")
         if folder is None:
@@ -62,7 +62,7 @@ def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
                 f"notify: {entry}, and CREDENTIALS_DIRECTORY is not set",
                 hint=f"LoadCredential={name}:/path in the unit",
             )
-        return Secret(read_password_file(Path(folder) / name).reveal().strip())
+        return Secret(read_password_file(Path(folder) / name, holds="URL").reveal().strip())
     return Secret(entry)
 
 

@@ -1,7 +1,7 @@
 """The templates that come with gpuops: policies, requests, roles, units of systemd, reports.
 
 In the sources they are the folder `templates`; the wheel carries that folder in the Ansible collection, whose playbooks
-use some of them.
+use some of them. The policies of the simulated scenarios, by which the manual's pages show a night, are templates too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ FOLDER: Final = "templates"
 """Where the manual's examples expect them."""
 _ROOT: Final = Path(__file__).parents[2]
 _PLACES: Final = (_ROOT / "ansible_collections" / "gpuops" / "vsphere" / FOLDER, _ROOT / FOLDER)
+_SCENARIOS: Final = Path(__file__).parents[1] / "sim" / "scenarios"
 
 
 @cache
 def templates() -> Mapping[str, Path]:
     """The file of each template by its name below the folder: `policy.yaml`, `roles/night.yaml`."""
     root = next(place for place in _PLACES if place.is_dir())
-    return {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
+    found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    found |= {path.name: path for path in _SCENARIOS.glob("*-policy.yaml")}
+    return dict(sorted(found.items()))
 
 
 def described(text: str) -> str:

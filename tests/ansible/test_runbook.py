@@ -125,6 +125,7 @@ def test_hostile_names_are_text_on_every_page(ansible: Ansible, tmp_path: Path) 
     assert {len(row) for row in vms} == {4}
     assert names < {row[0] for row in vms}
     assert {row[0] for row in gpus} == {"Host", seen(FORGED_HOST), "esx-02.lab"}
+    assert "nobody" in {row[4] for row in gpus}
     changes, holders = tables(tmp_path / "runbook.md")
     assert [seen(FORGED_HOST), "0000:d8:00.0", "best-effort", "equal-share, 2 ms"] in changes
     reasons = {row[0]: row[1] for row in changes}
@@ -135,11 +136,13 @@ def test_hostile_names_are_text_on_every_page(ansible: Ansible, tmp_path: Path) 
     page.feed((tmp_path / "runbook.html").read_text(encoding="utf-8"))
     page.close()
     assert (page.open, {"script", "img", "b", "i"} & set(page.seen)) == ([], set())
+    assert "nobody" in {row[2] for row in holders}
     for text in (seen(FORGED_HOST), reasons["nowhere"], reasons["unsaid"], *(row[2] for row in holders)):
         assert text in page.text
     for written in ("fleet_report.md", "runbook.md", "runbook.html"):
         content = (tmp_path / written).read_text(encoding="utf-8")
         assert all(each.isprintable() for each in content.replace("\n", "")), written
+        assert "None" not in content, written
 
 
 def test_the_runbook_is_a_page_and_a_document(ansible: Ansible, tmp_path: Path) -> None:

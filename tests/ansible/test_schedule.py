@@ -265,6 +265,10 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         MONITOR_SERVICE_RESULT="timeout",
     )
     assert told.returncode == 0, told.stderr
+    not_told = [
+        line for line in (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines() if "Not told" in line
+    ]
+    assert ["credential:hook" in line for line in not_told] == [True], "cron hands no credential over"
     ((_, body),) = webhook.calls
     assert "gpuops-night.service failed: timeout" in json.loads(body)["message"]
     assert [file for file in rendered.iterdir() if webhook.url in file.read_text(encoding="utf-8")] == []
@@ -284,6 +288,7 @@ def test_cron_takes_the_lines(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert settings["MAILTO"] == "ops@example.com"
     lines = [line for line in text.splitlines() if re.match(r"[*\d]", line)]
     assert len(lines) == 2
+    assert "Not told" not in text
     for name, value in settings.items():
         if name != "PATH":
             monkeypatch.setenv(name, value)

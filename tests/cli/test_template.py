@@ -15,6 +15,7 @@ from typer.testing import Result
 Gpuops = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {str(path.relative_to(ROOT / "templates")): path for path in (ROOT / "templates").rglob("*") if path.is_file()}
+FILES |= {path.name: path for path in (ROOT / "gpuops" / "sim" / "scenarios").glob("*-policy.yaml")}
 
 
 @pytest.fixture(autouse=True)

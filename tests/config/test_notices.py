@@ -66,7 +66,11 @@ def test_where_a_url_comes_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("entry", "says"),
-    [("env:HOOK", "HOOK is not set"), ("credential:hook", "CREDENTIALS_DIRECTORY is not set")],
+    [
+        ("env:HOOK", "HOOK is not set"),
+        ("credential:hook", "CREDENTIALS_DIRECTORY is not set"),
+        ("file:/nowhere/hook.url", "the URL file /nowhere/hook.url cannot be read"),
+    ],
 )
 def test_a_url_that_is_not_there_is_named(entry: str, says: str) -> None:
     with pytest.raises(TargetError, match=says):
@@ -77,7 +81,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.write_text("json://hooks.example.com/x\n")
     hook.chmod(0o644)
-    with pytest.raises(TargetError, match="can be read or written by others"):
+    with pytest.raises(TargetError, match=r"the URL file .* can be read or written by others"):
         url_of(f"file:{hook}", {})
 
 
