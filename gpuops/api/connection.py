@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from gpuops.api.broker import way
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
-from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
 from gpuops.model.evidence import Source
 from gpuops.plan.core.versions import why_only_read
@@ -106,13 +105,9 @@ def connect_checked(
     way = notice_way(where, environ, state_dir, warn) if run else None
     if way is None:
         return connected()
-    try:
-        return connected()
-    except GpuopsError as error:
-        from gpuops.notify.watch import tell_failure
+    from gpuops.notify.watch import connecting
 
-        tell_failure(way, run, error)
-        raise
+    return connecting(way, run, connected)
 
 
 def notice_way(

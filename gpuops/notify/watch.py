@@ -27,6 +27,7 @@ from gpuops.report.notice import (
 )
 
 Reported = TypeVar("Reported", bound="Report[Any] | ChangeReport")
+Connected = TypeVar("Connected")
 Asked = Callable[[Any], None]
 NOT_SENT: Final = "the next run, or gpuops notify flush, tries again"
 _UNREADABLE: Final = str(PolicyError.exit_code)
@@ -81,7 +82,8 @@ class RunWatch:
             self._way.say(f"notices are not sent: {error.line}")
 
     def cut_off(self) -> None:
-        """Somebody stopped it: nothing is sent now. One that may have begun something is told of by the next run."""
+        """Somebody stopped it, or it goes on under a watch of its own: nothing is sent now. One that may have begun
+        something is told of by the next run."""
         if self._begun is None:
             return
         try:
@@ -121,8 +123,25 @@ def watched(way: NoticeWay, command: str, consent: Asked, run: Callable[[Asked],
     return report
 
 
+def connecting(way: NoticeWay, command: str, connect: Callable[[], Connected]) -> Connected:
+    """What `connect` returns, or raises. A run that does not get as far as a vCenter is told of, also where it dies
+    while it waits for one."""
+    watch = RunWatch(way, command)
+    watch.begin()
+    try:
+        connected = connect()
+    except Exception as error:
+        watch.ended(notice_of_error(error, watch.run, way.clock()))
+        raise
+    except BaseException:
+        watch.cut_off()
+        raise
+    watch.cut_off()
+    return connected
+
+
 def tell_failure(way: NoticeWay, command: str, error: GpuopsError) -> None:
-    """Sends the notice of a run that did not get as far as a vCenter."""
+    """Sends the notice of a run that did not get as far as connecting to a vCenter."""
     watch = RunWatch(way, command)
     watch.ended(notice_of_error(error, watch.run, way.clock()))
 

@@ -207,5 +207,7 @@ def _status(run: ToldRun) -> str:
 
 
 def _after_death(run: ToldRun) -> str:
+    if run.command == "rotate day":  # which goes on with whatever was begun, and it may have died before it began
+        return f"{_status(run)}; gpuops rotate day --yes --vcenter {quote(run.vcenter)} brings back what is still away"
     noun = "rotate" if run.command.startswith("rotate") else "change"
     return f"{_status(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes what was begun"

@@ -24,7 +24,7 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.notify import sending
-from gpuops.notify.watch import tell_failure
+from gpuops.notify.watch import connecting
 from gpuops.plan.core.outcome import Report
 from gpuops.report.notice import NoticeText
 from gpuops.sim.scenario.build import build_declared
@@ -202,11 +202,8 @@ class FortyNights:
         """As `connect_checked` does, and the command behind it."""
         wait = VcenterWait(self.policy, self.world.clock.now, self.world.clock.advance, lambda line: None)
         connect = partial(DirectVcenter, self.world, self._boundary, None, self._showing)
-        try:
-            vcenter = wait.reached(connect) if half == "day" else connect()
-        except GpuopsError as error:
-            tell_failure(self._way, f"rotate {half}", error)
-            raise
+        reached = partial(wait.reached, connect) if half == "day" else connect
+        vcenter = connecting(self._way, f"rotate {half}", reached)
         began = self.world.clock.now()
         place = NightPlace(cast(Vcenter, vcenter), self._state, self.world.clock.now, store=self._store)
         place.same_time, place.notices = True, self._way

@@ -22,7 +22,7 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind
 from gpuops.notify import sending
 from gpuops.notify.outbox import FILE_NAME, Outbox
-from gpuops.notify.watch import RunWatch, flush, send_test, tell_failure, watched
+from gpuops.notify.watch import RunWatch, connecting, flush, send_test, tell_failure, watched
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.report.notice import notice_text
@@ -223,6 +223,35 @@ def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: 
     assert document["title"].startswith("gpuops prod: run died: rotate night that began at 2026-11-23 06:30")
     assert "gpuops rotate resume --yes --vcenter prod" in document["message"]
     assert flush(told.way) == ()
+
+
+DIES_CONNECTING = """
+import os, signal, sys
+from tests.notify.test_watch import Told
+from gpuops.notify.watch import connecting
+from pathlib import Path
+way = Told(Path(sys.argv[1]), "json://127.0.0.1:1").way
+connecting(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: Path, webhook: Webhook) -> None:
+    killed(DIES_CONNECTING, str(state))
+    assert len(flush(Told(state, webhook.url).way)) == 1
+    ((_, sent),) = webhook.calls
+    document = json.loads(sent)
+    assert document["title"].startswith("gpuops prod: run died: rotate day that began at 2026-11-23 06:30")
+    assert "gpuops rotate day --yes --vcenter prod brings back what is still away" in document["message"]
+
+
+def test_a_run_that_connects_is_told_of_once(state: Path, webhook: Webhook) -> None:
+    told = Told(state, webhook.url)
+    assert connecting(told.way, "rotate day", lambda: "connected") == "connected"
+    assert (flush(told.way), webhook.calls) == ((), [])
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            connecting(told.way, "rotate day", lambda: 1 // 0)
+    assert len(webhook.calls) == 1, "whatever went wrong, and once a day"
 
 
 def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None:
