@@ -254,6 +254,8 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
         unit = unit_of(rendered / f"gpuops-{half}.service")
         assert unit["OnFailure"] == ["gpuops-notify.service"]
         assert f"hook:{hook}".replace("%", "%%") in unit["LoadCredential"]
+        [writable] = unit["ReadWritePaths"]
+        assert writable.strip('"') == f"-{tmp_path}/state", "gpuops says it better than systemd where it is not there"
     if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
         _require_valid(list(rendered.glob("*.service")))
     told = executed(
