@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, get_args
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import VcenterStep
 
 Stage = str
 LOGIN: Final[Stage] = "login"
@@ -25,7 +25,7 @@ DEFINE: Final[Stage] = "set up"
 NO_RUN: Final[Stage] = "no run"
 """No process of ours is at work."""
 
-SUBMITS: Final[Mapping[type[Any], Stage]] = {kind: f"submit {kind.__name__}" for kind in get_args(Step)}
+SUBMITS: Final[Mapping[type[Any], Stage]] = {kind: f"submit {kind.__name__}" for kind in get_args(VcenterStep)}
 RECORDS: Final[Mapping[Kind, Stage]] = {kind: f"write {kind.value}" for kind in Kind}
 
 SUBMIT: Final = "submit"
@@ -107,7 +107,7 @@ class Staged:
 
         return call
 
-    def _submit(self, step: Step, inventory: Any, op_id: str) -> Any:
+    def _submit(self, step: VcenterStep, inventory: Any, op_id: str) -> Any:
         stage = LEASE if op_id.startswith(LEASE_OP) else SUBMITS[type(step)]
         with self._stages.within(stage, step.vm):
             return self._vcenter.submit(step, inventory, op_id)
