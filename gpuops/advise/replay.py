@@ -129,8 +129,8 @@ class PoolReplay:
     """That are in it today, and that no night takes, whether they are idle or not."""
     not_replayed: frozenset[Source]
     """What the pool requires, and a store does not have."""
-    parked: bool
-    """Whether the policy declares it parked; of another pool a night takes nothing, and this is what it would gain."""
+    users_kept_away: bool
+    """Whether it is parked or gated; of another pool a night takes nothing, and this is what it would gain."""
     nights: tuple[PoolNight, ...] = ()
     refusal: str = ""
     """Why it cannot be replayed; empty = it can."""

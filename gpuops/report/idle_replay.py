@@ -64,8 +64,8 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
     if pool.left_out:
         head.append(f", {pool.left_out} more that no night takes")
     yield head
-    if not pool.parked:
-        yield Text("  it is not declared parked: a night takes none of it, and this is what it would gain", "yellow")
+    if not pool.users_kept_away:
+        yield Text("  it is neither parked nor gated: a night takes none of it; this is what it would gain", "yellow")
     if pool.not_replayed:
         yield Text(f"  required and not replayed: {names(pool.not_replayed)}", "yellow")
     headers = ("night", "taken", "used", "unknown", "harvested", "not known", "false idle", "used later", "unknown are")
@@ -118,7 +118,7 @@ def _pool_values(pool: PoolReplay) -> Document:
         "pool": pool.pool,
         "desktops": pool.desktops,
         "left_out": pool.left_out,
-        "parked": pool.parked,
+        "users_kept_away": pool.users_kept_away,
         "not_replayed": sorted(source.value for source in pool.not_replayed),
         "refusal": pool.refusal or None,
         "next": pool.next_move or None,

@@ -109,6 +109,21 @@ def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golde
     assert pools["cad"]["refusal"] == "it goes by what is at the look alone, which no store has"
     assert "pool cad: cannot be replayed, it goes by" in lab.run("idle", "--replay", "1d", "--policy", str(few)).stdout
 
+    # what a pool would gain by being gated or parked
+    shown = {}
+    for broker in ("none", "horizon"):
+        now = changed(
+            policy.with_name(f"{broker}.yaml"),
+            ("pools:\n", f"broker: {broker}\npools:\n"),
+            ("parked: true", "parked: false"),
+        )
+        assert replayed(lab, now)["pools"][0]["nights"][0]["taken"] == office["nights"][0]["taken"]
+        shown[broker] = lab.run("idle", "--replay", "1d", "--policy", str(now)).stdout
+    untaken = {
+        broker: "it is neither parked nor gated: a night takes none of it" in text for broker, text in shown.items()
+    }
+    assert untaken == {"none": True, "horizon": False}
+
     # vCenter forgets a desktop: its series is of no pool any more
     gone = next(each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-07")
     vms.delete(gone, Rule(Effect.HAPPEN, happening="vm.deleted"))

@@ -78,7 +78,7 @@ def _pool(
     refused: tuple[str, str] = ("", ""),
 ) -> advice.PoolReplay:
     unread = advice.not_replayed(pool.idle)
-    return advice.PoolReplay(pool.name, len(desktops), left_out, unread, pool.parked, nights, *refused)
+    return advice.PoolReplay(pool.name, len(desktops), left_out, unread, pool.users_kept_away, nights, *refused)
 
 
 def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]:
