@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -22,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpuops import clock
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.uninterrupted import uninterrupted, with_uninterrupted_ends
 
@@ -59,6 +61,9 @@ NOTHING_TAKEN: Final = (
     "nothing is taken without it: free the disk, start the server, or move what is damaged aside; " + RETURN_HINT
 )
 _WRITING: Final = "gpuops_writing"
+BUSY_S: Final = 10.0
+"""So long a process waits for another one that writes."""
+_AGAIN_S: Final = 0.05
 
 
 class Database:
@@ -113,10 +118,26 @@ def _make_durable(connection: object, _record: object) -> None:
     # The driver would begin a transaction late, and let a reader become a writer: that one fails when another wrote.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA busy_timeout=10000")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000:.0f}")
+    _into_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _into_wal(cursor: sqlite3.Cursor) -> None:
+    """WAL mode, waited for. While another process makes a new file one of WAL mode, or is the last to close it, SQLite
+    refuses this at once, whatever the timeout (sqlite.org/wal.html, Sometimes Queries Return SQLITE_BUSY In WAL Mode).
+    """
+    until = clock.passed_s() + BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.passed_s() >= until:
+                raise
+            clock.pause(_AGAIN_S)
+        else:
+            return
 
 
 def _begin(connection: Connection) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
+from pytest_mock import MockerFixture
 from sqlalchemy import Row, text
 
 from gpuops.errors import StateDamaged
@@ -129,6 +130,44 @@ def test_every_commit_is_on_disk(
     with closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as found, found.writing() as opened:
         assert opened.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert opened.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "code", "opens"),
+    [
+        (3, sqlite3.SQLITE_BUSY, True),
+        (3, sqlite3.SQLITE_BUSY_RECOVERY, True),
+        (999, sqlite3.SQLITE_BUSY, False),
+        (1, sqlite3.SQLITE_IOERR, False),
+    ],
+)
+def test_a_file_that_another_process_makes_just_now_is_waited_for(
+    tmp_path: Path, mocker: MockerFixture, refusals: int, code: int, opens: bool
+) -> None:
+    """SQLite refuses WAL mode at once, whatever its timeout: staged by a cursor that refuses so often."""
+    asked, waited = [], 0.0
+
+    class Refuses(sqlite3.Cursor):
+        def execute(self, sql: str, *parameters: Any) -> Self:
+            if "journal_mode=WAL" in sql:
+                asked.append(sql)
+                if len(asked) <= refusals:
+                    error = sqlite3.OperationalError("database is locked")
+                    error.sqlite_errorcode = code
+                    raise error
+            return super().execute(sql, *parameters)
+
+    def pause(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+
+    mocker.patch("gpuops.clock.pause", pause)
+    mocker.patch("gpuops.clock.passed_s", lambda: waited)
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
+        refused = nullcontext() if opens else pytest.raises(sqlite3.OperationalError, match="database is locked")
+        with refused:
+            database._into_wal(Refuses(connection))
+    assert len(asked) == (4 if opens else 1 if code == sqlite3.SQLITE_IOERR else 201)
 
 
 def test_every_commit_is_on_the_disk_of_a_server_that_is_set_to_answer_before(postgresql: Server) -> None:
