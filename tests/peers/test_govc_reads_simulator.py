@@ -242,8 +242,11 @@ def test_metric_sample_gives_a_value_per_gpu(read: Govc) -> None:
 
 
 def test_metric_sample_of_a_desktop_is_what_the_scenario_says(read: Govc) -> None:
-    sampled = read.json("metric.sample", "-n=3", "vm/vdi/vdi-01", "cpu.usagemhz.average")
-    assert sampled["sample"][0]["value"][0]["value"] == [60, 60, 60]
+    """Of five samples in a row one is what its state says, and none is more than 15 % below."""
+    sampled = read.json("metric.sample", "-n=5", "vm/vdi/vdi-01", "cpu.usagemhz.average")
+    values = sampled["sample"][0]["value"][0]["value"]
+    assert (len(values), max(values)) == (5, 60)
+    assert min(values) >= 51
 
 
 def test_tree_datacenter_pool_and_datastore_are_there(read: Govc) -> None:
