@@ -51,6 +51,8 @@ limits: {desktops: 14}
 """,
     "of the tests",
 )
+NIGHTS, MORNINGS = (13, 15, 22, 27, 34, 39), (2, 9, 16, 29)
+"""Steps after which the quick suite kills one: of marks, gates, suspends and starts, of stops, resumes and gates."""
 AT_MOST = 12
 """Desktops that two ML VMs of a whole A40 each need."""
 
@@ -315,7 +317,7 @@ def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vd
     vdi.nothing_is_left()
 
 
-@pytest.mark.parametrize("number", mostly_long(range(40), quick=(13, 15, 22, 27, 34, 39)))
+@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 3), *NIGHTS}), NIGHTS))
 def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     """After any of its steps; the night that follows and the morning clear up."""
     ended = iter(range(10**6))
@@ -332,7 +334,7 @@ def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> 
     vdi.nothing_is_left()
 
 
-@pytest.mark.parametrize("number", mostly_long(range(40), quick=(2, 9, 16, 29)))
+@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 3), *MORNINGS}), MORNINGS))
 def test_a_morning_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     vdi.night()
     ended = iter(range(10**6))
