@@ -378,6 +378,22 @@ def test_the_journal_lost_the_marker_alone_opens_the_gate(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), set())
 
 
+def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
+    """A night has closed none there: that maintenance is somebody else's."""
+    text = POLICY.text.replace("parked: false", "parked: true") + "\n"
+    other = "  - {name: other, parked: false, select: {name: none}, idle: {cpu_below_mhz: 500}, owner: none}\nml:\n"
+    mixed = parse_policy(text.replace("ml:\n", other), "of both kinds")
+    assert [pool.gated for pool in mixed.pools] == [False, True]
+    vdi.run(partial(_night, policy=mixed))
+    [first, *_] = sorted(vdi.suspended)
+    assert vdi.gated == set()
+    with vdi.server.world.lock:
+        vdi.pod.change_maintenance(vdi.vm(first), enter=True)
+    vdi.state_dir = vdi.state_dir.with_name("another")
+    vdi.run(lambda site: rotate_day(mixed, site, apply=True))
+    assert (vdi.suspended, vdi.gated) == (set(), {first})
+
+
 def test_a_policy_with_a_gate_needs_a_broker(vdi: Gated) -> None:
     with Connection(target_of(vdi.server)) as connection:
         site = Site(connection, vdi.state_dir, wall_clock)

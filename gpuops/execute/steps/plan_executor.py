@@ -101,7 +101,7 @@ class _Run:
     def _send(self) -> Iterator[Outcome]:
         """Sends what may be sent now; steps that end at once are yielded."""
         batch = []
-        for waiting in self._queue.ready(self._executor.inventory, broker_fails=self._executor.broker_fails):
+        for waiting in self._ready():
             reason = None if waiting.whatever_failed else self._depends_on(waiting.step)
             if reason is None:
                 batch.append(waiting)
@@ -127,11 +127,12 @@ class _Run:
         for waiting, sent in answered:
             yield from self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
 
+    def _ready(self) -> list[WaitingStep]:
+        return self._queue.ready(self._executor.inventory, broker_fails=self._executor.broker_fails)
+
     def _look_after(self, ended: Collection[str]) -> None:
         """Reads the VMs whose steps have ended, and in the same look those of the steps that may follow at once."""
-        fails = self._executor.broker_fails
-        ready = self._queue.ready(self._executor.inventory, broker_fails=fails) if ended else []
-        following = [waiting.step for waiting in ready]
+        following = [waiting.step for waiting in self._ready()] if ended else []
         if following:
             self._executor.look_before(following, ended)
         elif ended:

@@ -206,8 +206,15 @@ def _from_marker(marked: Marker, vm: Vm, policy: Policy | None) -> Original:
         taken=True,
         drs=marked.drs,
         policy=policy,
-        gated_as="" if policy is not None and policy.gates and marked.role is not Role.ML else None,
+        gated_as="" if marked.role is not Role.ML and _may_be_gated(vm, policy) else None,
     )
+
+
+def _may_be_gated(vm: Vm, policy: Policy | None) -> bool:
+    """Whether a night under the policy has closed the gate of this desktop, as far as the policy tells: of one that is
+    in no pool any more, any pool may have been its own."""
+    pool = policy.pool_of(vm) if policy is not None else None
+    return pool.gated if pool is not None else policy is not None and policy.gates
 
 
 def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: str) -> TakenVm:
