@@ -64,6 +64,7 @@ def foreseen(request: Request, after: Clone, site: Site) -> Report | None:
     hosts = request.config_targets(world)
     if hosts:
         world = site.vcenter.with_config_targets(world, hosts)
+    world = site.with_vgpus(world)
     return Report(request, world, request.plan(world, catalog_of(world), site.clock()))
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.config import private_file
 from gpuops.config.file import config_file
@@ -22,8 +22,11 @@ from gpuops.model.login import BulkReader
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
-    from gpuops.api import Site
+    from gpuops.api import HostShell, Site
     from gpuops.model.rotation import Policy
+
+
+_LAST_PORT: Final = 65535
 
 
 def forbid_core_files() -> None:
@@ -48,6 +51,39 @@ class ConnectionArguments:
     journal_url: str | None = field(default=None, repr=False)
     reader: str | None = None
     state_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostShellArguments:
+    """Whether hosts themselves are asked, and how: `--host-shell` and its options; None = the task leaves it out."""
+
+    host_shell: str | None = None
+    ssh_user: str | None = None
+    ssh_known_hosts: str | None = None
+    ssh_key: str | None = None
+    ssh_port: int | None = None
+
+    def shell(self) -> HostShell | None:
+        """The way in; None = hosts are not entered. Raises UsageError."""
+        if self.host_shell is None or self.host_shell == "none":
+            return None
+        from gpuops.hostshell.nvidia_smi import NvidiaSmi
+        from gpuops.hostshell.ssh import Ssh
+
+        if self.host_shell != "ssh":
+            raise UsageError("host_shell is none of the host shells", hint="set it to none or ssh")
+        if self.ssh_port is not None and not 0 < self.ssh_port <= _LAST_PORT:
+            raise UsageError(f"ssh_port {self.ssh_port} is no port", hint=f"it is 1 to {_LAST_PORT}, 22 by default")
+        said: dict[str, Any] = {
+            "username": self.ssh_user,
+            "known_hosts": _path(self.ssh_known_hosts),
+            "key": _path(self.ssh_key),
+            "port": self.ssh_port,
+        }
+        return NvidiaSmi(Ssh(**{name: value for name, value in said.items() if value is not None}))
+
+
+NO_SHELL: Final = HostShellArguments()
 
 
 def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
@@ -79,19 +115,22 @@ def open_site(
     returning: bool = False,
     policy: Policy | None = None,
     run: str = "",
+    shell: HostShellArguments = NO_SHELL,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Site, list[str]]:
     """A logged-in site, to be closed, and what to warn of, which may grow. Raises TargetError, NotConnected, Refused.
 
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
     `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need.
-    `run`: the command of one that changes something, of which notices tell.
+    `run`: the command of one that changes something, of which notices tell. What a host does not tell `shell` is warned
+    of. Raises UsageError too, for a shell that means nothing.
     """
     from gpuops.api import connect_checked
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
     warnings: list[str] = []
+    way_in = shell.shell()
     site = connect_checked(
         reach(connection, environ),
         warnings.append,
@@ -103,6 +142,8 @@ def open_site(
         vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
         run=run,
     )
+    if way_in is not None:
+        site.shell, site.say = way_in, warnings.append
     return site, warnings
 
 

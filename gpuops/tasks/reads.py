@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import Refused, UsageError
-from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def gpu_capacity_info(
     cluster: str | None = None,
     host: str | None = None,
     policy: str | None = None,
+    shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
     from gpuops.api import capacity
@@ -103,9 +104,10 @@ def gpu_capacity_info(
     from gpuops.report.capacity import capacity_document
 
     night = load_policy(Path(policy).expanduser()) if policy else None
-    site, warnings = open_site(connection)
+    site, warnings = open_site(connection, shell=shell)
     with site:
-        found = capacity(CapacityRequest(profile, cluster, host), site.vcenter.inventory(), site, night)
+        seen = site.with_vgpus(site.vcenter.inventory())
+        found = capacity(CapacityRequest(profile, cluster, host), seen, site, night)
     return _unchanged({"capacity": capacity_document(found, night.name if night else None)}, warnings)
 
 
@@ -114,6 +116,7 @@ def gpu_placement(
     requests: Sequence[Mapping[str, Any]] | None,
     file: str | None,
     options: Mapping[str, Any],
+    shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
     """A place for each request, or every reason against one; `options` are fields of `Place`. Raises UsageError."""
     from gpuops.api import catalog_of, place
@@ -122,7 +125,7 @@ def gpu_placement(
     from gpuops.report.placement import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
-    site, warnings = open_site(connection)
+    site, warnings = open_site(connection, shell=shell)
     with site:
         found = place(asked, site)
     document = placements_document(found, catalog_of(found.before))

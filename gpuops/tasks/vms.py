@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import UsageError
 from gpuops.plan.core.outcome import Verdict
-from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.result import BAD, TaskResult, inventory_after, reasons_line, result_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def vm_gpu(
     options: Mapping[str, Any],
     apply: bool,
     after_clone: Mapping[str, Any] | None = None,
+    shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
     """`options` are the fields of `Attach` and `Detach`, as the commands have them; None or False = not given.
 
@@ -41,7 +42,7 @@ def vm_gpu(
 
     request = _request(options, present=present)
     clone = clone_of(after_clone) if after_clone is not None and not apply else None
-    site, warnings = open_site(connection)
+    site, warnings = open_site(connection, shell=shell)
     with site:
         report = run(request, site, apply=apply) if clone is None else foresee(request, clone, site)
     after = inventory_after(report)
@@ -52,7 +53,12 @@ def vm_gpu(
 
 
 def vm_gpus(
-    connection: ConnectionArguments, vms: Sequence[Mapping[str, Any]], *, partial: bool, apply: bool
+    connection: ConnectionArguments,
+    vms: Sequence[Mapping[str, Any]],
+    *,
+    partial: bool,
+    apply: bool,
+    shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
     """Each of `vms` is `present` and the options of one VM; all of them by one login, one read and one plan.
 
@@ -66,7 +72,7 @@ def vm_gpus(
         _request({k: v for k, v in each.items() if k != "present"}, present=each["present"]) for each in vms
     )
     request = SeveralVms(changes, partial)
-    site, warnings = open_site(connection)
+    site, warnings = open_site(connection, shell=shell)
     with site:
         report = run(request, site, apply=apply)
         now = site.clock()

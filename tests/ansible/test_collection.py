@@ -33,13 +33,14 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import Clone
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
 from gpuops.tasks.hosts import OPTIONS as ROLLING
 from gpuops.tasks.rotation import State
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 
 NAMES = sorted(path.stem for path in (COLLECTION / "plugins" / "modules").glob("*.py"))
 CONNECTION = {field.name for field in fields(ConnectionArguments)}
+SHELL = {field.name for field in fields(HostShellArguments)}
 VM = {"vm", "moid", "uuid"}
 
 
@@ -127,7 +128,7 @@ def test_arguments_of_vm_gpu_are_the_fields_of_the_requests(
 ) -> None:
     arguments = spec(modules["vm_gpu"], monkeypatch)
     requests = {field.name for request in (Attach, Detach) for field in fields(request)}
-    assert set(arguments) - CONNECTION - VM - {"state", "after_clone"} == requests - {"vm"}
+    assert set(arguments) - CONNECTION - SHELL - VM - {"state", "after_clone"} == requests - {"vm"}
     cloned = spec(modules["vm_clone"], monkeypatch)
     assert arguments["after_clone"]["options"] == {name: cloned[name] for name in set(cloned) - CONNECTION}
     words = {"move": MoveMode, "pin": PinPolicy, "numa": NumaPolicy, "power": PowerPolicy}
@@ -138,7 +139,7 @@ def test_each_vm_of_vm_gpus_has_the_arguments_of_vm_gpu(
     modules: dict[str, ModuleType], documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, each = spec(modules["vm_gpu"], monkeypatch), spec(modules["vm_gpus"], monkeypatch)["vms"]["options"]
-    assert {name: one[name] for name in one.keys() - CONNECTION - {"after_clone"}} == each
+    assert {name: one[name] for name in one.keys() - CONNECTION - SHELL - {"after_clone"}} == each
     said, repeated = (documented[name]["doc"]["options"] for name in ("vm_gpu", "vm_gpus"))
     for name, option in repeated["vms"]["suboptions"].items():
         if name != "vm":
@@ -149,7 +150,9 @@ def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = spec(modules["gpu_placement"], monkeypatch)
-    assert set(arguments) - CONNECTION - {"requests", "file"} == {each.name for each in fields(Place)} - {"workloads"}
+    assert set(arguments) - CONNECTION - SHELL - {"requests", "file"} == {each.name for each in fields(Place)} - {
+        "workloads"
+    }
     assert set(arguments["requests"]["options"]) == set(RequestSection.model_fields)
     assert arguments["suspended"]["choices"] == list(SuspendedPolicy)
     assert arguments["pin"]["choices"] == list(PinPolicy)

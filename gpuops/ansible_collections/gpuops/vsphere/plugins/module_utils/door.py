@@ -1,6 +1,6 @@
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The door to gpuops: arguments of the connection, and an answer of `gpuops.tasks` as the end of a module."""
+"""The door to gpuops: arguments of the connection and of the host shell, and an answer of `gpuops.tasks` as an end."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ CONNECTION = {
 }
 """As in the documentation fragment `connection`. Defaults are gpuops's own: variables and the configuration file."""
 
+HOST_SHELL = {
+    "host_shell": {"type": "str", "choices": ["none", "ssh"]},
+    "ssh_user": {"type": "str"},
+    "ssh_known_hosts": {"type": "path"},
+    "ssh_key": {"type": "path", "no_log": False},
+    "ssh_port": {"type": "int"},
+}
+"""As in the documentation fragment `host_shell`."""
+
 VM = {
     "vm": {"type": "str", "aliases": ["name"]},
     "moid": {"type": "str"},
@@ -37,6 +46,13 @@ def connection(module):
     from gpuops.tasks.connection import ConnectionArguments
 
     return ConnectionArguments(**{name: module.params[name] for name in CONNECTION})
+
+
+def host_shell(module):
+    """What the task says of the way into hosts."""
+    from gpuops.tasks.connection import HostShellArguments
+
+    return HostShellArguments(**{name: module.params[name] for name in HOST_SHELL})
 
 
 def vm_of(params):

@@ -11,11 +11,12 @@ description:
   - Says for each vGPU profile and for whole GPUs how many more fit, by cluster, host and NUMA node; with O(policy) also
     when every desktop that it may take is suspended.
   - Each figure is for its profile alone, because profiles share the same GPUs. A range means that vCenter does not
-    tell more.
+    tell more; O(host_shell=ssh) asks the hosts.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.host_shell
 attributes:
   check_mode:
     support: full
@@ -79,7 +80,13 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
+    CONNECTION,
+    HOST_SHELL,
+    connection,
+    finish,
+    host_shell,
+)
 
 OPTIONS = {
     "profile": {"type": "str"},
@@ -92,12 +99,13 @@ OPTIONS = {
 def ask(module):
     from gpuops.tasks.reads import gpu_capacity_info
 
-    return gpu_capacity_info(connection(module), **{name: module.params[name] for name in OPTIONS})
+    options = {name: module.params[name] for name in OPTIONS}
+    return gpu_capacity_info(connection(module), shell=host_shell(module), **options)
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
+        argument_spec={**CONNECTION, **HOST_SHELL, **OPTIONS},
         mutually_exclusive=[("password", "password_file")],
         supports_check_mode=True,
     )

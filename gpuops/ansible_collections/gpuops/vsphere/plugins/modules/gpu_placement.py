@@ -15,6 +15,7 @@ author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.host_shell
 attributes:
   check_mode:
     support: full
@@ -181,7 +182,13 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
+    CONNECTION,
+    HOST_SHELL,
+    connection,
+    finish,
+    host_shell,
+)
 
 VGPUS = {
     "profile": {"type": "str", "required": True},
@@ -225,13 +232,14 @@ def ask(module):
 
     params = module.params
     options = {name: params[name] for name in OPTIONS}
-    return gpu_placement(connection(module), params["requests"], params["file"], options)
+    return gpu_placement(connection(module), params["requests"], params["file"], options, host_shell(module))
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
             **CONNECTION,
+            **HOST_SHELL,
             "requests": {"type": "list", "elements": "dict", "options": REQUEST},
             "file": {"type": "path"},
             **OPTIONS,

@@ -16,6 +16,7 @@ author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.host_shell
   - gpuops.vsphere.vm
 attributes:
   check_mode:
@@ -185,6 +186,14 @@ EXAMPLES = r"""
     label: l40s-ml
     move: cold
 
+- name: A vGPU where the hosts themselves tell how their vGPUs lie
+  gpuops.vsphere.vm_gpu:
+    vm: ml-09
+    profile: a100-1-5c
+    host_shell: ssh
+    ssh_user: gpu-reader
+    ssh_known_hosts: /etc/gpuops/known_hosts
+
 - name: Take every GPU away
   gpuops.vsphere.vm_gpu:
     vm: ml-07
@@ -240,7 +249,15 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
+    CONNECTION,
+    HOST_SHELL,
+    VM,
+    connection,
+    finish,
+    host_shell,
+    vm_of,
+)
 from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
 
@@ -255,6 +272,7 @@ def ask(module):
         options=options,
         apply=not module.check_mode,
         after_clone=module.params["after_clone"],
+        shell=host_shell(module),
     )
 
 
@@ -262,6 +280,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             **CONNECTION,
+            **HOST_SHELL,
             **VM,
             "state": STATE,
             **OPTIONS,

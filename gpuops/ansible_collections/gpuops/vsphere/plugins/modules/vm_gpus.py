@@ -15,6 +15,7 @@ author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.host_shell
 attributes:
   check_mode:
     support: full
@@ -218,7 +219,15 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
+    CONNECTION,
+    HOST_SHELL,
+    VM,
+    connection,
+    finish,
+    host_shell,
+    vm_of,
+)
 from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
 
@@ -229,13 +238,20 @@ def ask(module):
         {"vm": vm_of(each), "present": each["state"] == "present", **{name: each[name] for name in OPTIONS}}
         for each in module.params["vms"]
     ]
-    return vm_gpus(connection(module), vms, partial=module.params["partial"], apply=not module.check_mode)
+    return vm_gpus(
+        connection(module),
+        vms,
+        partial=module.params["partial"],
+        apply=not module.check_mode,
+        shell=host_shell(module),
+    )
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
             **CONNECTION,
+            **HOST_SHELL,
             "partial": {"type": "bool", "default": False},
             "vms": {
                 "type": "list",

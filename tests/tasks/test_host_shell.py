@@ -1,0 +1,110 @@
+"""Tasks that ask the hosts themselves: by SSH, as `--host-shell ssh` does, from the arguments to the answer."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.cli.options import HostShellOptions, Shell
+from gpuops.errors import UsageError
+from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS
+from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
+from gpuops.tasks.reads import gpu_capacity_info, gpu_placement
+from gpuops.tasks.result import TaskResult
+from gpuops.tasks.vms import vm_gpu, vm_gpus
+from tests.hostshell.server import ShellHost, entered
+from tests.sim import nvidia_smi
+from tests.tasks.conftest import Lab
+
+NAME = "esx-01.lab"
+LISTED = [VGPUS, INDEX, INSTANCES]
+"""What a host is asked that has vGPUs in GPU instances."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The lab with ml-01 (a 3g instance) running on an A100 in MIG mode, and the SSH of its host."""
+
+    lab: Lab
+    shell: ShellHost
+    said: HostShellArguments
+
+
+@pytest.fixture
+def hosts(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    """The host has the name that vCenter gives it; what DNS would say of it is this machine."""
+    (there,) = (host for host in lab.server.world.by_type("HostSystem") if host.display_name == NAME)
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *more: Any, **named: Any) -> Any:
+        return resolve("127.0.0.1" if host == NAME else host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    options = {"vm": "ml-01", "profile": "a100-3-20c", "power": "on"}
+    started = vm_gpu(lab.said, present=True, options=options, apply=True)
+    assert started.exit_code == 0, started.message
+    with entered(tmp_path, NAME, lambda command: nvidia_smi.answer(there, command)) as shell:
+        ssh = HostShellArguments("ssh", "root", str(shell.known_hosts), str(shell.ssh.key), shell.ssh.port)
+        yield Hosts(lab, shell, ssh)
+
+
+def slots(answer: TaskResult) -> tuple[int, int]:
+    (profile,) = answer.result["capacity"]["profiles"]
+    return profile["now"]["at_least"], profile["now"]["at_most"]
+
+
+def test_capacity_is_exact_where_hosts_are_asked(hosts: Hosts) -> None:
+    """A 3g instance leaves room for three single slices or for four, by where it starts."""
+    assert slots(gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME)) == (10, 11)
+    assert hosts.shell.asked == [], "nobody is asked unless it is said"
+    answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=hosts.said)
+    assert (slots(answer), answer.warnings) == ((10, 10), ())
+    assert hosts.shell.asked == LISTED
+
+
+def test_places_and_changes_ask_too(hosts: Hosts) -> None:
+    said, vm = hosts.lab.said, {"vm": "ml-07", "profile": "a100-1-5c"}
+    gpu_placement(said, [{"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"}], None, {}, hosts.said)
+    assert hosts.shell.asked == LISTED
+    for apply in (False, True):
+        answer = vm_gpu(said, present=True, options=vm, apply=apply, shell=hosts.said)
+        assert (answer.exit_code, answer.result["changed"], answer.warnings) == (0, True, ())
+    vm_gpus(said, [{"present": True, **vm}], partial=False, apply=False, shell=hosts.said)
+    clone = {"vm": "ml-10", "template": "golden"}
+    wish = {"vm": "ml-10", "profile": "a100-1-5c"}
+    vm_gpu(said, present=True, options=wish, apply=False, after_clone=clone, shell=hosts.said)
+    assert hosts.shell.asked == LISTED * 5
+
+
+def test_a_host_that_is_not_entered_is_warned_of(hosts: Hosts) -> None:
+    strange = replace(hosts.said, ssh_known_hosts="~/other_hosts")
+    answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=strange)
+    assert slots(answer) == (10, 11), "it stays as vCenter tells it"
+    (warning,) = answer.warnings
+    assert re.match("where the vGPUs lie on their GPUs is not known: .*home/other_hosts is not there", warning)
+    assert hosts.shell.asked == []
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (HostShellArguments("telnet"), "host_shell is none of the host shells"),
+        (HostShellArguments("ssh", ssh_port=0), "ssh_port 0 is no port"),
+        (HostShellArguments("ssh", ssh_port=65536), "ssh_port 65536 is no port"),
+    ],
+)
+def test_a_shell_that_means_nothing_is_refused_before_vcenter_is_asked(said: HostShellArguments, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        gpu_capacity_info(ConnectionArguments(hostname="127.0.0.1:1"), shell=said)
+
+
+def test_what_is_left_out_is_as_the_command_line_has_it() -> None:
+    assert HostShellArguments().shell() is None
+    assert HostShellArguments("none", "keeper").shell() is None
+    assert HostShellArguments("ssh").shell() == HostShellOptions(Shell.SSH).shell()
