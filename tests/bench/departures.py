@@ -1,11 +1,11 @@
 """vGPU profiles under churn: of the GPU memory-hours asked for at 1.2 times what there is, how much is placed.
 
 The twelve scenarios of `profiles.py` with arrivals by chance and the stays of the trace; what finds no place is lost,
-and nothing migrates. Every rule plays the same ten streams, so that differences are paired. The fluid reference packs
-perfectly and migrates for nothing: it takes whoever fits in the memory that is left, and refuses nobody on purpose.
-What lies above it is had by refusing VMs that stay long, which is an admin's to say. One such VM decides a
-stream: of default#small70 MIG G2, seed 44, ours places 70.7 % and FGD 77.8 %, for ours has room for a VM of eight GPUs
-that comes before anything is counted and stays for all of it; without that one VM ours places 78.7 %.
+and nothing migrates. Every rule plays the same ten streams, so that differences are paired. The hours counted are those
+between the end of the warm-up and the last arrival, of whoever runs then: a VM that came in the warm-up takes room from
+others, and one that comes last stays for hours in which nobody else asks. The fluid reference packs perfectly and
+migrates for nothing: it takes whoever fits in the GPU memory, cores and memory that the fleet has left in all, and
+refuses nobody on purpose.
 
 Needs the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` (`vgpu_churn.csv`) the other rules are held to the share
 of GPU memory that they are known to place.
@@ -30,7 +30,7 @@ from tests.bench.profiles import HOSTS_EACH, OURS, STEP, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine, Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
-from tests.bench.vgpu_world import GB, Mig, SameSize, Scenario
+from tests.bench.vgpu_world import GB, HOSTS, Mig, SameSize, Scenario
 
 SEEDS: Final = tuple(range(42, 62, 2))
 KNOWN_SEEDS: Final = (42, 44)
@@ -44,8 +44,8 @@ Known = dict[tuple[str, str, str, int, str], float]
 
 @dataclass(frozen=True, slots=True)
 class ChurnOutcome:
-    """In percent: of the GPU memory-hours and of the GPU memory asked for that was placed, and of the placed VMs that
-    are NUMA-local."""
+    """In percent: of the GPU memory-hours and, of VMs after the warm-up, of the GPU memory asked for that was placed,
+    and of the placed VMs that are NUMA-local."""
 
     hours: float
     allocated: float
@@ -161,6 +161,11 @@ class Arrivals:
     sizes: Sequence[int]
     stays: Sequence[float]
 
+    def hours(self, at: int) -> float:
+        """The GPU memory-hours of a request, in hours that are counted."""
+        begins, ends = max(self.times[at], self.times[WARM]), min(self.times[at] + self.stays[at], self.times[-1])
+        return self.sizes[at] * max(0.0, ends - begins)
+
 
 def arrivals(of: Scenario, seed: int) -> Arrivals:
     """Drawn so that 1.2 times the memory of the fleet is asked for."""
@@ -188,28 +193,31 @@ def played(there: Stream, seed: int) -> ChurnOutcome:
         found = there.come(at, there.of.requests[number].ask)
         if found is not None:
             heapq.heappush(leaving, (now + stay, at))
-        if at >= WARM:
-            asked, asked_hours = asked + size, asked_hours + size * stay
+        asked_hours += come.hours(at)
+        placed_hours += come.hours(at) * (found is not None)
+        asked += size * (at >= WARM)
         if found is not None and at >= WARM:
-            placed, placed_hours = placed + size, placed_hours + size * stay
-            count, local = count + 1, local + found.local
+            placed, count, local = placed + size, count + 1, local + found.local
     return ChurnOutcome(100 * placed_hours / asked_hours, 100 * placed / asked, 100 * local / count)
 
 
 def fluid_hours(of: Scenario, seed: int) -> float:
-    """Percent of the memory-hours of a stream that fit by memory alone, first come, first served."""
+    """Percent of the memory-hours of a stream that fit a fleet that is one large host, first come, first served."""
     come = arrivals(of, seed)
-    free = HOSTS_EACH * 8 * GB
+    cpu, memory = HOSTS[of.host]
+    free = np.array([8 * GB, cpu, memory]) * HOSTS_EACH
     leaving: list[tuple[float, int]] = []
+    takes = [np.array([0, request.ask.cpu, request.ask.memory]) for request in of.requests]
+    needs = [takes[number] + (size, 0, 0) for number, size in zip(come.numbers, come.sizes, strict=True)]
     asked = placed = 0.0
-    for at, (now, size, stay) in enumerate(zip(come.times, come.sizes, come.stays, strict=True)):
+    for at, (now, stay) in enumerate(zip(come.times, come.stays, strict=True)):
         while leaving and leaving[0][0] <= now:
-            free += heapq.heappop(leaving)[1]
-        asked += size * stay * (at >= WARM)
-        if size <= free:
-            free -= size
-            placed += size * stay * (at >= WARM)
-            heapq.heappush(leaving, (now + stay, size))
+            free += needs[heapq.heappop(leaving)[1]]
+        asked += come.hours(at)
+        if (needs[at] <= free).all():
+            free -= needs[at]
+            placed += come.hours(at)
+            heapq.heappush(leaving, (now + stay, at))
     return 100 * placed / asked
 
 

@@ -10,18 +10,18 @@ from tests.bench.departures import fluid_hours, played
 from tests.bench.profiles import STEP
 from tests.bench.vgpu_across import Engine
 from tests.bench.vgpu_rules import pool_of
-from tests.bench.vgpu_world import Request, Scenario
+from tests.bench.vgpu_world import HOSTS, Request, Scenario
 
 WHOLE, HALF = 5, 4
 """Kinds of the same-size profiles 40C and 20C."""
 
 
-def of(*requests: tuple[int, float]) -> Scenario:
+def of(*requests: tuple[int, float], cpu: int = 0) -> Scenario:
     return Scenario(
         "made up",
         "ts",
         "G3",
-        tuple(Request(PoolRequest(kind, 1, 0, 1024), stay, 1.0) for kind, stay in requests),
+        tuple(Request(PoolRequest(kind, 1, cpu, 1024), stay, 1.0) for kind, stay in requests),
         False,
     )
 
@@ -51,3 +51,18 @@ def test_memory_hours_count_stays_and_not_vms(monkeypatch: pytest.MonkeyPatch) -
     mixed = of((WHOLE, 60.0), (WHOLE, 36_000.0))
     outcome = played(departures.Stream(mixed, pool_of(Engine, mixed, 1, STEP)), 1)
     assert outcome.allocated > outcome.hours > 20
+
+
+def test_the_reference_packs_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each VM takes a quarter of a host's cores, four of eight GPUs are all that anybody can give."""
+    monkeypatch.setattr(departures, "LOAD", 3.0)
+    thirsty = of((WHOLE, 3600.0), cpu=HOSTS["G3"][0] // 4)
+    outcome = played(departures.Stream(thirsty, pool_of(Engine, thirsty, 1, STEP)), 1)
+    assert outcome.hours == pytest.approx(fluid_hours(thirsty, 1))
+    assert outcome.hours < fluid_hours(of((WHOLE, 3600.0)), 1) / 1.5
+
+
+def test_hours_are_those_between_the_warm_up_and_the_last_arrival() -> None:
+    """Who came before counts for what is left of its stay, and nobody for what comes after."""
+    come = departures.Arrivals([0] * 200, [float(at) for at in range(200)], [2] * 200, [60.0] * 200)
+    assert [come.hours(at) for at in (0, 39, 40, 41, 99, 100, 139, 140, 199)] == [0, 0, 0, 2, 118, 120, 120, 118, 0]
