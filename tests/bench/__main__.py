@@ -4,8 +4,8 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests,
-measurements
+firstcome, departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms,
+requests, measurements
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ MODULES = {
     "decisions": "tests.bench.decisions",
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
+    "firstcome": "tests.bench.first_come",
     "departures": "tests.bench.departures",
     "migrations": "tests.bench.migrations",
     "ablation": "tests.bench.ablation",

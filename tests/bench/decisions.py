@@ -33,7 +33,7 @@ from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory
 
-SIZES: Final = {256: 1.0, 1000: 10.0}
+SIZES: Final = {256: 1.0, 1000: 3.0}
 """Hosts, and the budget of a decision in milliseconds."""
 REFUSED_SIZES: Final = {256: 0.1, 1000: 0.3, 5000: 1.0}
 """Hosts, and the budget of a refused request in CPU seconds."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import pytest
 
 from gpuops.model.gpu import PciAddress, VgpuMode
 from gpuops.model.host import Host, NumaPolicy
@@ -12,6 +16,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
 from tests.plan.snapshots import CORES, FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, on_gpu, vm
+from tests.sample import every_nth
 
 WIDE = CORES + 4
 """vCPUs: more than a node has cores."""
@@ -84,3 +89,59 @@ def test_what_would_leave_too_little_anywhere_else_is_spread_over_nodes() -> Non
     asked, world = ("vgpu nvidia_a40-8q",) * 2, inventory([there], busy)
     assert SECOND in seats(placed(world, *asked, numa=NumaPolicy.NONE, vcpus=WIDE))
     assert seats(placed(world, *asked, numa=NumaPolicy.PREFERRED, vcpus=WIDE, keep=keep)) == [FIRST, THIRD]
+
+
+class TestManyWorlds:
+    """Wide VMs on GPUs that are free, full, or free only perhaps, beside a count that knows nothing of the planner.
+
+    A GPU with a 2g instance has room for a 4g only where that did not start in its way, which vCenter does not tell.
+    """
+
+    FREE, PERHAPS, FULL = "", "grid_a100-2-10c", "grid_a100-7-40c"
+    WANTED = "grid_a100-4-20c"
+    HELD = Mapping[str, Sequence[Sequence[str]]]
+
+    def drawn(self, chance: random.Random) -> tuple[Inventory, HELD]:
+        """Hosts with four GPUs beside each of two nodes, and what each GPU holds."""
+        hosts: list[Host] = []
+        vms: list[Vm] = []
+        held: dict[str, list[list[str]]] = {}
+        for name in ("esx-1", "esx-2", "esx-3")[: chance.randint(1, 3)]:
+            weights = chance.choice(((5, 0, 3), (4, 2, 3), (3, 4, 3)))
+            beside = [chance.choices((self.FREE, self.PERHAPS, self.FULL), weights, k=4) for _ in range(2)]
+            places = [(f"0000:{16 + 8 * at:02x}:00.0", at // 4, at % 4) for at in range(8)]
+            made = host(name, *(gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for address, node, _ in places))
+            for address, node, at in places:
+                if profile := beside[node][at]:
+                    number = len(vms) + 1
+                    vms.append(vm(number, f"on-{number}", made.ref[5:], f"vgpu {profile}", power=PowerState.ON))
+                    made = on_gpu(made, address, vms[-1].ref)
+            hosts.append(made)
+            held[made.ref] = beside
+        return inventory(hosts, vms), held
+
+    @pytest.mark.parametrize("seed", every_nth(range(400), 10))
+    def test_a_place_is_found_where_there_is_one_and_a_sure_one_first(self, seed: int) -> None:
+        chance = random.Random(seed)
+        world, held = self.drawn(chance)
+        count, vcpus = chance.randint(2, 7), chance.choice((2, WIDE))
+        required = chance.random() < 0.5
+        numa = NumaPolicy.REQUIRED if required else NumaPolicy.PREFERRED
+        found = placed(world, *([f"vgpu {self.WANTED}"] * count), numa=numa, vcpus=vcpus)
+
+        def rooms(*kinds: str) -> list[tuple[int, int]]:
+            return [(sum(k in kinds for k in one), sum(k in kinds for k in other)) for one, other in held.values()]
+
+        def has_local(room: tuple[int, int]) -> bool:
+            """Beside one node, or as evenly beside both as the number divides where it is wider than one."""
+            wider = vcpus == WIDE or count > 4
+            return min(room) >= count // 2 and max(room) >= -(-count // 2) if wider else max(room) >= count
+
+        local = [any(map(has_local, rooms(*kinds))) for kinds in ((self.FREE,), (self.FREE, self.PERHAPS))]
+        anywhere = [any(sum(r) >= count for r in rooms(*kinds)) for kinds in ((self.FREE,), (self.FREE, self.PERHAPS))]
+        sure, possible = local if required or local[0] else anywhere
+        assert isinstance(found, Placement) is possible
+        if isinstance(found, Placement):
+            assert bool(found.doubts) is not sure
+            beside = found.numa_node is not None or len(found.numa_nodes) == 2
+            assert beside or not (required or local[0])

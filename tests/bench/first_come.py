@@ -1,0 +1,112 @@
+"""vGPU profiles, why nobody who is served in the order of coming meets the offline bound of `profiles.py`.
+
+The bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
+still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, on
+hosts that are one large host with whole GPUs. What no longer fits there nobody can place beside the same VMs.
+
+Example: a VM of one GPU comes, then as many of eight GPUs as there are hosts. The bound has all but the first, and no
+GPU is free; the reference has the first, and one of the others finds no host.
+
+Needs the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` the bound is shown beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
+from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
+from tests.bench.batch import problem_of
+from tests.bench.profiles import HOSTS_EACH, SEEDS, drawn, inflated, known, scenarios
+from tests.bench.verdict import Figure, Result
+from tests.bench.vgpu_across import Engine
+from tests.bench.vgpu_rules import RULES
+from tests.bench.vgpu_world import GB, Request, Scenario
+
+WHOLE: Final = HOSTS_EACH * 8 * GB
+NEGLIGIBLE: Final = 0.5
+"""GB by which the solver's answer may miss a whole number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """In percent of the GPU memory: what the reference, ours and FGD have placed."""
+
+    reference: float
+    ours: float
+    fgd: float
+
+
+def run() -> Result:
+    """Per scenario and on the mean; judged: how far ours is below the reference."""
+    folder = os.environ.get("OPENB")
+    if not folder:
+        return Result("first come, first served: not run, it needs the trace (make bench OPENB=DIR)", ())
+    return Result("vGPU profiles, first come, first served: GPU memory allocated", tuple(_figures(Path(folder))))
+
+
+def _figures(folder: Path) -> Iterator[Figure]:
+    each = list(scenarios(folder))
+    jobs = [(of, seed) for of in each for seed in SEEDS]
+    with ProcessPoolExecutor(os.cpu_count()) as workers:
+        done = list(workers.map(_served, jobs))
+    bounds = known(os.environ.get("BASELINES"))
+    for at, of in enumerate(each):
+        here, name = done[at * len(SEEDS) :][: len(SEEDS)], f"{of.trace} {of.mode} {of.host}"
+        yield Figure(f"{name}: reference", mean(served.reference for served in here), "%")
+        yield Figure(f"{name}: ours", mean(served.ours for served in here), "%")
+    if bounds:
+        most = [bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of, seed in jobs]
+        yield Figure("the offline bound, above the reference", mean(most) - mean(s.reference for s in done), "points")
+    yield Figure("below the reference: FGD", mean(served.reference - served.fgd for served in done), "points")
+    yield Figure("below the reference: ours", mean(served.reference - served.ours for served in done), "points", 1.0)
+
+
+def _served(job: tuple[Scenario, int]) -> Served:
+    of, seed = job
+    fgd, _ = RULES["FGD"]
+    return Served(reference(of, seed), inflated(of, Engine, seed).allocated, inflated(of, fgd, seed).allocated)
+
+
+def reference(of: Scenario, seed: int) -> float:
+    """Percent of the GPU memory that is taken when requests have come for all of it."""
+    problem, geometry = with_loosest_options(problem_of(of, seed)), of.geometry()
+    came: list[Request] = []
+    for request in drawn(of, seed):
+        came.append(request)
+        if sum(each.size(geometry) for each in came) >= WHOLE:
+            break
+    kinds = sorted({_kind(each) for each in came})
+    numbers = [kinds.index(_kind(each)) for each in came]
+    # 1. As long as all of them fit, everybody is taken.
+    least, most = 0, len(numbers)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if _fit(problem, numbers[:middle]) else (least, middle - 1)
+    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
+    taken, refused = numbers[:least], set[int]()
+    for number in numbers[least:]:
+        if number not in refused and _fit(problem, [*taken, number]):
+            taken.append(number)
+        else:
+            refused.add(number)
+    return 100 * sum(problem.worth[number] for number in taken) / WHOLE
+
+
+def _kind(request: Request) -> tuple[int, int, int, int]:
+    """As `problem_of` numbers them, in this order."""
+    return request.ask.cpu, request.ask.memory, request.ask.kind, request.ask.count
+
+
+def _fit(problem: BatchProblem, numbers: Sequence[int]) -> bool:
+    """Whether these VMs, by their kinds, may all run at once, for all that the bounds of the batch tell."""
+    demand = tuple(numbers.count(number) for number in range(len(problem.demand)))
+    asked = replace(problem, demand=demand)
+    needed = sum(count * worth for count, worth in zip(demand, problem.worth, strict=True)) - NEGLIGIBLE
+    return solve_fluid(asked)[0] >= needed and bound_whole(asked) >= needed
