@@ -1,28 +1,31 @@
-"""vGPU profiles, why nobody who is served in the order of coming meets the offline bound of `profiles.py`.
+"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles` and `filling`.
 
-The bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
-still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, on
-hosts that are one large host with whole GPUs. What no longer fits there nobody can place beside the same VMs.
+Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
+still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, as
+the bounds do: hosts are one large host, or GPUs count alone. What does not fit so nobody can place beside the same VMs.
 
 Example: a VM of one GPU comes, then as many of eight GPUs as there are hosts. The bound has all but the first, and no
 GPU is free; the reference has the first, and one of the others finds no host.
 
-Needs the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` the bound is shown beside it.
+The scenarios need the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` their bound is shown beside the reference.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
 from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
 from tests.bench.batch import problem_of
+from tests.bench.filling import SEEDS as FILLING_SEEDS
+from tests.bench.filling_bound import bound
+from tests.bench.filling_fleet import FLEETS, FleetKind
 from tests.bench.profiles import HOSTS_EACH, SEEDS, drawn, inflated, known, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine
@@ -31,7 +34,9 @@ from tests.bench.vgpu_world import GB, Request, Scenario
 
 WHOLE: Final = HOSTS_EACH * 8 * GB
 NEGLIGIBLE: Final = 0.5
-"""GB by which the solver's answer may miss a whole number."""
+NEGLIGIBLE_PERCENT: Final = 0.001
+"""GB, and percent of a fleet, by which the solver's answer may miss a whole number."""
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,34 @@ class Served:
     fgd: float
 
 
-def run() -> Result:
-    """Per scenario and on the mean; judged: how far ours is below the reference."""
+def run() -> Iterator[Result]:
+    """The fleets that fill, then the scenarios; judged: how far ours is below the reference on their mean."""
+    yield Result(f"fleets that fill, first come, first served, {len(FILLING_SEEDS)} seeds each", tuple(_filling()))
     folder = os.environ.get("OPENB")
     if not folder:
-        return Result("first come, first served: not run, it needs the trace (make bench OPENB=DIR)", ())
-    return Result("vGPU profiles, first come, first served: GPU memory allocated", tuple(_figures(Path(folder))))
+        yield Result("first come, first served: scenarios not run, they need the trace (make bench OPENB=DIR)", ())
+        return
+    yield Result("vGPU profiles, first come, first served: GPU memory allocated", tuple(_scenarios(Path(folder))))
 
 
-def _figures(folder: Path) -> Iterator[Figure]:
+def _filling() -> Iterator[Figure]:
+    for kind in FLEETS:
+        every = [kind.requests(seed) for seed in FILLING_SEEDS]
+        yield Figure(f"{kind.name}: bound", mean(bound(kind, requests) for requests in every), "%")
+        yield Figure(f"{kind.name}: reference", mean(filling_reference(kind, requests) for requests in every), "%")
+
+
+def filling_reference(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+    """Percent of the fleet's GPU memory that is taken when all of it has been asked for."""
+
+    def percent(taken: Sequence[tuple[str, int]]) -> float:
+        return 100 * sum(count * kind.size_mib(profile) for profile, count in taken) / kind.memory_mib
+
+    taken = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    return percent(taken)
+
+
+def _scenarios(folder: Path) -> Iterator[Figure]:
     each = list(scenarios(folder))
     jobs = [(of, seed) for of in each for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count()) as workers:
@@ -84,19 +108,25 @@ def reference(of: Scenario, seed: int) -> float:
             break
     kinds = sorted({_kind(each) for each in came})
     numbers = [kinds.index(_kind(each)) for each in came]
+    taken = taken_in_turn(numbers, lambda some: _fit(problem, some))
+    return 100 * sum(problem.worth[number] for number in taken) / WHOLE
+
+
+def taken_in_turn(asked: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
+    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
     # 1. As long as all of them fit, everybody is taken.
-    least, most = 0, len(numbers)
+    least, most = 0, len(asked)
     while least < most:
         middle = (least + most + 1) // 2
-        least, most = (middle, most) if _fit(problem, numbers[:middle]) else (least, middle - 1)
+        least, most = (middle, most) if fit(asked[:middle]) else (least, middle - 1)
     # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
-    taken, refused = numbers[:least], set[int]()
-    for number in numbers[least:]:
-        if number not in refused and _fit(problem, [*taken, number]):
-            taken.append(number)
+    taken, refused = list(asked[:least]), set[Kind]()
+    for kind in asked[least:]:
+        if kind not in refused and fit([*taken, kind]):
+            taken.append(kind)
         else:
-            refused.add(number)
-    return 100 * sum(problem.worth[number] for number in taken) / WHOLE
+            refused.add(kind)
+    return taken
 
 
 def _kind(request: Request) -> tuple[int, int, int, int]:

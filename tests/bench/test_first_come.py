@@ -8,7 +8,8 @@ from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.queue.batch.solve import bound
 from tests.bench import batch, first_come
 from tests.bench.batch import problem_of
-from tests.bench.first_come import WHOLE, reference
+from tests.bench.filling_fleet import FLEETS
+from tests.bench.first_come import WHOLE, filling_reference, reference
 from tests.bench.profiles import HOSTS_EACH
 from tests.bench.vgpu_world import HOSTS, Request, SameSize, Scenario
 
@@ -34,3 +35,11 @@ def test_cores_are_all_that_there_is_to_give(monkeypatch: pytest.MonkeyPatch) ->
     """Four VMs take the cores of a host of eight GPUs."""
     thirsty = PoolRequest(GPU, 1, HOSTS["G3"][0] // 4, 1024)
     assert in_turn(monkeypatch, *[thirsty] * 8 * HOSTS_EACH) == pytest.approx((50, 50))
+
+
+def test_halves_are_packed_anew_for_whole_gpus_that_come_later() -> None:
+    """64 halves fill 32 GPUs once they are packed anew, and 32 whole ones find the others; of 33 the last finds none."""
+    kind = next(kind for kind in FLEETS if kind.name == "L40S mixed size")
+    half, whole = ("nvidia_l40s-24q", 1), ("nvidia_l40s-48q", 1)
+    assert filling_reference(kind, [half] * 64 + [whole] * 32) == pytest.approx(100)
+    assert filling_reference(kind, [half] * 63 + [whole] * 33) == pytest.approx(100 * (63 * 24 + 32 * 48) / (64 * 48))
