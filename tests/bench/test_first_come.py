@@ -38,7 +38,7 @@ def test_cores_are_all_that_there_is_to_give(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_halves_are_packed_anew_for_whole_gpus_that_come_later() -> None:
-    """64 halves fill 32 GPUs once they are packed anew, and 32 whole ones find the others; of 33 the last finds none."""
+    """64 halves fill 32 GPUs once they are packed anew, and 32 whole ones find theirs; of 33 the last finds none."""
     kind = next(kind for kind in FLEETS if kind.name == "L40S mixed size")
     half, whole = ("nvidia_l40s-24q", 1), ("nvidia_l40s-48q", 1)
     assert filling_reference(kind, [half] * 64 + [whole] * 32) == pytest.approx(100)
