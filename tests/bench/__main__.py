@@ -4,8 +4,8 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-firstcome, departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms,
-requests, measurements
+firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
+journal, vms, requests, measurements
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ MODULES = {
     "migrations": "tests.bench.migrations",
     "ablation": "tests.bench.ablation",
     "filling": "tests.bench.filling",
+    "ownstarts": "tests.bench.own_starts",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
