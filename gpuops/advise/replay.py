@@ -28,7 +28,7 @@ from gpuops.advise.evidence import Use
 from gpuops.advise.idle import idleness
 from gpuops.model.evidence import Source
 from gpuops.model.measurement import CPU_MHZ, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
-from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.window import Night
 
@@ -182,18 +182,6 @@ def refusal(pool: Pool) -> tuple[str, str] | None:
 def not_replayed(rule: IdleRule) -> frozenset[Source]:
     """What the rule requires, and a store does not have. The CPU used now is in the last sample of the counter."""
     return rule.needed - {Source.COUNTERS, Source.CPU}
-
-
-def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
-    """Whether no night takes this desktop of the pool, idle or not: by the marks that it carries today, and by what it
-    is."""
-    return (
-        vm.template is True
-        or policy.opt_out.on(vm) is not False
-        or (pool.owner is not None and pool.owner.on(vm) is not True)
-        or any(queued.names_vm(vm) for queued in policy.ml)
-        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
-    )
 
 
 def hours_of(night: Night, rule: IdleRule) -> Span:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
+from gpuops.advise.left_alone import never_taken
 from gpuops.advise.replay import (
     STEP,
     DesktopNight,
@@ -20,7 +21,6 @@ from gpuops.advise.replay import (
     desktop_night,
     gaps,
     hours_of,
-    never_taken,
     not_replayed,
     refusal,
     whole_nights,
