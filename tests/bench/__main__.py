@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 departures, migrations, ablation, filling, batch, defrag, numa, rotation, night, executor, journal, vms, requests,
-measurements
+measurements, replay
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ MODULES = {
     "vms": "tests.bench.many_vms",
     "requests": "tests.bench.requests_per_run",
     "measurements": "tests.bench.measurements",
+    "replay": "tests.bench.replay",
 }
 
 
