@@ -59,6 +59,21 @@ def test_a_replay_sees_only_those_false_idles_that_counters_show() -> None:
     assert all(each.free_s == 0 for each in taken if each.truth is Truth.PRESENT)
 
 
+@pytest.mark.parametrize("office", list(Office))
+def test_a_desktop_is_taken_under_a_session_that_is_disconnected_for_long_and_never_from_whoever_is_at_it(
+    office: Office,
+) -> None:
+    any_keeps, allowed = (
+        played(office, 1, IdleRule(500, 900, required=BROKER, disconnected_timeout_s=timeout_s))
+        for timeout_s in (None, 4 * 3600)
+    )
+    assert len(allowed) >= len(any_keeps)
+    assert not [each for each in allowed if each.truth is Truth.PRESENT]
+    if office is Office.ZOMBIES:
+        assert sum(each.free_s for each in allowed) > 2 * sum(each.free_s for each in any_keeps)
+        assert any(each.under_session for each in allowed)
+
+
 def test_desktops_whose_counters_are_missing_are_not_taken_by_counters() -> None:
     rule = IdleRule(500, 900, (("gpu.utilization.average", 100_00),), COUNTERS)
     desktops = [

@@ -41,15 +41,20 @@ class Thresholds:
     others: bool = False
     """Network, encoder and GPU as well."""
     sessions_known: bool = False
+    disconnected_minutes: int | None = None
+    """From then on a disconnected session keeps its desktop no more."""
 
     @property
     def rule(self) -> IdleRule:
         required = {Source.COUNTERS, Source.BROKER} if self.sessions_known else {Source.COUNTERS}
-        return IdleRule(self.mhz, self.minutes * 60, OTHERS if self.others else (), frozenset(required))
+        timeout_s = self.disconnected_minutes * 60 if self.disconnected_minutes is not None else None
+        others = OTHERS if self.others else ()
+        return IdleRule(self.mhz, self.minutes * 60, others, frozenset(required), disconnected_timeout_s=timeout_s)
 
     def __str__(self) -> str:
         told = f"CPU below {self.mhz} MHz" + (", three others," if self.others else "") + f" for {self.minutes} min"
-        return f"{told}, sessions known" if self.sessions_known else told
+        told += ", sessions known" if self.sessions_known else ""
+        return told if self.disconnected_minutes is None else f"{told}, disconnected {self.disconnected_minutes} min"
 
 
 CURVE: Final = (
@@ -57,6 +62,7 @@ CURVE: Final = (
     *(Thresholds(mhz, 15) for mhz in (250, 1000)),
     *(Thresholds(500, minutes, others=True) for minutes in (15, 30, 55)),
     Thresholds(500, 15, sessions_known=True),
+    *(Thresholds(500, 15, sessions_known=True, disconnected_minutes=minutes) for minutes in (60, 240)),
 )
 
 
@@ -76,7 +82,8 @@ def _point(point: Thresholds, desktops: list[MadeDesktop]) -> Iterator[Figure]:
     taken = [each for each in found if each.truth is not None]
     false = [each for each in taken if each.truth is not None and each.truth.false_idle]
     hours = sum(each.free_s for each in taken) / 3600 / len(found)
-    yield Figure(f"{point}: false idle", _percent(false, taken), "% of taken", 0.0 if point.sessions_known else None)
+    most = 0.0 if point.sessions_known and point.disconnected_minutes is None else None
+    yield Figure(f"{point}: false idle", _percent(false, taken), "% of taken", most)
     yield Figure(f"{point}: harvested", hours, "h a desktop and night")
     if point.sessions_known:
         logons = [each for each in taken if each.truth is Truth.LOGON_SOON]

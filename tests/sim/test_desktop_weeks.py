@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.model.measurement import CPU_MHZ, GPU_USE
 from gpuops.sim.state.desktop_load import MISSING, SAMPLE_S, SHOWN, DesktopWeek, desktop_week
-from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, HOUR_S, Ending, Office, People, people
+from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, HOUR_S, Office, People, VisitEnding, people
 
 DESKTOPS = 40
 every_office = pytest.mark.parametrize("office", list(Office))
@@ -33,19 +33,17 @@ def test_one_seed_makes_one_week(office: Office) -> None:
 def test_each_visit_is_in_a_session_that_ends_as_its_user_left(office: Office) -> None:
     for who in weeks(office):
         assert who.visits == tuple(sorted(who.visits, key=lambda visit: visit.begin))
-        for one, following in pairwise(who.visits):
-            assert one.until <= following.begin
-        for one, later in pairwise(who.sessions):
-            assert one.until <= later.begin
+        assert all(one.until <= later.begin for one, later in pairwise(who.visits))
+        assert all(one.until <= later.begin for one, later in pairwise(who.sessions))
         for visit in who.visits:
             assert 0 <= visit.begin < visit.until <= ENDS_S
             session = who.session_at(visit.begin)
             assert session is not None
             assert session.disconnected_at(visit.begin) is session.disconnected_at(visit.until - 1) is None
             assert session.until >= visit.until
-            if visit.ending is Ending.LOGS_OFF:
+            if visit.ending is VisitEnding.LOGS_OFF:
                 assert session.until == visit.until
-            elif visit.ending is Ending.DISCONNECTS and session.until > visit.until:
+            elif visit.ending is VisitEnding.DISCONNECTS and session.until > visit.until:
                 following = who.next_visit(visit.until)
                 if following is None or following.begin > visit.until:
                     assert session.disconnected_at(visit.until) == visit.until

@@ -38,7 +38,7 @@ class Office(StrEnum):
     """Wards: short visits around the clock at desktops that many share."""
 
 
-class Ending(StrEnum):
+class VisitEnding(StrEnum):
     """What somebody does on leaving."""
 
     STAYS_CONNECTED = "stays-connected"
@@ -52,7 +52,7 @@ class Visit:
 
     begin: int
     until: int
-    ending: Ending = Ending.STAYS_CONNECTED
+    ending: VisitEnding = VisitEnding.STAYS_CONNECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _night_owls(rng: Random) -> Iterator[Visit]:
         yield from _work(rng, begin, length, _ending(rng, 0.4, 0.6), every_s=70 * MINUTE_S, break_s=18 * MINUTE_S)
         if rng.random() < 0.2:  # looks at the rendering
             looks = day * DAY_S + int(rng.uniform(26, 28) * HOUR_S)
-            yield Visit(looks, looks + int(rng.uniform(5, 15) * MINUTE_S), Ending.DISCONNECTS)
+            yield Visit(looks, looks + int(rng.uniform(5, 15) * MINUTE_S), VisitEnding.DISCONNECTS)
 
 
 def _zombies(rng: Random) -> Iterator[Visit]:
@@ -172,7 +172,7 @@ def _work(
     rng: Random,
     begin: int,
     length: float,
-    leaving: Ending = Ending.STAYS_CONNECTED,
+    leaving: VisitEnding = VisitEnding.STAYS_CONNECTED,
     every_s: int = 90 * MINUTE_S,
     break_s: int = 10 * MINUTE_S,
 ) -> Iterator[Visit]:
@@ -191,7 +191,7 @@ def _work(
 
 def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
     for each in visits:
-        if each.ending is Ending.DISCONNECTS and rng.random() < 0.4:
+        if each.ending is VisitEnding.DISCONNECTS and rng.random() < 0.4:
             yield each.until, each.until + int(rng.uniform(1, 5) * HOUR_S)
 
 
@@ -212,21 +212,21 @@ def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSe
         assert visit is not None
         comes = following.begin if following is not None else ENDS_S
         begin = visit.begin if begin is None else begin
-        stays = comes if visit.ending is Ending.STAYS_CONNECTED else visit.until
+        stays = comes if visit.ending is VisitEnding.STAYS_CONNECTED else visit.until
         connected.append((visit.begin, stays))
-        until = visit.until if visit.ending is Ending.LOGS_OFF else comes
-        if visit.ending is Ending.DISCONNECTS and timeout_s is not None:
+        until = visit.until if visit.ending is VisitEnding.LOGS_OFF else comes
+        if visit.ending is VisitEnding.DISCONNECTS and timeout_s is not None:
             until = min(comes, visit.until + timeout_s)
-        if until < comes or visit.ending is Ending.LOGS_OFF or following is None:
+        if until < comes or visit.ending is VisitEnding.LOGS_OFF or following is None:
             yield UserSession(begin, until, tuple(connected))
             begin, connected = None, []
 
 
-def _ending(rng: Random, logs_off: float, disconnects: float) -> Ending:
+def _ending(rng: Random, logs_off: float, disconnects: float) -> VisitEnding:
     drawn = rng.random()
     if drawn < logs_off:
-        return Ending.LOGS_OFF
-    return Ending.DISCONNECTS if drawn < logs_off + disconnects else Ending.STAYS_CONNECTED
+        return VisitEnding.LOGS_OFF
+    return VisitEnding.DISCONNECTS if drawn < logs_off + disconnects else VisitEnding.STAYS_CONNECTED
 
 
 def _clock(rng: Random, hour: float, spread: float) -> int:
