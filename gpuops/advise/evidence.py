@@ -22,7 +22,7 @@ NEWEST: Final = timedelta(seconds=60)
 """Samples are 20 s apart, and vCenter shows the newest a while later (from memory, within two more)."""
 
 UNASKED: Final = {
-    Source.SESSIONS: "nothing lists the sessions in its guest",
+    Source.SESSIONS: "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)",
     Source.BROKER: "no broker tells of its sessions",
     Source.COMMAND: "no command tells of its sessions (idle_command of the target)",
 }

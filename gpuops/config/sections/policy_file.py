@@ -41,9 +41,9 @@ LEAST_MINUTES = 15
 """Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
 MOST_MINUTES = 90 * 24 * 60
 
-_Askable = Literal["console", "cpu", "counters", "broker", "command"]
+_Askable = Literal["console", "cpu", "counters", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
-"""What a pool may require; the sessions that guests tell of are not read yet."""
+"""What a pool may require."""
 
 NO_OWNER = "none"
 ANY_TIME = "any"

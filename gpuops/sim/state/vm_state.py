@@ -91,6 +91,15 @@ class GuestAccount:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestUser:
+    """Somebody with a session in a guest, until it is started anew."""
+
+    name: str
+    since: datetime
+    boot_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class GuestProgram:
     """What is at a path in a guest: how long it runs, and how it ends."""
 
@@ -210,6 +219,8 @@ class VmState:
     console_connections: int = 0
     cpu_usage_mhz: int = 0
     """While it runs: what its guest uses."""
+    guest_users: tuple[GuestUser, ...] = ()
+    """Who has a session in its guest."""
     guest_memory_mib: int = 0
     seats: tuple[RunningVgpu, ...] = ()
     """Its running vGPUs, in device order."""
