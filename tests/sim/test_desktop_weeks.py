@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime, timedelta
+from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gpuops.errors import PolicyError
 from gpuops.model.measurement import CPU_MHZ, GPU_USE
+from gpuops.sim.scenario.build import build
 from gpuops.sim.state.desktop_load import MISSING, SAMPLE_S, SHOWN, DesktopWeek, desktop_week
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, HOUR_S, Office, People, VisitEnding, people
+from gpuops.sim.state.vm_state import Power
 
 DESKTOPS = 40
 every_office = pytest.mark.parametrize("office", list(Office))
@@ -98,3 +104,26 @@ def test_samples_are_those_that_a_host_would_tell() -> None:
     assert {len(each) for each in samples.values.values()} == {len(samples.ends)}
     assert all(int(each.max()) <= 10_000 for name, each in samples.values.items() if name == GPU_USE)
     assert asdict(week.people)["office"] == "shifts"
+
+
+def test_desktops_of_a_scenario_were_used_until_it_began() -> None:
+    world = build("vdi")
+    now = world.clock.now()
+    running = [vm for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON]
+    desktops = [vm for vm in running if vm.state.past is not None and vm.state.cpu_usage_mhz < 500]
+
+    def used(moment: datetime) -> int:
+        values = [world.counters(vm, moment) for vm in desktops]
+        return sum(each[CPU_MHZ, ""] > 500 and each[GPU_USE, ""] > 0 for each in values)
+
+    assert len(desktops) > 90
+    assert used(now - timedelta(hours=8)) > used(now - timedelta(hours=5.5)) > 0, "some are at lunch"
+    assert used(now - timedelta(minutes=1)) > 0 == used(now), "from then on it is as declared"
+
+
+def test_an_office_that_is_none_is_refused(tmp_path: Path) -> None:
+    text = resources.files("gpuops.sim.scenarios").joinpath("vdi.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "bad.yaml"
+    path.write_text(text.replace("office-hours", "x"), encoding="utf-8")
+    with pytest.raises(PolicyError, match=r"vms\.0\.office"):
+        build(str(path))

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.gpu_admission import RunningVgpu
 from gpuops.sim.state.hardware import NO_HARDWARE, Hardware
 
@@ -97,6 +98,14 @@ class GuestUser:
     name: str
     since: datetime
     boot_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastUse:
+    """Until the world began a desktop was used as one in such an office."""
+
+    office: Office
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +230,8 @@ class VmState:
     """While it runs: what its guest uses."""
     guest_users: tuple[GuestUser, ...] = ()
     """Who has a session in its guest."""
+    past: PastUse | None = None
+    """How it was used before the world began; None = as it is."""
     guest_memory_mib: int = 0
     seats: tuple[RunningVgpu, ...] = ()
     """Its running vGPUs, in device order."""
