@@ -166,7 +166,6 @@ def _ask_sessions_of(
     """
     from gpuops.config.sources import Simulated
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading.guest_sessions import GuestSessions
 
     sources: dict[Source, SessionSource] = {}
     if site.broker is not None:
@@ -184,6 +183,8 @@ def _ask_sessions_of(
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
     if isinstance(site.vcenter, Connection) and site.vcenter.target.guest is not None:
+        from gpuops.vsphere.reading.guest_sessions import GuestSessions
+
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
 
