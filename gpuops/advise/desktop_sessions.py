@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuops.model.broker import DesktopMachine, DesktopSession
+from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.evidence import SessionCount
 from gpuops.model.vm import Vm
 
@@ -66,14 +66,18 @@ def _vms_of(vms: Iterable[Vm], machines: Sequence[DesktopMachine]) -> dict[str, 
 
 
 def _count(sessions: Sequence[DesktopSession], asked: datetime) -> SessionCount:
-    """A session that is disconnected counts as well: its user finds it when they come back."""
+    """A session that is disconnected counts as well: its user finds it when they come back. How long all of them are
+    is told where the broker tells it of each."""
     ages_s = [
         max(0, int((asked - each.started_at).total_seconds())) for each in sessions if each.started_at is not None
     ]
+    gone = [each.disconnected_at if each.state is SessionState.DISCONNECTED else None for each in sessions]
+    since = [moment for moment in gone if moment is not None]
     return SessionCount(
         len(sessions),
         bool(sessions),
         asked,
         oldest_s=max(ages_s, default=None),
         youngest_s=min(ages_s, default=None),
+        disconnected_s=max(0, int((asked - max(since)).total_seconds())) if since and len(since) == len(gone) else None,
     )

@@ -22,7 +22,7 @@ NEWEST: Final = timedelta(seconds=60)
 """Samples are 20 s apart, and vCenter shows the newest a while later (from memory, within two more)."""
 
 UNASKED: Final = {
-    Source.SESSIONS: "nothing lists the sessions in its guest",
+    Source.SESSIONS: "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)",
     Source.BROKER: "no broker tells of its sessions",
     Source.COMMAND: "no command tells of its sessions (idle_command of the target)",
 }
@@ -61,6 +61,8 @@ class SourceReading:
     """How old the value is; None = nothing was read."""
     known_s: float | None = None
     """How long before the look it is known to be idle; None = at the look alone."""
+    disconnected_s: int | None = None
+    """How long all of its sessions are disconnected; None = one is connected, there is none, or it is not told."""
 
     @property
     def vetoes(self) -> bool:
@@ -80,7 +82,8 @@ def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
     if rule is not None:
         found += [_counter(vm, rule, name, below) for name, below in rule.limits.items()]
     asked = [source for source in SESSION_SOURCES if source in required or source in (vm.sessions or {})]
-    found += [_sessions(vm, source, required=source in required) for source in asked]
+    timeout_s = rule.disconnected_timeout_s if rule is not None else None
+    found += [_sessions(vm, source, timeout_s, required=source in required) for source in asked]
     return tuple(found)
 
 
@@ -157,22 +160,34 @@ def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tup
     return Use.IDLE, f"{name} was {window.highest} at most for {told(for_s)}, idle is below {below}"
 
 
-def _sessions(vm: Vm, source: Source, *, required: bool) -> SourceReading:
+def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) -> SourceReading:
     found = (vm.sessions or {}).get(source)
     if found is None:
         return SourceReading(source, Use.UNKNOWN, UNASKED[source], required, unit="sessions", below=1)
-    says, reason = _of_sessions(found, source)
-    age_s = found.age_s if found.used is not None else None
-    return SourceReading(source, says, reason, required, value=found.count, unit="sessions", below=1, age_s=age_s)
+    says, reason = _of_sessions(found, source, timeout_s)
+    return SourceReading(
+        source,
+        says,
+        reason,
+        required,
+        value=found.count,
+        unit="sessions",
+        below=None if found.used and says is Use.IDLE else 1,
+        age_s=found.age_s if found.used is not None else None,
+        disconnected_s=found.disconnected_s,
+    )
 
 
-def _of_sessions(found: SessionCount, source: Source) -> tuple[Use, str]:
+def _of_sessions(found: SessionCount, source: Source, timeout_s: int | None) -> tuple[Use, str]:
     told_by = _TOLD_BY[source]
     if found.used is None:
         return Use.UNKNOWN, f"its sessions are not known: {found.because or f'{told_by} does not tell'}"
     if found.used:
-        many = f"{found.count} session(s)" if found.count else "it is used"
-        return Use.BUSY, f"{many}, as {told_by} tells"
+        reason = f"{found.count} session(s)" if found.count else "it is used"
+        if timeout_s is not None and found.disconnected_s is not None:
+            gone_s = found.disconnected_s // 60 * 60
+            reason += f" disconnected for {told(gone_s)}, idle is from {told(timeout_s)} on"
+        return Use.BUSY if found.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} tells"
     if found.age_s > SESSIONS_FRESH_S:
         return Use.UNKNOWN, f"what {told_by} tells of its sessions is {told(found.age_s)} old"
     return Use.IDLE, f"no sessions, as {told_by} tells"

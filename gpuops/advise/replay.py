@@ -5,6 +5,7 @@ the hours in which a night takes desktops. What of this is inferred, or cannot b
 
 * A store has neither consoles, sessions, questions nor tasks of the past, so a rule is narrowed to its counters: the
   others of its sources are unknown, and not required. The CPU that is used now is in the last sample of the counter.
+  Where a caller knows the sessions of the past, which no store does, each look goes by them, too.
 * A store keeps no power state. A VM of which a step has samples ran in it (our inference: a VM that is off has none);
   of one without, whether it ran is unknown.
 * A window without a gap is made of steps that samples cover as a whole, with a highest that is known. What vCenter's
@@ -18,7 +19,7 @@ the hours in which a night takes desktops. What of this is inferred, or cannot b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -26,9 +27,9 @@ from typing import Final
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import idleness
-from gpuops.model.evidence import Source
+from gpuops.model.evidence import SESSION_SOURCES, SessionCount, Source
 from gpuops.model.measurement import CPU_MHZ, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
-from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.window import Night
 
@@ -38,6 +39,7 @@ SOON_STEPS: Final = 2
 _NOTHING: Final = timedelta(0)
 
 Series = Mapping[str, CounterSeries]
+Sessions = Mapping[Source, SessionCount]
 
 
 class Untold(StrEnum):
@@ -73,6 +75,8 @@ class DesktopNight:
     """Whether it is unknown if use came back so soon."""
     used_later: bool = False
     """Whether use came back after that, before it was due back."""
+    taken_at: datetime | None = None
+    """When it would have been; None = it would not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +188,6 @@ def not_replayed(rule: IdleRule) -> frozenset[Source]:
     return rule.needed - {Source.COUNTERS, Source.CPU}
 
 
-def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
-    """Whether no night takes this desktop of the pool, idle or not: by the marks that it carries today, and by what it
-    is."""
-    return (
-        vm.template is True
-        or policy.opt_out.on(vm) is not False
-        or (pool.owner is not None and pool.owner.on(vm) is not True)
-        or any(queued.names_vm(vm) for queued in policy.ml)
-        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
-    )
-
-
 def hours_of(night: Night, rule: IdleRule) -> Span:
     """Of which time the series of a desktop must tell: from what the first look goes by to what follows the last."""
     begin = night.opens - _steps_of(rule) * STEP - STEP
@@ -220,17 +212,30 @@ def gaps(observed: Sequence[Span], asked: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def desktop_night(vm: Vm, rule: IdleRule, night: Night, series: Series, observed: Sequence[Span]) -> DesktopNight:
-    """What this night would have done with this desktop, by its series of the night's `hours_of`, all of one begin."""
+def desktop_night(
+    vm: Vm,
+    rule: IdleRule,
+    night: Night,
+    series: Series,
+    observed: Sequence[Span],
+    sessions: Callable[[datetime], Sessions] | None = None,
+) -> DesktopNight:
+    """What this night would have done with this desktop, by its series of the night's `hours_of`, all of one begin.
+
+    `sessions`: what the sources of sessions told at a moment; all that the rule requires. None = that is not known.
+    """
     narrowed = replace(rule, required=frozenset({Source.COUNTERS}))
     record = _Record(vm, narrowed, replace(narrowed, for_s=int(STEP.total_seconds())), series)
+    if sessions is not None:
+        narrowed = replace(narrowed, required=narrowed.needed | rule.needed.intersection(SESSION_SOURCES))
     reasons: Counter[Untold] = Counter()
     for last in range(_steps_of(rule) - 1, record.steps):
-        if not night.takes_at(record.end_of(last)):
+        moment = record.end_of(last)
+        if not night.takes_at(moment):
             continue
-        use = record.use(last, narrowed)
+        use = record.use(last, narrowed, sessions(moment) if sessions is not None else None)
         if use is Use.IDLE:
-            return _after_suspend(record, last, night)
+            return replace(_after_suspend(record, last, night), taken_at=moment)
         if use is Use.UNKNOWN:
             reasons[record.why_unknown(last, observed)] += 1
     if not reasons:
@@ -239,7 +244,7 @@ def desktop_night(vm: Vm, rule: IdleRule, night: Night, series: Series, observed
 
 
 def _after_suspend(record: _Record, suspended: int, night: Night) -> DesktopNight:
-    """What became of a desktop that would have been taken at the end of this step."""
+    """What became of a desktop that would have been taken at the end of this step, by its counters."""
     harvested = unseen = _NOTHING
     unwatched = False
     at = suspended + 1
@@ -306,14 +311,15 @@ class _Record:
         """The first step that begins then or later."""
         return -((self.series[CPU_MHZ].begin - moment) // STEP)
 
-    def use(self, last: int, rule: IdleRule) -> Use:
+    def use(self, last: int, rule: IdleRule, sessions: Sessions | None = None) -> Use:
         """The verdict at the end of this step."""
         count, at = _steps_of(rule), self.end_of(last)
         ran = any(self.series[name].steps[last] is not None for name in rule.limits)
         found = {name: _window(self.series[name].steps[last - count + 1 : last + 1], at) for name in rule.limits}
         windows = {name: window for name, window in found.items() if window is not None}
         power = PowerState.ON if ran else None
-        seen = Vm(self.vm.ref, self.vm.name, power=power, connected=True if ran else None, counters=windows)
+        connected = True if ran else None
+        seen = Vm(self.vm.ref, self.vm.name, power=power, connected=connected, counters=windows, sessions=sessions)
         return idleness(seen, rule).use
 
     def why_unknown(self, last: int, observed: Sequence[Span]) -> Untold:

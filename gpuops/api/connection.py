@@ -165,6 +165,7 @@ def _ask_sessions_of(
     The sessions of a private simulated broker count only under a policy that has it close gates.
     """
     from gpuops.config.sources import Simulated
+    from gpuops.vsphere.connection import Connection
 
     sources: dict[Source, SessionSource] = {}
     if site.broker is not None:
@@ -181,6 +182,10 @@ def _ask_sessions_of(
         from gpuops.hostshell.idle_command import IdleCommand
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
+    if isinstance(site.vcenter, Connection) and site.vcenter.target.guest is not None:
+        from gpuops.vsphere.reading.guest_sessions import GuestSessions
+
+        sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
 
 

@@ -8,7 +8,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, spread
 from gpuops.model.measurement import Retention
 
 observe = VerbTable("observe", "")
@@ -23,13 +23,15 @@ HourlyDays = Annotated[int, typer.Option(min=1, max=3660, metavar="N", help="Kee
 def look(
     context: typer.Context,
     common: CommonOptions,
+    host_shell: HostShellOptions,
     once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron, every 20 minutes.")] = False,
     fine_days: FineDays = KEPT.fine_days,
     hourly_days: HourlyDays = KEPT.hourly_days,
 ) -> None:
     """Keep what the performance counters of VMs and hosts say, in a store of this machine. Changes nothing in vCenter.
 
-    Looks every 20 minutes until it is stopped; the unit is templates/gpuops-observe.service.
+    Looks every 20 minutes until it is stopped; the unit is templates/gpuops-observe.service. With --host-shell ssh the
+    hosts' own nvidia-smi is asked too.
 
     \b
     Example:
@@ -52,8 +54,8 @@ def look(
             output.progress(cycle_text(cycle))
 
     with open_site(common) as site:
+        host_shell.give_to(site)
         if not once:
-            site.say = output.note
             observe_for_ever(site, retention, told)
         cycle = look_once(site, retention)
     output.show(cycle_text(cycle), cycle_document(cycle))

@@ -167,11 +167,12 @@ def _lines(printed: bytes) -> Iterator[dict[str, Any]]:
 def _told(answer: Mapping[str, Any], asked: datetime) -> SessionCount | None:
     """What one line tells; None = nothing that can be understood. Keys that are not ours are not looked at."""
     sessions, busy = answer.get("sessions"), answer.get("busy")
-    ages = {name: answer.get(name) for name in ("age_s", "oldest_s", "youngest_s")}
+    ages = {name: answer.get(name) for name in ("age_s", "oldest_s", "youngest_s", "disconnected_s")}
     numbers = [each for each in (sessions, *ages.values()) if each is not None]
     if not all(type(each) is int and 0 <= each <= MOST for each in numbers):
         return None
     if not (busy is None or isinstance(busy, bool)) or (sessions is None and busy is None):
         return None
     used = bool(busy) or bool(sessions)
-    return SessionCount(sessions, used, asked, ages["age_s"] or 0, ages["oldest_s"], ages["youngest_s"])
+    disconnected_s = ages["disconnected_s"] if sessions and not busy else None
+    return SessionCount(sessions, used, asked, ages["age_s"] or 0, ages["oldest_s"], ages["youngest_s"], disconnected_s)

@@ -1,4 +1,4 @@
-"""Reads and switches the MIG mode of a host's GPUs, and reads their vGPUs, by nvidia-smi over SSH.
+"""Reads and switches the MIG mode of a host's GPUs, and reads how they and their vGPUs are, by nvidia-smi over SSH.
 
 Implements `HostShell` of `execute`.
 
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import Refused, UsageError
-from gpuops.hostshell.ssh import CommandResult, Ssh
+from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
+from gpuops.hostshell.ssh import COMMAND_S, CommandResult, Ssh
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, Instances, has_instances, read_instances, read_vgpus
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiState, SmiVgpu
+from gpuops.model.host_settings import SmiReadings, SmiState, SmiVgpu
 
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
 _MODES: Final = {"enabled": True, "disabled": False}
+READING_S: Final = 20.0
+"""So long one of the questions of `readings` may take: hundreds of hosts are asked every twenty minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,19 @@ class NvidiaSmi:
         except ValueError as error:
             raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
 
-    def _told(self, host: str, command: str) -> str:
-        reply = self.ssh.run(host, command)
+    def readings(self, host: str) -> SmiReadings:
+        """How its GPUs and vGPUs are now. Raises Refused where it cannot be asked, or answers what nobody can read,
+        and OutcomeUnknown where an answer does not come in time."""
+        first = self.ssh.run(host, GPUS, limit_s=READING_S)
+        # a driver that is older than R535 does not know one of these fields, and its exit status says so
+        told = self._told(host, GPUS_BEFORE_R535, READING_S) if first.exit_status else first.stdout
+        try:
+            return SmiReadings(tuple(read_gpus(told)), tuple(read_vgpus(self._told(host, VGPUS, READING_S), {})))
+        except ValueError as error:
+            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+
+    def _told(self, host: str, command: str, limit_s: float = COMMAND_S) -> str:
+        reply = self.ssh.run(host, command, limit_s=limit_s)
         if reply.exit_status:
             raise Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
         return reply.stdout

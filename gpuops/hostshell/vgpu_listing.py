@@ -1,7 +1,8 @@
 """Reads which vGPUs run on the GPUs of a host, and where each lies, from what its nvidia-smi writes.
 
 Sources: NVIDIA vGPU documentation, `nvidia-smi vgpu -q` (a `GPU` header for each GPU, then `Key : value` lines for each
-vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, `N/A` where there is none); NVIDIA
+vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, `N/A` where there is none; under
+`Utilization` the lines `Gpu` and `Encoder`; from memory: `License Status` begins with Licensed or Unlicensed); NVIDIA
 Multi-Instance GPU User Guide, `nvidia-smi mig -lgi` (a table whose last column is `Start:Size` in memory slices).
 """
 
@@ -61,7 +62,15 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
     profile = facts["vGPU Name"].lower().replace(" ", "_")
     instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
     start = instances.get((gpu, instance)) if instance != "N/A" else _number(placement)
-    return SmiVgpu(gpu, facts["VM Name"], profile, start)
+    return SmiVgpu(
+        gpu,
+        facts["VM Name"],
+        profile,
+        start,
+        _percent(facts.get("Gpu", "")),
+        _percent(facts.get("Encoder", "")),
+        _licensed(facts.get("License Status", "")),
+    )
 
 
 def read_instances(index: str, table: str) -> Instances:
@@ -83,3 +92,13 @@ def _address(text: str) -> PciAddress:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
+
+
+def _percent(text: str) -> int | None:
+    found = _number(text.removesuffix("%").strip())
+    return found if found is not None and found <= 100 else None
+
+
+def _licensed(text: str) -> bool | None:
+    word = text.partition(" ")[0].lower()
+    return {"licensed": True, "unlicensed": False}.get(word)

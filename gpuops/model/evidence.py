@@ -55,8 +55,19 @@ class SessionCount:
     oldest_s: int | None = None
     """How long the oldest of the sessions is there; None = not told."""
     youngest_s: int | None = None
+    disconnected_s: int | None = None
+    """How long all of them are disconnected, by the one that was last; None = one is connected, or it is not told."""
     because: str = ""
     """Why it does not tell."""
+
+    def in_use(self, disconnected_timeout_s: int | None) -> bool | None:
+        """Whether a session keeps the desktop; None = it does not tell.
+
+        With a timeout, sessions do not that are all disconnected for as long: as far as what is told is not old.
+        """
+        if not self.used or disconnected_timeout_s is None or self.disconnected_s is None:
+            return self.used
+        return self.disconnected_s < disconnected_timeout_s or self.age_s > SESSIONS_FRESH_S
 
 
 def names(sources: Collection[Source]) -> str:

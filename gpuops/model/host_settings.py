@@ -111,6 +111,39 @@ class SmiVgpu:
     profile: str
     start: int | None = None
     """As `VgpuPlacement.start`."""
+    utilization_percent: int | None = None
+    """None = it does not tell, as of every MIG-backed vGPU."""
+    encoder_percent: int | None = None
+    licensed: bool | None = None
+    """Whether its guest has a licence; None = it does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmiGpu:
+    """How one GPU is, as the host's own nvidia-smi tells it; None = it has none, or does not tell."""
+
+    address: PciAddress
+    utilization_percent: int | None = None
+    clock_mhz: int | None = None
+    """Of its streaming multiprocessors."""
+    temperature_c: int | None = None
+    ecc_uncorrected: int | None = None
+    """Errors of its memory since the last boot that were not corrected."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    """Of its link as it is now: a GPU at rest may have a lower generation."""
+    slowed_by_heat: bool | None = None
+    """Whether it is clocked down because it is too hot,"""
+    slowed_by_power: bool | None = None
+    """or for want of power."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmiReadings:
+    """What the nvidia-smi of one host tells in one look."""
+
+    gpus: tuple[SmiGpu, ...]
+    vgpus: tuple[SmiVgpu, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,23 @@ HOST_COUNTERS: Final = (
     "gpu.power.used.latest",
 )
 """What is measured of a host, and of each of its GPUs."""
+SMI_VM_COUNTERS: Final = (
+    "smi.vgpu.utilization.latest",
+    "smi.vgpu.encoder.latest",
+    "smi.vgpu.licensed.latest",
+)
+"""What a host's own nvidia-smi tells of a VM's vGPUs: the most of several; licensed = 1 if all of them are, or 0."""
+SMI_GPU_COUNTERS: Final = (
+    "smi.gpu.utilization.latest",
+    "smi.gpu.clock.latest",
+    "smi.gpu.temperature.latest",
+    "smi.gpu.eccUncorrected.latest",
+    "smi.gpu.pcieGeneration.latest",
+    "smi.gpu.pcieWidth.latest",
+    "smi.gpu.slowedByHeat.latest",
+    "smi.gpu.slowedByPower.latest",
+)
+"""What it tells of each GPU; slowed = 1, not slowed = 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +183,5 @@ class Cycle:
     hosts: int
     hosts_measured: int
     calls: int
+    hosts_entered: int | None = None
+    """Of how many the own nvidia-smi told something; None = none was asked."""

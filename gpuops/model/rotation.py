@@ -77,6 +77,8 @@ class IdleRule:
     """What must be known, and idle; None = the pool does not say. Every other source can veto, and no more."""
     go_on_s: int = 300
     """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
+    disconnected_timeout_s: int | None = None
+    """From then on a session that is disconnected keeps its desktop no more; None = any session keeps it."""
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -70,6 +70,7 @@ def _source(reading: SourceReading) -> Document:
         "value": reading.value,
         "unit": reading.unit,
         "below": reading.below,
+        "disconnected_s": reading.disconnected_s,
         "age_s": reading.age_s,
         "because": reading.reason,
     }

@@ -27,6 +27,8 @@ def cycle_text(cycle: Cycle) -> Shown:
     ]
     if cycle.vms_gpu_unknown:
         lines.append(Text(f"use of the GPU is unknown, not zero: {cycle.vms_gpu_unknown} VMs with vGPUs", "yellow"))
+    if cycle.hosts_entered is not None:
+        lines.append(Text(f"the hosts' own nvidia-smi: {cycle.hosts_entered} of {cycle.hosts} hosts"))
     if cycle.filled is not None:
         lines.append(Text(f"asked of vCenter's own five-minute averages: {_span(cycle.filled)}"))
     return tuple(lines)
@@ -47,6 +49,7 @@ def cycle_document(cycle: Cycle) -> Document:
         "hosts": cycle.hosts,
         "hosts_measured": cycle.hosts_measured,
         "calls": cycle.calls,
+        "hosts_entered": cycle.hosts_entered,
     }
 
 

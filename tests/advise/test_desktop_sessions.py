@@ -49,3 +49,27 @@ def test_sessions_are_counted_those_that_are_disconnected_too_and_their_ages_tol
     read = matched(VMS, [machine("a")], sessions, NOW)
     assert read.of_vm == {"vm-1": SessionCount(3, True, NOW, oldest_s=5400, youngest_s=1800)}
     assert read.without_machine == 2
+
+
+DISCONNECTED = DesktopSession("1", "m", SessionState.DISCONNECTED, None, NOW - timedelta(hours=5))
+
+
+@pytest.mark.parametrize(
+    ("others", "disconnected_s"),
+    [
+        ((), 18_000),
+        ((DesktopSession("2", "m", SessionState.DISCONNECTED, None, NOW - timedelta(minutes=7)),), 420),
+        ((DesktopSession("2", "m", SessionState.DISCONNECTED, None, NOW + timedelta(minutes=1)),), 0),
+        ((DesktopSession("2", "m", SessionState.DISCONNECTED),), None),
+        ((DesktopSession("2", "m", SessionState.CONNECTED, None, NOW - timedelta(hours=9)),), None),
+        ((DesktopSession("2", "m", SessionState.PENDING),), None),
+        ((DesktopSession("2", "m", None, None, NOW - timedelta(hours=9)),), None),
+        ((DesktopSession("2", "elsewhere", SessionState.CONNECTED),), 18_000),
+    ],
+)
+def test_how_long_all_of_them_are_disconnected_is_told_where_it_is_known_of_each(
+    others: tuple[DesktopSession, ...], disconnected_s: int | None
+) -> None:
+    read = matched(VMS, [machine("a")], (DISCONNECTED, *others), NOW)
+    assert read.of_vm["vm-1"].disconnected_s == disconnected_s
+    assert matched(VMS, [machine("a")], (), NOW).of_vm["vm-1"].disconnected_s is None

@@ -200,6 +200,42 @@ def test_a_session_that_anybody_tells_of_keeps_a_desktop(source: Source) -> None
     assert idleness(QUIET, replace(RULE, required=frozenset({source}))).use is Use.UNKNOWN
 
 
+HOURS: dict[str, tuple[SessionCount, str | None]] = {
+    "for long": (SessionCount(1, True, NOW, disconnected_s=14_459), None),
+    "for too short": (
+        SessionCount(2, True, NOW, disconnected_s=14_399),
+        "2 session(s) disconnected for 239 min, idle is from 240 min on, as the broker tells",
+    ),
+    "not disconnected": (SessionCount(1, True, NOW, oldest_s=90_000), "1 session(s), as the broker tells"),
+    "told long ago": (
+        SessionCount(1, True, NOW, age_s=301, disconnected_s=90_000),
+        "1 session(s) disconnected for 1500 min, idle is from 240 min on, as the broker tells",
+    ),
+    "not known": (SessionCount(None, None, NOW, because="it timed out"), "its sessions are not known: it timed out"),
+}
+
+
+@pytest.mark.parametrize("case", HOURS)
+def test_a_session_that_is_disconnected_for_long_keeps_no_desktop_where_the_policy_says_so(case: str) -> None:
+    told, objection = HOURS[case]
+    vm = replace(QUIET, sessions={Source.BROKER: told})
+    rule = replace(RULE, required=frozenset({Source.BROKER}))
+    assert idleness(vm, replace(rule, disconnected_timeout_s=14_400)).objection == objection
+    assert idleness(vm, rule).use is (Use.BUSY if told.used else Use.UNKNOWN), "without that any session keeps it"
+    assert idleness(vm, replace(RULE, disconnected_timeout_s=14_400)).objection in (objection, None)
+
+
+def test_what_is_told_of_a_disconnected_session_has_its_number() -> None:
+    vm = replace(QUIET, sessions={Source.BROKER: HOURS["for long"][0]})
+    verdict = idleness(vm, replace(RULE, disconnected_timeout_s=14_400))
+    broker = verdict.readings[-1]
+    assert (broker.value, broker.below, broker.disconnected_s, broker.vetoes) == (1, None, 14_459, False)
+    assert "1 session(s) disconnected for 240 min, idle is from 240 min on, as the broker tells" in verdict.reason
+    others = {Source.BROKER: HOURS["for long"][0], Source.COMMAND: ANSWERS["busy"]}
+    keeping = idleness(replace(QUIET, sessions=others), replace(RULE, disconnected_timeout_s=14_400))
+    assert keeping.decided_by is Source.COMMAND, "one that does not say how they are keeps it"
+
+
 def test_a_quarter_of_an_hour_to_take_and_five_minutes_to_go_on() -> None:
     busy_then = {name: replace(window(0, known_s=310), until=NOW) for name in NOTHING}
     vm = replace(QUIET, counters=busy_then)

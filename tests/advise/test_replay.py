@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
+from gpuops.advise.left_alone import never_taken
 from gpuops.advise.replay import (
     STEP,
     DesktopNight,
@@ -20,7 +21,6 @@ from gpuops.advise.replay import (
     desktop_night,
     gaps,
     hours_of,
-    never_taken,
     not_replayed,
     refusal,
     whole_nights,
@@ -69,7 +69,9 @@ def replayed(
     series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(cpu))}
     if gpu is not None:
         series[GPU_USE] = CounterSeries(BEGIN, STEP, tuple(gpu))
-    return desktop_night(VM, rule, NIGHT, series, looked)
+    found = desktop_night(VM, rule, NIGHT, series, looked)
+    assert (found.taken_at is not None) == (found.use is Use.IDLE)
+    return replace(found, taken_at=None)
 
 
 def minutes(number: int) -> timedelta:
@@ -125,7 +127,8 @@ def test_use_that_comes_back_after_a_late_suspend_counts_past_the_hour_of_return
     cpu = steps(at_m1=BUSY, at_1=BUSY, at_6=BUSY)
     series = {CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(cpu))}
     found = desktop_night(VM, RULE, short, series, LOOKED)
-    assert found == DesktopNight(Use.IDLE, harvested=minutes(5), false_idle=minutes(10))
+    taken_at = NIGHT.opens + minutes(25)
+    assert found == DesktopNight(Use.IDLE, harvested=minutes(5), false_idle=minutes(10), taken_at=taken_at)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_sessions_are_those_of_vms(server: SimServer, served: HorizonListener, b
     assert gone is not None and there is not None
     assert (gone.count, gone.used, there.count, there.used) == (1, True, 1, True), "one is disconnected: it counts"
     assert there.youngest_s is not None
+    assert (gone.disconnected_s, there.disconnected_s) == (0, None)
 
 
 def test_a_gate_keeps_users_out_and_the_ledger_has_it(

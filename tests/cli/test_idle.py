@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import Result
 
+from gpuops.sim.state.vm_state import GuestAccount, GuestUser
 from tests.cli.conftest import LAB_POLICY, Lab
 
 Golden = Callable[[str, str], None]
@@ -76,6 +78,26 @@ echo '{{"vm": "vdi-02", "sessions": 0}}'
     refused = gpuops("idle", "--vcenter", "prod")
     assert refused.exit_code == 2
     assert "targets.prod.idle_command: cron looks elsewhere for programs" in refused.stderr
+
+
+def test_guests_are_asked_by_the_login_for_guests(
+    lab: Lab, tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    text = Path(LAB_POLICY).read_text()
+    policy.write_text(text.replace("    floor: 0\n", "    floor: 0\n    evidence: {required: [cpu, sessions]}\n"))
+    words = ("--policy", str(policy), "--explain", "vdi-01")
+    [found] = document(lab, *words)["vms"]
+    assert found["because"] == "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)"
+    monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "inspector")
+    monkeypatch.setenv("GPUOPS_GUEST_PASSWORD", "Kept4now")
+    for vm in lab.server.world.by_type("VirtualMachine"):
+        vm.state.template = replace(vm.state.template, login=GuestAccount("inspector", "Kept4now"))
+    assert document(lab, *words)["vms"][0]["verdict"] == "idle"
+    desktop = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vdi-01")
+    desktop.state.guest_users = (GuestUser("DESKTOPS\\alice", lab.server.world.clock.now(), desktop.state.boot_time),)
+    golden("idle-sessions.txt", lab.run("idle", *words).stdout)
+    assert "alice" not in lab.run("idle", *words, "--output", "json").stdout
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,16 @@ def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkey
     assert all(observing.EVERY_S - 60 < each <= observing.EVERY_S for each in pauses)
     [vcenter] = document(lab, "observe", "status")["vcenters"]
     assert vcenter["gaps"] == []
+
+
+def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(lab: Lab, tmp_path: Path) -> None:
+    nobody = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "nobody"))
+    result = lab.run("observe", "--once", *nobody)
+    assert result.exit_code == 0
+    assert "the hosts' own nvidia-smi: 0 of 2 hosts" in result.stdout
+    said = [line for line in result.stderr.splitlines() if line.startswith("not measured by its nvidia-smi: ")]
+    assert len(said) == 2
+    assert "no host's key is known" in said[0]
+    lab.server.world.clock.advance(1200)
+    again = lab.run("observe", "--once", *nobody, "--output", "json")
+    assert json.loads(again.stdout)["hosts_entered"] == 0

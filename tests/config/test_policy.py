@@ -68,7 +68,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     assert policy.pools[0].select.marks == (Mark("gpuops.role", "desktop"), Mark(tag="department:design"))
     assert policy.needs_tags
     required = frozenset({Source.CPU, Source.CONSOLE, Source.COUNTERS})
-    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, go_on_s=300)
+    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, 300, 240 * 60)
     assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 900)
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))

@@ -49,7 +49,8 @@ def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[st
         {"uuid": "u-2", "sessions": 2, "age_s": 30, "oldest_s": 7200, "youngest_s": 60},
         {"uuid": "u-2", "sessions": 0},
         {"vm": "twin", "sessions": 0},
-        {"uuid": "u-4", "busy": True, "who": "alice"},
+        {"uuid": "u-3", "sessions": 1, "disconnected_s": 7200},
+        {"uuid": "u-4", "busy": True, "sessions": 1, "disconnected_s": 7200, "who": "alice"},
         {"vm": "of-nobody", "busy": False},
     ]
     printed = "\n".join(json.dumps(line) for line in lines)
@@ -57,8 +58,8 @@ def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[st
     assert found == {
         "vm-1": SessionCount(0, False, NOW),
         "vm-2": SessionCount(2, True, NOW, 30, 7200, 60),
-        "vm-3": SessionCount(None, None, NOW, because="the command does not tell of it"),
-        "vm-4": SessionCount(None, True, NOW),
+        "vm-3": SessionCount(1, True, NOW, disconnected_s=7200),
+        "vm-4": SessionCount(1, True, NOW),
     }
     assert "alice" not in repr(found)
     assert said == []
@@ -75,6 +76,7 @@ def test_counts_and_ages_are_kept_and_nothing_else(tmp_path: Path, said: list[st
         '{"vm": "vdi-01", "sessions": "0"}',
         '{"vm": "vdi-01", "busy": 0}',
         '{"vm": "vdi-01", "sessions": 0, "age_s": -5}',
+        '{"vm": "vdi-01", "sessions": 1, "disconnected_s": "7200"}',
         '{"vm": ["vdi-01"], "sessions": 0}',
         '{"sessions": 0}',
     ],

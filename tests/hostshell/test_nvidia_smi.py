@@ -19,7 +19,7 @@ from gpuops.execute.change import rolling_change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import Displacement, Rolling, SmiState, SmiVgpu
+from gpuops.model.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig
@@ -204,6 +204,9 @@ def test_hosts_are_asked_at_the_same_time(bench: Bench) -> None:
             return ()
 
         def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
+            raise AssertionError("nobody asks")
+
+        def readings(self, host: str) -> SmiReadings:
             raise AssertionError("nobody asks")
 
         def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gpuops.sim.state.host_state import HostGpu
 
 MISSING: Final = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+_READINGS: Final = (
+    "pci.bus_id,utilization.gpu,clocks.current.sm,temperature.gpu,ecc.errors.uncorrected.volatile.total,"
+    "pcie.link.gen.current,pcie.link.width.current,clocks_event_reasons.active"
+)
 _COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending"
 
 
@@ -27,6 +31,8 @@ def answer(host: HostEntity, command: str) -> tuple[str, int]:
         return "".join(f"{_row(gpu)}\n" for gpu in host.state.gpus if gpu.listed), 0
     if words[1:] == ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"]:
         return "".join(f"{number}, {_address(gpu)}\n" for number, gpu in enumerate(host.state.gpus)), 0
+    if words[1:] == [f"--query-gpu={_READINGS}", "--format=csv,noheader,nounits"]:
+        return "".join(f"{_reading(gpu, number)}\n" for number, gpu in enumerate(host.state.gpus) if gpu.listed), 0
     if words[1:] == ["vgpu", "-q"]:
         return "".join(map(_listed(host), host.state.gpus)), 0
     if words[1:] == ["mig", "-lgi"]:
@@ -54,11 +60,14 @@ def _listed(host: HostEntity) -> Callable[[HostGpu], str]:
                 "VM UUID": "00000000-0000-0000-0000-000000000000",
                 "VM Name": names[seat.vm],
                 "vGPU Name": seat.type.name.replace("_", " ").upper(),
+                "License Status": "Licensed (Expiry: 2027-1-5 12:0:0 GMT)" if number % 2 == 0 else "Unlicensed",
                 "GPU Instance ID": instance,
                 "Placement ID": str(seat.start) if mixed else "N/A",
             }
             text += f"    vGPU ID                               : {3251634213 + number}\n"
             text += "".join(f"        {key:<34}: {value}\n" for key, value in facts.items())
+            used = "N/A" if gpu.mode is GpuMode.MULTI_INSTANCE else f"{12 + number} %"
+            text += f"        Utilization\n            {'Gpu':<30}: {used}\n            {'Encoder':<30}: {used}\n"
         return text
 
     return lines
@@ -76,6 +85,11 @@ def _instances(host: HostEntity) -> tuple[str, int]:
         return "No GPU instances found: Not Found\n", 6
     rule = "+-------------------------------------------------------+\n"
     return f"{rule}| GPU instances:                                        |\n{rule}{''.join(rows)}{rule}", 0
+
+
+def _reading(gpu: HostGpu, number: int) -> str:
+    ecc = "0" if gpu.ecc else "[N/A]"
+    return f"{_address(gpu)}, {30 + number}, {1410 - number}, {41 + number}, {ecc}, 4, 16, 0x0000000000000004"
 
 
 def _row(gpu: HostGpu) -> str:

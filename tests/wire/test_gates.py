@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,8 @@ class Gated:
             site.progress, site.in_flight = watch, in_flight
             return of(site)
 
-    def night(self, **watched: Any) -> Report:
-        return self.run(partial(_night, policy=POLICY), **watched)
+    def night(self, policy: Policy = POLICY, **watched: Any) -> Report:
+        return self.run(partial(_night, policy=policy), **watched)
 
     def day(self, **watched: Any) -> Report:
         return self.run(lambda site: rotate_day(POLICY, site, apply=True), **watched)
@@ -109,11 +110,12 @@ class Gated:
         found = {vm.name for _, vm in self.pod.machines() if vm.state.power is Power.SUSPENDED}
         return found - {f"vdi-{number}" for number in range(105, 113)}
 
-    def use(self, name: str) -> None:
+    def use(self, name: str, disconnected_for: timedelta | None = None) -> None:
         """Somebody whose login began before the gate was closed has a session now."""
         with self.server.world.lock:
-            vm = self.vm(name)
-            self.pod.sessions[name] = PodSession(name, vm, "S-1-5-21-1", self.server.world.clock.now())
+            vm, now = self.vm(name), self.server.world.clock.now()
+            gone = now - disconnected_for if disconnected_for is not None else None
+            self.pod.sessions[name] = PodSession(name, vm, "S-1-5-21-1", gone or now, gone)
 
     def nothing_is_left(self) -> None:
         """Every desktop runs, nobody is kept away, nothing is marked, and the journal owes nothing."""
@@ -313,6 +315,29 @@ def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vd
         "a session began while it was being suspended: resumed at once",
     )
     assert name not in vdi.suspended | vdi.gated
+    vdi.day()
+    vdi.nothing_is_left()
+
+
+def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_policy_says_so(vdi: Gated) -> None:
+    """vdi-001 and vdi-002 are the first that a night takes here. To vdi-002 its user comes back during the suspend."""
+    for name, minutes in (("vdi-001", 61), ("vdi-002", 61), ("vdi-003", 55)):
+        vdi.use(name, timedelta(minutes=minutes))
+    looked = vdi.run(lambda site: rotate_night(POLICY, site, apply=False))
+    reasons = {choice.subject: choice.reason for choice in looked.plan.choices}
+    assert {reasons[f"vdi-00{number}"] for number in (1, 2, 3)} == {"1 session(s), as the broker tells"}
+    back: list[str] = []
+
+    def in_flight(steps: Collection[Step]) -> None:
+        if not back and any(isinstance(step, SuspendVm) and step.vm == vdi.vm("vdi-002").moid for step in steps):
+            back.append("vdi-002")
+            vdi.use("vdi-002")
+
+    allowing = POLICY.text.replace("mhz: 500}", "mhz: 500, disconnected_session_timeout_minutes: 60}")
+    night = vdi.night(parse_policy(allowing, "of the tests"), in_flight=in_flight)
+    assert back and "vdi-001" in vdi.suspended and not {"vdi-002", "vdi-003"} & (vdi.suspended | vdi.gated)
+    reasons = {night.before.vm(each.step.vm).name: each.reason for each in night.outcomes if each.reason}
+    assert reasons["vdi-002"] == "a session began while it was being suspended: resumed at once"
     vdi.day()
     vdi.nothing_is_left()
 

@@ -37,9 +37,13 @@ MOST_S = 3300
 TO_TAKE_S = 900
 """`for_s` of a pool that requires counters and does not say how long."""
 
-_Askable = Literal["console", "cpu", "counters", "broker", "command"]
+LEAST_MINUTES = 15
+"""Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
+MOST_MINUTES = 90 * 24 * 60
+
+_Askable = Literal["console", "cpu", "counters", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
-"""What a pool may require; the sessions that guests tell of are not read yet."""
+"""What a pool may require."""
 
 NO_OWNER = "none"
 ANY_TIME = "any"
@@ -52,6 +56,7 @@ class IdleSection(Section):
     for_s: int = Field(default=0, ge=0, le=MOST_S)
     counters: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     go_on_s: int = Field(default=IdleRule(1).go_on_s, ge=60, le=MOST_S)
+    disconnected_session_timeout_minutes: int | None = Field(default=None, ge=LEAST_MINUTES, le=MOST_MINUTES)
 
     @model_validator(mode="after")
     def _over_a_while(self) -> IdleSection:
@@ -65,7 +70,9 @@ class IdleSection(Section):
     def rule(self, required: frozenset[Source] | None) -> IdleRule:
         for_s = self.for_s or (TO_TAKE_S if Source.COUNTERS in (required or ()) else 0)
         counters = tuple(sorted(self.counters.items()))
-        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s)
+        minutes = self.disconnected_session_timeout_minutes
+        timeout_s = minutes * 60 if minutes is not None else None
+        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s, timeout_s)
 
 
 def _askable(value: Any) -> Source:

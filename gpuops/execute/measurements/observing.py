@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import LoginRefused, NotConnected
+from gpuops.execute.measurements.host_readings import host_readings
 from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.unknown_use import without_unknown_use
@@ -108,6 +109,10 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
     if filled is not None:
         _read(site, store, inventory, FINE_S, filled, pace, _Found())
     _read(site, store, inventory, SAMPLE_S, (begin, until), pace, found)
+    entered = None
+    if site.shell is not None:
+        blocks, entered = host_readings(site.shell, inventory, site.say)
+        store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)
     store.note_observed(begin, until)
     store.roll_up(until)
     store.forget(now, retention)
@@ -123,6 +128,7 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
         hosts=len(inventory.hosts),
         hosts_measured=len(found.hosts),
         calls=pace.calls,
+        hosts_entered=entered,
     )
 
 

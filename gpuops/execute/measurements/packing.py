@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.measurement import HOST_COUNTERS, VM_COUNTERS
+from gpuops.model.measurement import HOST_COUNTERS, SMI_GPU_COUNTERS, SMI_VM_COUNTERS, VM_COUNTERS
 
 MISSING: Final = -1
 WHOLE: Final = 15
 """How much of a step is covered by samples, in fifteenths: a step of five minutes has fifteen samples."""
 
 _FORMAT: Final = 1
-_NUMBERED: Final = tuple(dict.fromkeys((*VM_COUNTERS, *HOST_COUNTERS)))
+_NUMBERED: Final = tuple(dict.fromkeys((*VM_COUNTERS, *HOST_COUNTERS, *SMI_VM_COUNTERS, *SMI_GPU_COUNTERS)))
 """Counters are kept by their place in here: new ones come last."""
 _NUMBERS: Final = {name: number for number, name in enumerate(_NUMBERED)}
 _MOST_BYTES: Final = 16 * 1024 * 1024

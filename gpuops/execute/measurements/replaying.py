@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.advise import replay as advice
+from gpuops.advise.left_alone import never_taken
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.store import Measurements
 from gpuops.model.inventory import Inventory
@@ -123,7 +124,7 @@ def _members(inventory: Inventory, policy: Policy) -> dict[str, list[Vm]]:
 
 def _takeable(policy: Policy, pool: Pool, members: Sequence[Vm]) -> dict[str, Vm]:
     """Desktops of the pool by their ids, without those that no night takes."""
-    return {vm.ref: vm for vm in members if not advice.never_taken(policy, pool, vm)}
+    return {vm.ref: vm for vm in members if not never_taken(policy, pool, vm)}
 
 
 def _night(

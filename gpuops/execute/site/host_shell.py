@@ -16,7 +16,7 @@ from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.host import Host
-from gpuops.model.host_settings import UNASKED, HostSettings, SmiState, SmiVgpu
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 
@@ -39,6 +39,10 @@ class HostShell(Protocol):
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
         """The vGPUs that run on the host of that name. Raises Refused where it cannot be asked."""
+        ...
+
+    def readings(self, host: str) -> SmiReadings:
+        """How the GPUs and vGPUs of the host of that name are now. Raises Refused where it cannot be asked."""
         ...
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from gpuops.model.evidence import Source
+from gpuops.advise.evidence import Use
+from gpuops.advise.idle import idleness
+from gpuops.model.evidence import SessionCount, Source
 from gpuops.model.gate import unknown_gate
 
 if TYPE_CHECKING:
     from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
+    from gpuops.model.vm import Vm
 
 NO_SOURCES: Final[Mapping[Source, SessionSource]] = MappingProxyType({})
 
@@ -36,7 +39,8 @@ def with_policy_reads(
     if policy.gates:
         inventory = with_gates(inventory, dict.fromkeys(policy.behind_gates(among), ""), gates)
         sources = {Source.BROKER: gates, **sources} if gates is not None else sources
-    return _with_sessions(inventory, policy.judged(among) if sources else (), sources)
+    inventory = _with_sessions(inventory, policy.judged(among) if sources else (), sources)
+    return _with_guest_sessions(inventory, policy, among, sources.get(Source.SESSIONS))
 
 
 def with_gates(inventory: Inventory, machines: Mapping[str, str], gates: DesktopGates | None) -> Inventory:
@@ -56,9 +60,30 @@ def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping
     asked = [inventory.vms[ref] for ref in sorted(refs)]
     if not asked:
         return inventory
-    told = {source: each.sessions(asked, inventory.taken_at) for source, each in sources.items()}
+    at_once = {source: each for source, each in sources.items() if source is not Source.SESSIONS}
+    told = {source: each.sessions(asked, inventory.taken_at) for source, each in at_once.items()}
     by_vm = {
         vm.ref: replace(vm, sessions={source: found[vm.ref] for source, found in told.items() if vm.ref in found})
         for vm in asked
     }
     return replace(inventory, vms={**inventory.vms, **by_vm})
+
+
+def _with_guest_sessions(
+    inventory: Inventory, policy: Policy, among: Iterable[Vm], guests: SessionSource | None
+) -> Inventory:
+    """The same snapshot with what guests tell, one by one: of VMs whose pool requires it, and that nothing else keeps.
+
+    No other guest is entered: the login there may be none of its users, and a refused one counts towards a lockout.
+    """
+    refs = policy.judged(among) if guests is not None else ()
+    pooled = [(vm, policy.pool_of(vm)) for vm in (inventory.vms[ref] for ref in sorted(refs))]
+    meant = [(vm, pool.idle) for vm, pool in pooled if pool is not None and Source.SESSIONS in pool.idle.needed]
+    if guests is None or not meant:
+        return inventory
+    asked = [vm for vm, rule in meant if idleness(vm, rule).use is not Use.BUSY]
+    kept = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
+    told = {vm.ref: kept for vm, _ in meant} | dict(guests.sessions(asked, inventory.taken_at))
+    return inventory.with_vms(
+        replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: told[vm.ref]}) for vm, _ in meant
+    )

@@ -208,12 +208,18 @@ class VmExecutor(StepExecutor[Step]):
     def in_use_again(self, steps: Collection[Step]) -> frozenset[str]:
         """Those of the desktops (refs) that were suspended behind a gate on which the broker knows a session: it began
         between the last look and the suspend."""
-        suspended = [step.vm for step in steps if isinstance(step, SuspendVm) and self.closed_gate(step.vm) is not None]
+        suspends = (step for step in steps if isinstance(step, SuspendVm))
+        suspended = {step.vm: step for step in suspends if self.closed_gate(step.vm) is not None}
         vms = [self.inventory.vms[ref] for ref in suspended if ref in self.inventory.vms]
         if self._gates is None or not vms:
             return frozenset()
         told = self._gates.sessions(vms, self.inventory.taken_at)
-        return frozenset(ref for ref, found in told.items() if found.used)
+        return frozenset(ref for ref, found in told.items() if found.in_use(self._timeout_s(suspended[ref])))
+
+    def _timeout_s(self, step: Step) -> int | None:
+        """After which a disconnected session keeps the desktop of the step no more; None = any session keeps it."""
+        rule = self._guard.idle_rule(step, self.inventory) if self._guard is not None else None
+        return rule.disconnected_timeout_s if rule is not None else None
 
     def read_back(self, step: Step) -> None:
         """Reads the step's VM, and the GPUs of its host, anew."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.idle import idleness
+from gpuops.advise.left_alone import kept_by_marks
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -117,14 +118,7 @@ def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, away: Iterable[
 def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm) -> str | None:
     if not pool.users_kept_away:
         return f"pool {pool.name} is not declared parked"
-    opted_out = policy.opt_out.on(vm)
-    if opted_out is not False:
-        return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
-    if pool.owner is not None and pool.owner.on(vm) is not True:
-        return f"its owner has not agreed ({pool.owner})"
-    if any(queued.names_vm(vm) for queued in policy.ml):
-        return "is in the ML queue of the same policy"
-    return None
+    return kept_by_marks(policy, pool, vm)
 
 
 def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:

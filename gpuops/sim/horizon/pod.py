@@ -120,7 +120,7 @@ class Pod:
         """The session ends, and with it an instant clone."""
         if self.sessions.pop(session.id, None) is None or not session.vm.is_registered:
             return
-        session.vm.state.cpu_usage_mhz = 60
+        session.vm.state.cpu_usage_mhz, session.vm.state.guest_users = 60, ()
         session.vm.touch("summary")
         if pool.source == "INSTANT_CLONE":
             vm_events.recreate(session.vm, _NOTHING)

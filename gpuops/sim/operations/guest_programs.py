@@ -69,6 +69,22 @@ def started(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     )
 
 
+def resident(vm: VmEntity) -> list[Any]:
+    """GuestProcessInfo of what its system runs, and of what each user with a session does; all that is modelled."""
+    linux, began = vm.state.template.linux, vm.state.boot_time
+    first, system = ("systemd", "root") if linux else ("System", "NT AUTHORITY\\SYSTEM")
+    shell, command = (
+        ("systemd", "/usr/lib/systemd/systemd --user") if linux else ("explorer.exe", "C:\\Windows\\Explorer.EXE")
+    )
+    of_users = [(shell, each.name, command, each.since) for each in vm.state.guest_users if each.boot_time == began]
+    return [
+        vim.vm.guest.ProcessManager.ProcessInfo(name=name, pid=pid, owner=owner, cmdLine=line, startTime=since)
+        for pid, (name, owner, line, since) in enumerate(
+            [(first, system, first, began or vm.state.created_at), *of_users], 1
+        )
+    ]
+
+
 def shown(process: Process, vm: VmEntity) -> Any:
     """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
     now = vm.world.clock.now()

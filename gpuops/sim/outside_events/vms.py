@@ -13,13 +13,14 @@ from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.operations import power, snapshot_revert
 from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.operations.recording import facts, recorded
-from gpuops.sim.state.vm_state import Power
+from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
 
 ANOTHER_NAME: Final = "{}-renamed"
+SOMEBODY: Final = "DESKTOPS\\somebody"
 WORKING_MHZ: Final = 5200
 """CPU of a desktop that somebody works with."""
 
@@ -125,13 +126,13 @@ def start_task(vm: VmEntity, rule: Rule) -> None:
 def use_desktop(vm: VmEntity, rule: Rule) -> None:
     """Somebody works with it by remote desktop, for `for_s` or for good: its CPU tells, and no console does."""
     idle_mhz = vm.state.cpu_usage_mhz
-    _uses(vm, WORKING_MHZ)
+    _uses(vm, WORKING_MHZ, (GuestUser(SOMEBODY, vm.world.clock.now(), vm.state.boot_time),))
     if rule.for_s:
-        vm.world.clock.schedule(rule.for_s, lambda: _uses(vm, idle_mhz), background=True)
+        vm.world.clock.schedule(rule.for_s, lambda: _uses(vm, idle_mhz, ()), background=True)
 
 
-def _uses(vm: VmEntity, mhz: int) -> None:
-    vm.state.cpu_usage_mhz = mhz
+def _uses(vm: VmEntity, mhz: int, users: tuple[GuestUser, ...]) -> None:
+    vm.state.cpu_usage_mhz, vm.state.guest_users = mhz, users
     vm.touch("summary")
 
 

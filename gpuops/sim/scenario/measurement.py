@@ -4,15 +4,18 @@ GPU counters exist for GPUs of the host's graphics stack only: a passthrough GPU
 memory). The API reference has no page for the group `gpu`, which it counts among those that do not concern others, so
 what is not known to be provided is not there: a host as a whole has none. A VM has some for time-sliced vGPUs, none for
 MIG-backed ones. Percentages are in hundredths. A VM has no sample from before it was powered on, and uses a little
-less than its state says in four samples of five.
+less than its state says in four samples of five; one with a past was used, before the world began, while somebody of
+its office was there.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, time, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from gpuops.sim.state.desktop_people import Office, People, people
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ IDLE_C: Final = 34
 IDLE_W: Final = 30
 BUSY_SHARE: Final = 60
 """Percent of its slice that a vGPU of a busy VM uses."""
+AT_WORK_MHZ: Final = 1400
+"""What the guest of somebody at work uses."""
 BUSY_MHZ: Final = 500
 """A VM that uses more CPU than this also uses its vGPU."""
 
@@ -45,7 +50,8 @@ def _vm(vm: VmEntity, moment: datetime) -> Values:
     if vm.host().state.connection != "connected" or (state.boot_time is not None and moment <= state.boot_time):
         return {}
     capacity_mhz = state.cpus * vm.host().state.model.cpu_mhz
-    used_mhz = state.cpu_usage_mhz * _activity_percent(state.name, moment) // 100
+    uses_mhz = _uses_mhz(state, moment)
+    used_mhz = uses_mhz * _activity_percent(state.name, moment) // 100
     usage = 10_000 * used_mhz // capacity_mhz
     uptime_s = int((moment - state.boot_time).total_seconds()) if state.boot_time else 0
     return {
@@ -60,8 +66,23 @@ def _vm(vm: VmEntity, moment: datetime) -> Values:
         ("disk.maxTotalLatency.latest", ""): 1 + used_mhz // 1000,
         ("net.usage.average", ""): used_mhz // 20,
         ("sys.uptime.latest", ""): max(0, uptime_s),
-        **_vgpus(state),
+        **_vgpus(state, uses_mhz),
     }
+
+
+def _uses_mhz(state: VmState, moment: datetime) -> int:
+    """What its guest uses at a moment, at the most."""
+    past = state.past
+    if past is None or moment >= past.until:
+        return state.cpu_usage_mhz
+    midnight = datetime.combine(moment.date() - timedelta(days=moment.weekday()), time(), moment.tzinfo)
+    there = _people(past.office, state.name).present(int((moment - midnight).total_seconds()))
+    return AT_WORK_MHZ if there else state.cpu_usage_mhz
+
+
+@lru_cache(maxsize=10_000)
+def _people(office: Office, name: str) -> People:
+    return people(office, 0, crc32(name.encode()))
 
 
 def _activity_percent(name: str, moment: datetime) -> int:
@@ -70,11 +91,11 @@ def _activity_percent(name: str, moment: datetime) -> int:
     return 100 if (sample + seed) % 5 == 0 else 100 - (sample * 2_654_435_761 + seed >> 8) % 16
 
 
-def _vgpus(state: VmState) -> dict[tuple[str, str], int]:
+def _vgpus(state: VmState, uses_mhz: int) -> dict[tuple[str, str], int]:
     """What a VM's time-sliced vGPUs use; of MIG-backed ones nothing is told (VMware KB 319982)."""
     if not state.seats or any(seat.type.instance is not None for seat in state.seats):
         return {}
-    busy = state.cpu_usage_mhz > BUSY_MHZ
+    busy = uses_mhz > BUSY_MHZ
     kib = sum(seat.type.framebuffer_mib << 10 for seat in state.seats)
     return {
         ("gpu.utilization.average", ""): 100 * BUSY_SHARE if busy else 0,

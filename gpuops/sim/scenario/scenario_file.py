@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
 from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.drs import Behavior
 from gpuops.sim.state.gpu_admission import VgpuPolicy
 
@@ -191,6 +192,8 @@ class VmsDeclared(_Declared):
     power: PowerWord | dict[PowerWord, float] = "off"
     """A word for all, or percents."""
     cpu_usage_mhz: int = 0
+    office: Office | None = None
+    """Before the start they were used as the desktops of such an office, as their counters tell; without it as now."""
     console_connections: int = 0
     attributes: dict[str, str] = Field(default_factory=dict)
     template: bool = False

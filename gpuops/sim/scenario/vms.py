@@ -29,6 +29,7 @@ from gpuops.sim.state.vm_state import (
     DynamicBacking,
     GuestAccount,
     GuestProgram,
+    PastUse,
     PciDevice,
     Power,
     Question,
@@ -89,6 +90,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         extra_config=_options(tuple(sorted(declared.extra_config.items()))),
         attributes={world.custom_fields.define(name): value for name, value in declared.attributes.items()},
         cpu_usage_mhz=declared.cpu_usage_mhz,
+        past=PastUse(declared.office, site.declared.start) if declared.office is not None else None,
         guest_memory_mib=(declared.memory_gib << 10) // 4,
         console_connections=declared.console_connections,
     )

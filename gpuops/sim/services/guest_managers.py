@@ -93,4 +93,5 @@ class GuestProcessManager(ManagedObject):
         self.world.authority.require(call, found, guest_programs.QUERY)
         guest_programs.admit(found, auth)
         mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
-        return [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
+        started = [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
+        return [*guest_programs.resident(found), *started] if not pids else started

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.gpu_admission import RunningVgpu
 from gpuops.sim.state.hardware import NO_HARDWARE, Hardware
 
@@ -88,6 +89,23 @@ class GuestAccount:
 
     username: str
     password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestUser:
+    """Somebody with a session in a guest, until it is started anew."""
+
+    name: str
+    since: datetime
+    boot_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastUse:
+    """Until the world began a desktop was used as one in such an office."""
+
+    office: Office
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +228,10 @@ class VmState:
     console_connections: int = 0
     cpu_usage_mhz: int = 0
     """While it runs: what its guest uses."""
+    guest_users: tuple[GuestUser, ...] = ()
+    """Who has a session in its guest."""
+    past: PastUse | None = None
+    """How it was used before the world began; None = as it is."""
     guest_memory_mib: int = 0
     seats: tuple[RunningVgpu, ...] = ()
     """Its running vGPUs, in device order."""

@@ -71,7 +71,7 @@ def start_program(connection: Connection, step: RunInGuest, name: str, op_id: st
     pid = connection.change(
         connection.guest_processes.StartProgramInGuest,
         target,
-        _login(connection, name),
+        guest_auth(connection, name),
         spec,
         subject=name,
         op_id=op_id,
@@ -133,7 +133,7 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
     pid, asked = int(number), connection.vm(vm)
     try:
         found = connection.read(
-            connection.guest_processes.ListProcessesInGuest, asked, _login(connection, vm), [pid], subject=vm
+            connection.guest_processes.ListProcessesInGuest, asked, guest_auth(connection, vm), [pid], subject=vm
         )
     except NotConnected:
         raise
@@ -152,7 +152,8 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
     return TaskEnd(task, None, duration_s)
 
 
-def _login(connection: Connection, name: str) -> Any:
+def guest_auth(connection: Connection, name: str) -> Any:
+    """As whom guest operations act. Raises Refused where there is no login for guests."""
     from pyVmomi import vim
 
     guest = connection.target.guest

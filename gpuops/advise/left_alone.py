@@ -1,0 +1,32 @@
+"""Which desktops no night may take, idle or not: by what they carry, and by what the policy says of them. Pure.
+
+Nights ask it of the VMs of a snapshot, and so do replays of past nights, of the marks that desktops carry today.
+"""
+
+from __future__ import annotations
+
+from gpuops.model.rotation import DirectPath, Policy, Pool
+from gpuops.model.vm import Vm
+
+
+def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
+    """Why no night may take this desktop of the pool, whoever uses it; None = nothing that is said of it speaks against
+    that. What cannot be read counts as a no."""
+    opted_out = policy.opt_out.on(vm)
+    if opted_out is not False:
+        return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
+    if pool.owner is not None and pool.owner.on(vm) is not True:
+        return f"its owner has not agreed ({pool.owner})"
+    if any(queued.names_vm(vm) for queued in policy.ml):
+        return "is in the ML queue of the same policy"
+    return None
+
+
+def never_taken(policy: Policy, pool: Pool, vm: Vm) -> bool:
+    """Whether no night takes this desktop of the pool: by its marks, or because it is a template or cannot be suspended
+    in a pool whose guests are not shut down."""
+    return (
+        vm.template is True
+        or kept_by_marks(policy, pool, vm) is not None
+        or (vm.has_passthrough is not False and pool.directpath is DirectPath.LEAVE)
+    )

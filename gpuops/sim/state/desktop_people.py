@@ -1,0 +1,238 @@
+"""Who is at a desktop in a made-up week, and which sessions that leaves: four kinds of offices, by seed. Pure.
+
+All moments are seconds since the Monday at 00:00. The figures are our own, measured in no office: they are made so that
+each kind is hard in another way. A session outlives its user: after a visit the client stays connected with nobody at
+it, or is disconnected, or the user logs off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from random import Random
+from typing import Final
+
+DAYS: Final = 8
+"""Seven nights, the last of which ends on the next Monday."""
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+DAY_S: Final = 86_400
+ENDS_S: Final = DAYS * DAY_S
+_WEEKEND: Final = (5, 6)
+_BREAK_S: Final = 2 * MINUTE_S
+"""Nobody comes back sooner: less is no break."""
+
+
+class Office(StrEnum):
+    """What kind of people use the desktops."""
+
+    OFFICE_HOURS = "office-hours"
+    """They come at eight and leave at five on working days; some stay late, a tenth logs in again in the evening."""
+    NIGHT_OWLS = "night-owls"
+    """They work from the afternoon until after midnight with long breaks, and leave renderings running."""
+    ZOMBIES = "zombies"
+    """Office hours, but hardly anybody logs off; screen savers use the GPU, and counters are missing."""
+    SHIFTS = "shifts"
+    """Wards: short visits around the clock at desktops that many share."""
+
+
+class VisitEnding(StrEnum):
+    """What somebody does on leaving."""
+
+    STAYS_CONNECTED = "stays-connected"
+    DISCONNECTS = "disconnects"
+    LOGS_OFF = "logs-off"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Somebody is at the desktop, working or reading."""
+
+    begin: int
+    until: int
+    ending: VisitEnding = VisitEnding.STAYS_CONNECTED
+
+
+@dataclass(frozen=True, slots=True)
+class UserSession:
+    """A session in the guest."""
+
+    begin: int
+    until: int
+    connected: tuple[tuple[int, int], ...]
+    """When its client is connected, with somebody at it or not."""
+
+    def disconnected_at(self, moment: int) -> int | None:
+        """When its client was disconnected; None = it is connected at this moment of the session."""
+        if any(begin <= moment < until for begin, until in self.connected):
+            return None
+        return max(until for _, until in self.connected if until <= moment)
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """A week of one desktop: visits in their order, and what runs while nobody is there."""
+
+    office: Office
+    visits: tuple[Visit, ...]
+    sessions: tuple[UserSession, ...]
+    renderings: tuple[tuple[int, int], ...] = ()
+    """A job of a user who has left uses CPU and GPU."""
+
+    def present(self, moment: int) -> bool:
+        """Whether somebody is at the desktop."""
+        return any(each.begin <= moment < each.until for each in self.visits)
+
+    def session_at(self, moment: int) -> UserSession | None:
+        return next((each for each in self.sessions if each.begin <= moment < each.until), None)
+
+    def next_visit(self, moment: int) -> Visit | None:
+        """The first visit that begins then or later."""
+        return next((each for each in self.visits if each.begin >= moment), None)
+
+
+def people(office: Office, seed: int, number: int) -> People:
+    """The week of this desktop; equal arguments make equal weeks."""
+    rng = Random(f"{office}/{seed}/{number}")  # noqa: S311 - reproducible choices, no secrets
+    visits = _apart(_VISITS[office](rng))
+    renderings = tuple(_renderings(rng, visits)) if office is Office.NIGHT_OWLS else ()
+    return People(office, visits, tuple(_sessions(visits, _TIMEOUT_S[office])), renderings)
+
+
+_TIMEOUT_S: Final = {
+    Office.OFFICE_HOURS: 4 * HOUR_S,
+    Office.NIGHT_OWLS: 8 * HOUR_S,
+    Office.ZOMBIES: None,
+    Office.SHIFTS: 30 * MINUTE_S,
+}
+"""After so long a disconnected session is logged off; None = never."""
+
+
+def _office_hours(rng: Random, logs_off: float = 0.7, disconnects: float = 0.2) -> Iterator[Visit]:
+    for day in range(DAYS):
+        midnight = day * DAY_S
+        leaving = _ending(rng, logs_off, disconnects)
+        if day in _WEEKEND:
+            if rng.random() < 0.05:
+                yield from _work(rng, midnight + _clock(rng, 13, 3), rng.uniform(1, 3) * HOUR_S, leaving)
+            continue
+        if rng.random() < 0.08:
+            continue
+        comes, lunch, leaves = _clock(rng, 8.25, 0.75), _clock(rng, 12.25, 0.5), _clock(rng, 17.25, 1)
+        if rng.random() < 0.08:
+            leaves = int(rng.uniform(20, 22.5) * HOUR_S)
+        yield from _work(rng, midnight + comes, lunch - comes)
+        after = lunch + int(rng.uniform(30, 60) * MINUTE_S)
+        yield from _work(rng, midnight + after, leaves - after, leaving)
+        if rng.random() < 0.1:
+            home = midnight + int(rng.uniform(19, 22) * HOUR_S)
+            yield from _work(rng, home, _skewed(rng, 40 * MINUTE_S, 0.6), _ending(rng, 0.4, 0.6))
+
+
+def _night_owls(rng: Random) -> Iterator[Visit]:
+    for day in range(DAYS):
+        if rng.random() < 0.29:
+            continue
+        begin = day * DAY_S + _clock(rng, 14, 2)
+        length = max(HOUR_S, int(rng.gauss(9, 1.5) * HOUR_S))
+        yield from _work(rng, begin, length, _ending(rng, 0.4, 0.6), every_s=70 * MINUTE_S, break_s=18 * MINUTE_S)
+        if rng.random() < 0.2:  # looks at the rendering
+            looks = day * DAY_S + int(rng.uniform(26, 28) * HOUR_S)
+            yield Visit(looks, looks + int(rng.uniform(5, 15) * MINUTE_S), VisitEnding.DISCONNECTS)
+
+
+def _zombies(rng: Random) -> Iterator[Visit]:
+    return _office_hours(rng, logs_off=0.1, disconnects=0.6)
+
+
+def _shifts(rng: Random) -> Iterator[Visit]:
+    around_the_clock = rng.random() < 0.4
+    now = 0
+    while now < ENDS_S:
+        hour = now % DAY_S / HOUR_S
+        by_day = 7 <= hour < 20
+        now += _skewed(rng, 25 * MINUTE_S if by_day else 62 * MINUTE_S, 1.0)
+        length = _skewed(rng, 7 * MINUTE_S, 0.9)
+        if by_day or around_the_clock:
+            yield Visit(now, now + length, _ending(rng, 0.4, 0.6))
+        now += length
+
+
+_VISITS: Final = {
+    Office.OFFICE_HOURS: _office_hours,
+    Office.NIGHT_OWLS: _night_owls,
+    Office.ZOMBIES: _zombies,
+    Office.SHIFTS: _shifts,
+}
+
+
+def _work(
+    rng: Random,
+    begin: int,
+    length: float,
+    leaving: VisitEnding = VisitEnding.STAYS_CONNECTED,
+    every_s: int = 90 * MINUTE_S,
+    break_s: int = 10 * MINUTE_S,
+) -> Iterator[Visit]:
+    """Visits with breaks between them, in which the client stays connected."""
+    at, end = begin, begin + int(length)
+    while at < end:
+        until = at + _skewed(rng, every_s, 0.5)
+        if until + _BREAK_S >= end:
+            yield Visit(at, end, leaving)
+            return
+        yield Visit(at, until)
+        at = until + max(_BREAK_S, _skewed(rng, break_s, 0.8))
+        if at >= end:  # they do not come back from this one
+            yield Visit(until, until + _BREAK_S, leaving)
+
+
+def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
+    for each in visits:
+        if each.ending is VisitEnding.DISCONNECTS and rng.random() < 0.4:
+            yield each.until, each.until + int(rng.uniform(1, 5) * HOUR_S)
+
+
+def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
+    """In their order; one that begins before the last has ended is left out, and none goes on past the end."""
+    found: list[Visit] = []
+    for each in sorted(visits, key=lambda visit: visit.begin):
+        if each.begin >= 0 and each.until <= ENDS_S and (not found or each.begin >= found[-1].until):
+            found.append(each)
+    return tuple(found)
+
+
+def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSession]:
+    """A session lasts until its user logs off, or until it was disconnected for the time that the site allows."""
+    begin: int | None = None
+    connected: list[tuple[int, int]] = []
+    for visit, following in pairwise((*visits, None)):
+        assert visit is not None
+        comes = following.begin if following is not None else ENDS_S
+        begin = visit.begin if begin is None else begin
+        stays = comes if visit.ending is VisitEnding.STAYS_CONNECTED else visit.until
+        connected.append((visit.begin, stays))
+        until = visit.until if visit.ending is VisitEnding.LOGS_OFF else comes
+        if visit.ending is VisitEnding.DISCONNECTS and timeout_s is not None:
+            until = min(comes, visit.until + timeout_s)
+        if until < comes or visit.ending is VisitEnding.LOGS_OFF or following is None:
+            yield UserSession(begin, until, tuple(connected))
+            begin, connected = None, []
+
+
+def _ending(rng: Random, logs_off: float, disconnects: float) -> VisitEnding:
+    drawn = rng.random()
+    if drawn < logs_off:
+        return VisitEnding.LOGS_OFF
+    return VisitEnding.DISCONNECTS if drawn < logs_off + disconnects else VisitEnding.STAYS_CONNECTED
+
+
+def _clock(rng: Random, hour: float, spread: float) -> int:
+    return int(rng.gauss(hour, spread) * HOUR_S)
+
+
+def _skewed(rng: Random, median_s: float, sigma: float) -> int:
+    """Half are shorter than the median, few are much longer."""
+    return max(1, int(median_s * rng.lognormvariate(0, sigma)))

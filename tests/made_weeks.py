@@ -1,0 +1,154 @@
+"""Nights replayed on made-up weeks of desktops, beside the truth that their makers know: who was there when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from gpuops.advise.desktop_sessions import matched
+from gpuops.advise.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
+from gpuops.config.sections.policy_file import MOST_S
+from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
+from gpuops.execute.measurements.rolling_up import FINE_S, steps_of_samples
+from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
+from gpuops.model.evidence import Source
+from gpuops.model.measurement import CounterSeries, Measured, Span
+from gpuops.model.rotation import IdleRule, Policy, Pool
+from gpuops.model.selector import Selector
+from gpuops.model.vm import Vm
+from gpuops.model.window import Night, Window
+from gpuops.sim.state.desktop_load import SHOWN, DesktopWeek, desktop_week
+from gpuops.sim.state.desktop_people import DAYS, ENDS_S, Office, UserSession
+
+MONDAY: Final = datetime(2026, 11, 16, tzinfo=UTC)
+SUNDAY: Final = MONDAY + timedelta(days=DAYS)
+WINDOW: Final = Window(time(20), time(4), UTC, time(6))
+"""Desktops are taken from 20:00 to 04:00, and are back by 06:00."""
+SOON_S: Final = 600
+OBSERVED: Final = (Span(MONDAY, SUNDAY),)
+VCENTER: Final = "made-up-vcenter"
+_STEPS: Final = ENDS_S // FINE_S
+
+
+class Truth(StrEnum):
+    """What the suspend of a desktop meant for people."""
+
+    NOBODY = "nobody"
+    """Nobody was there, or came within ten minutes."""
+    PRESENT = "present"
+    """Somebody was at it: a false idle."""
+    BACK_SOON = "back-soon"
+    """The user of its session came back within ten minutes: a false idle."""
+    LOGON_SOON = "logon-soon"
+    """It had no session, and somebody logged in within ten minutes: no look could have known."""
+
+    @property
+    def false_idle(self) -> bool:
+        return self in (Truth.PRESENT, Truth.BACK_SOON)
+
+
+@dataclass(frozen=True)
+class MadeDesktop:
+    """A desktop of a made-up week."""
+
+    vm: Vm
+    week: DesktopWeek
+
+    @cached_property
+    def block(self) -> Block:
+        """Steps of five minutes, as `observe` makes them of samples."""
+        begin = int(MONDAY.timestamp())
+        return steps_of_samples(self.week.samples(self.vm.ref, begin), begin, _STEPS)
+
+    def series(self, night: Night) -> dict[str, CounterSeries]:
+        """What a store would tell of the night, and of the longest time before it that a rule may ask for."""
+        hours = hours_of(night, IdleRule(1, MOST_S))
+        first, last = (hours.begin - MONDAY) // STEP, -(-(hours.until - MONDAY) // STEP)
+        found = {}
+        for name in SHOWN:
+            values = self.block.series[name][first:last].tolist() if name in self.block.series else []
+            steps = [_measured(*each) for each in values] or [None] * (last - first)
+            found[name] = CounterSeries(MONDAY + first * STEP, STEP, tuple(steps))
+        return found
+
+    def sessions(self, moment: datetime) -> Sessions:
+        """What a broker that knows all sessions tells then."""
+        machine = DesktopMachine("m-1", self.vm.name, "pool")
+        session = self.week.people.session_at(_second(moment))
+        told = [] if session is None else [_broker_session(session, _second(moment), machine)]
+        return {Source.BROKER: matched([self.vm], [machine], told, moment).of_vm[self.vm.ref]}
+
+    def truth(self, taken_at: datetime) -> Truth:
+        who, at = self.week.people, _second(taken_at)
+        if who.present(at):
+            return Truth.PRESENT
+        visit = who.next_visit(at)
+        if visit is None or visit.begin > at + SOON_S:
+            return Truth.NOBODY
+        session = who.session_at(at)
+        return Truth.BACK_SOON if session is not None and session.until > visit.begin else Truth.LOGON_SOON
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedNight:
+    """A desktop in a night: what the replay says of it, and what is true; None = it was not taken."""
+
+    replayed: DesktopNight
+    truth: Truth | None
+    under_session: bool = False
+    """Whether it had a session when it was taken, with anybody at it or not."""
+    free_s: float = 0.0
+    """From then on until somebody comes, or it is due."""
+
+
+def made_vm(number: int) -> Vm:
+    name = f"vdi-{number:03}"
+    return Vm(f"vm-{number}", name, path=f"/dc/vm/vdi/{name}", devices=())
+
+
+def made_desktops(office: Office, seed: int, count: int) -> Iterator[MadeDesktop]:
+    return (MadeDesktop(made_vm(number), desktop_week(office, seed, number)) for number in range(count))
+
+
+def policy_of(rule: IdleRule) -> Policy:
+    pool = Pool("office", Selector(folder="vdi"), rule, parked=True)
+    return Policy("made-up", (pool,), windows=(WINDOW,))
+
+
+def nights() -> tuple[Night, ...]:
+    return whole_nights(policy_of(IdleRule(1)), MONDAY, SUNDAY)
+
+
+def judged(desktop: MadeDesktop, rule: IdleRule, night: Night, *, sessions_known: bool = False) -> JudgedNight:
+    """This night of this desktop, by counters, and by its sessions where they are known."""
+    known: Callable[[datetime], Sessions] | None = desktop.sessions if sessions_known else None
+    found = desktop_night(desktop.vm, rule, night, desktop.series(night), OBSERVED, known)
+    if found.taken_at is None:
+        return JudgedNight(found, None)
+    who, at, due = desktop.week.people, _second(found.taken_at), _second(night.back_by)
+    truth, visit = desktop.truth(found.taken_at), who.next_visit(at)
+    until = at if truth is Truth.PRESENT else min(due, visit.begin) if visit is not None else due
+    return JudgedNight(found, truth, who.session_at(at) is not None, until - at)
+
+
+def _measured(average: int, highest: int, covered: int) -> Measured | None:
+    return Measured(average, highest if highest != MISSING else None, covered / WHOLE) if covered else None
+
+
+def _broker_session(session: UserSession, at: int, machine: DesktopMachine) -> DesktopSession:
+    gone = session.disconnected_at(at)
+    return DesktopSession(
+        "s-1",
+        machine.id,
+        SessionState.CONNECTED if gone is None else SessionState.DISCONNECTED,
+        MONDAY + timedelta(seconds=session.begin),
+        None if gone is None else MONDAY + timedelta(seconds=gone),
+    )
+
+
+def _second(moment: datetime) -> int:
+    return int((moment - MONDAY).total_seconds())
