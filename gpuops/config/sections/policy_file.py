@@ -22,6 +22,7 @@ from pydantic.config import JsonDict
 
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
+from gpuops.config.sections.spare import SpareSection
 from gpuops.config.sections.windows import WindowSection, refuse_overlapping
 from gpuops.model.evidence import Source, names
 from gpuops.model.ml_queue import QueuedVm
@@ -169,7 +170,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
 _NO_BROKER = "gpuops closes no gate at another broker"
 _SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
-_NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
+_NO_OTHER_MODE = "gpuops takes what nights free, or what is spare"
 _Windows = Annotated[list[WindowSection], Field(min_length=1, max_length=50)]
 
 
@@ -178,9 +179,10 @@ class PolicyFile(Section):
 
     version: Literal[1]
     name: Text
-    mode: Annotated[Mode, _only(Mode, _NO_SPARE)] = Mode.SUSPEND_DESKTOPS
+    mode: Annotated[Mode, _only(Mode, _NO_OTHER_MODE)] = Mode.SUSPEND_DESKTOPS
     broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
-    pools: list[PoolSection] = Field(min_length=1)
+    spare: SpareSection | None = None
+    pools: list[PoolSection] = Field(default_factory=list)
     ml: MlSection = MlSection()
     window: WindowSection | None = None
     windows: _Windows | None = None
@@ -197,6 +199,16 @@ class PolicyFile(Section):
         if isinstance(value, str) and value != ANY_TIME:
             raise mistake(f"{value!r} is no list of windows", _SAY_WINDOWS)
         return [] if value == ANY_TIME else read(value)
+
+    @model_validator(mode="after")
+    def _spare_or_nights(self) -> PolicyFile:
+        if (self.mode is Mode.SPARE_CAPACITY) is (self.spare is None):
+            raise mistake("`mode: spare-capacity` and `spare` belong together", "say both of them, or neither")
+        if self.spare is not None and (self.windows is not None or self.window is not None):
+            raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+        if not self.pools and (self.spare is None or self.spare.take_idle):
+            raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
+        return self
 
     @model_validator(mode="after")
     def _pools_once(self) -> PolicyFile:

@@ -31,6 +31,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
+from gpuops.plan.rotation.spare import SpareRoom
 from gpuops.plan.rotation.stop_conditions import (
     POOL_LEFT_ALONE,
     StepCounts,
@@ -126,7 +127,7 @@ class Guard:
         """Why the VM must not be taken as it is now; whatever the plan required of it is required again."""
         marks = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
         if not (marks or isinstance(step, TAKING_STEPS)):
-            return self._not_in_queue(vm) if _starts_an_ml_vm(step) else None
+            return self._not_in_queue(vm) or self._too_few_free(step, inventory) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
@@ -140,6 +141,12 @@ class Guard:
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
             or self._pool_left_alone(pool, inventory, ended)
         )
+
+    def _too_few_free(self, step: Step, inventory: Inventory) -> str | None:
+        """That the start would take what is kept free for desktops; None = it takes none of that."""
+        if self.policy.spare is None or not isinstance(step, PowerOnVm):
+            return None
+        return SpareRoom(self.policy.spare, inventory, self.catalog).start_objection(step)
 
     def _not_in_queue(self, vm: Vm) -> str | None:
         """That no entry of the queue means the ML VM any more, since it was renamed; None = one does."""
