@@ -74,6 +74,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         spare=found.spare.rule() if found.spare is not None else None,
         broker=found.broker,
         drs_override=found.drs_override,
+        user_wins=found.user_wins,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         text=text,
     )

@@ -112,6 +112,8 @@ class Pool:
     """Whether the broker is asked, before each desktop is taken, to give it to nobody."""
     floor: int = 0
     """So many desktops of the pool stay running."""
+    ready: int = 0
+    """So many desktops of the pool stay ready for users: they run, nobody uses them, and no gate is before them."""
     owner: Mark | None = None
     """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
     priority: int = 0
@@ -202,6 +204,8 @@ class Policy:
     """Of a policy whose mode is `spare-capacity`, and of no other."""
     broker: Broker = Broker.NONE
     drs_override: DrsOverride = DrsOverride.NONE
+    user_wins: bool = False
+    """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)

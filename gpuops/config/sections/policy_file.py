@@ -98,6 +98,7 @@ class PoolSection(Section):
     idle: IdleSection
     evidence: EvidenceSection | None = None
     floor: int = Field(default=0, ge=0)
+    ready: int = Field(default=0, ge=0)
     owner: MarkSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
     directpath: DirectPath = Field(default=DirectPath.LEAVE, strict=False)
@@ -124,6 +125,7 @@ class PoolSection(Section):
             idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
             parked=self.parked,
             floor=self.floor,
+            ready=self.ready,
             owner=self.owner.mark() if self.owner else None,
             priority=self.priority,
             directpath=self.directpath,
@@ -188,6 +190,7 @@ class PolicyFile(Section):
     windows: _Windows | None = None
     morning: MorningSection = MorningSection()
     drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
+    user_wins: bool = False
     opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None

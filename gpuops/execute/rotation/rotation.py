@@ -78,7 +78,7 @@ def rotate(
     """
     unread = policy if isinstance(policy, PolicyError) else None
     if kind.takes and isinstance(policy, Policy):
-        _require_mode(kind, policy)
+        require_mode(kind, policy)
         require_setup(policy, site.vcenter)
         _require_broker(policy, site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
@@ -131,7 +131,7 @@ def rotate(
         return _without_journal(report, journal)
 
 
-def _require_mode(kind: RunKind, policy: Policy) -> None:
+def require_mode(kind: RunKind, policy: Policy) -> None:
     """Raises UsageError where nights are asked for under a policy of spare capacity, or the other way round."""
     if (kind is RunKind.WATCH) is (policy.spare is not None):
         return

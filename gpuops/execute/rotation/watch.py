@@ -29,7 +29,7 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.spare import GivesWay, SlotHistory, kept_states
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
-from gpuops.plan.rotation.watch_look import WatchLook, look_at
+from gpuops.plan.rotation.watch_look import WatchLook, WatchTold, look_at
 
 SHORTEST_S: Final = 10.0
 """Between two looks: what changes meanwhile is seen by one."""
@@ -41,19 +41,6 @@ SLICE_S: Final = 15.0
 """Of a wait: so often systemd is told that it goes on."""
 AFTER_FAILURE_S: Final = 900.0
 """Before a VM that did not start, or did not stop, is tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchTold:
-    """One look, and what became of it."""
-
-    look: WatchLook
-    before: Inventory
-    outcomes: tuple[Outcome, ...] = ()
-
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        return tuple(each for each in self.outcomes if each.verdict not in (Verdict.DONE, Verdict.ALREADY))
 
 
 @dataclass(slots=True)
@@ -78,10 +65,11 @@ class Watch:
         looked = replace(looked, gives=replace(looked.gives, vms=self._not_tried_lately(looked)))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
-        back = (*(each.taken_vm for each in looked.gives.vms), *looked.ended)
+        gives = [each.taken_vm for each in looked.gives.vms]
+        returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
-        if back:
-            names = tuple(dict.fromkeys(f"moid:{each.original.vm}" for each in back))
+        if returned:
+            names = tuple(dict.fromkeys(f"moid:{each.original.vm}" for each in returned))
             outcomes = restore(self.policy, self.site, names, apply=True).outcomes
         elif looked.starts:
             outcomes = self._start().outcomes
@@ -151,9 +139,9 @@ def watch_for_ever(
     policy: Policy,
     site: Site,
     told: Callable[[WatchTold], None],
-    alive: Callable[[], None] = lambda: None,
+    looked: Callable[[], None] | None = None,
 ) -> NoReturn:
-    """Looks whenever something changed, and tells of each look; `alive` is called at each sign of life.
+    """Looks whenever something changed, and tells of each look; `looked` is called when one has ended.
 
     A vCenter that is away, and another run that holds the lock, are tried again. Ends by the exception of a signal, a
     login that is refused, a journal that is damaged. Raises Locked where another watch of this machine runs, or a night
@@ -167,32 +155,33 @@ def watch_for_ever(
         keep(site, watch.state)
         _refuse_beside_nights(policy, site)
         tell_systemd(BEGUN)
-        longest_s = shortest = max(SHORTEST_S, float(rule.calm_s))
-        looked = False
+        longest_s = shortest = min(max(SHORTEST_S, float(rule.calm_s)), LONGEST_S)
+        begun = False
         while True:
             began_s, acted = site.passed_s(), True
             try:
                 found = watch.look()
-                acted, looked = bool(found.outcomes), True
+                acted, begun = bool(found.outcomes), True
                 told(found)
+                if looked is not None:
+                    looked()
             except (LoginRefused, StateDamaged):
                 raise
             except GpuopsError as error:
-                if not looked and not isinstance(error, NotConnected | Locked):
+                if not begun and not isinstance(error, NotConnected | Locked):
                     raise
                 site.say(f"{error.line}; tried again in {AWAY_S:.0f} s")
                 site.pause(AWAY_S)
-            changed = _wait(site, longest_s, alive)
-            longest_s = shortest if changed or acted else min(2 * longest_s, max(LONGEST_S, shortest))
+            changed = _wait(site, longest_s)
+            longest_s = shortest if changed or acted else min(2 * longest_s, LONGEST_S)
             site.pause(max(0.0, SHORTEST_S - (site.passed_s() - began_s)))
 
 
-def _wait(site: Site, timeout_s: float, alive: Callable[[], None]) -> bool:
+def _wait(site: Site, timeout_s: float) -> bool:
     """Whether vCenter told of a change within the time."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:
         tell_systemd(GOES_ON)
-        alive()
         try:
             if site.vcenter.wait_for_change(min(SLICE_S, left_s)):
                 return True

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuops.advise.evidence import Use, readings
 from gpuops.advise.idle import idleness
 from gpuops.model.catalog import Catalog
+from gpuops.model.evidence import SESSION_SOURCES, Source
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DirectPath, Policy, Pool, Role
@@ -23,6 +25,9 @@ SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
 """A suspend writes the VM's memory and its vGPUs' frame buffers beside the VM (vSphere API reference 5.3: suspend
 files). A tenth more and a margin are required, since a datastore that is full stops other VMs too."""
+
+_OF_USERS: Final = frozenset({Source.STATE, Source.CONSOLE, *SESSION_SOURCES})
+"""What tells whether somebody uses a desktop at this moment."""
 
 IN_MAINTENANCE: Final = "is in maintenance at the broker, and no night has put it there"
 
@@ -71,7 +76,8 @@ def survey(
     # 3. What counts together: the floor of each pool, and then the space on each datastore. A desktop that the floor
     # keeps must not use up space that another one needs.
     free_mib = _free_mib(inventory, away, catalog)
-    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, free_mib, kept)
+    above_floor = _leaving_ready(_above_floor(candidates, pooled, kept), policy, pooled, kept)
+    taken = _within_space(above_floor, inventory, catalog, free_mib, kept)
     seen = {pool.name for pool, _ in pooled}
     return Survey(
         free_to_take=tuple(taken),
@@ -200,6 +206,45 @@ def _above_floor(
             taken.append(vm)
         else:
             kept.append(Choice(vm.name, chosen=False, reason=f"floor: {pool.floor} of pool {pool.name} stay running"))
+    return taken
+
+
+def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
+    """How many desktops of each pool are ready for users: they run, nobody uses them now, and no gate is before them.
+
+    How long nobody has used them is of no matter to the next user.
+    """
+    found: Counter[str] = Counter()
+    for vm in vms:
+        pool = policy.pool_of(vm)
+        if pool is not None and stays_running(vm) and not vm.template and _is_free_for_users(vm, pool):
+            found[pool.name] += 1
+    return found
+
+
+def _is_free_for_users(vm: Vm, pool: Pool) -> bool:
+    if pool.gated and (vm.gate is None or vm.gate.closed is not False):
+        return False
+    told = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
+    return told == {Use.IDLE}
+
+
+def _leaving_ready(
+    candidates: Iterable[Vm], policy: Policy, pooled: Sequence[tuple[Pool, Vm]], kept: list[Choice]
+) -> list[Vm]:
+    """The candidates, in their order, as long as enough of their pool stay ready for users; the others go to `kept`."""
+    if not any(pool.ready for pool in policy.pools):
+        return list(candidates)
+    pools = {vm.ref: pool for pool, vm in pooled}
+    ready = ready_desktops(policy, (vm for _, vm in pooled))
+    taken: list[Vm] = []
+    for vm in candidates:
+        pool = pools[vm.ref]
+        if not pool.ready or ready[pool.name] > pool.ready:
+            ready[pool.name] -= 1
+            taken.append(vm)
+        else:
+            kept.append(Choice(vm.name, chosen=False, reason=f"ready: {pool.ready} of pool {pool.name} stay ready"))
     return taken
 
 

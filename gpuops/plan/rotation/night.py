@@ -108,7 +108,7 @@ class RotateNight:
         # A clock calls on every evening, also on those that the policy leaves out: that is no mistake of the call.
         off = (evening_off(self.policy, now) if self.unattended else None) or ""
         refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(off))
-        queue = self._queue(night, inventory)
+        queue = self.queue(inventory, night)
         if skipped or refusals or off or self._is_over(night, inventory):
             nothing = QueueDecision((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
             return NightPlan(
@@ -187,7 +187,7 @@ class RotateNight:
             ):
                 yield OpenGate(vm.ref, machine)
 
-    def _queue(self, night: str, inventory: Inventory) -> tuple[WaitingVm, ...]:
+    def queue(self, inventory: Inventory, night: str = "") -> tuple[WaitingVm, ...]:
         """The VMs of the queue. One that this night has started and that is off again is not started again each time
         that cron calls: somebody stopped it, or its guest shut down when the work was done."""
         stopped = {

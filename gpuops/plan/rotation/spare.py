@@ -21,8 +21,7 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.rotation import Policy, Role, SpareRule
+from gpuops.model.rotation import SpareRule
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
@@ -30,9 +29,9 @@ from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.keep_free import FreeSlots, place_name
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import suspend_or_shut_down
-from gpuops.plan.rotation.day import checkpoint_of
 from gpuops.plan.rotation.ml_vms import Start
-from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+from gpuops.plan.rotation.taken_vms import TakenVm
+from gpuops.plan.rotation.way_free import loss_of, running_ml
 
 Key = tuple[str, str]
 """(profile, ref of the cluster, or of the host where it is in none)."""
@@ -194,20 +193,20 @@ class GiveWay:
 
 
 def give_way(
-    policy: Policy, rule: SpareRule, taken: Iterable[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime
+    rule: SpareRule, taken: Iterable[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime
 ) -> GiveWay:
     """The ML VMs of these that must stop so that what is kept is free again: of the lowest priority, and of that those
     that lose the least work for each slot that they free.
 
     Example: two slots are missing. A frees one and loses 10 minutes, B frees two and loses 12: B gives way alone.
     """
-    running = [each for each in taken if _gives_slots(each)]
+    running = [each for each in running_ml(taken) if each.vm is not None and each.vm.devices]
     world, chosen = inventory, list[GivesWay]()
     while True:
         missing = [state for state in kept_states(rule, world, catalog) if state.missing]
         best: tuple[tuple[int, float, str], GivesWay, Inventory] | None = None
         for taken_vm in running:
-            offer = _offer(policy, taken_vm, missing, world, catalog, now)
+            offer = _offer(taken_vm, missing, world, catalog, now)
             if offer is not None and (best is None or offer[0] < best[0]):
                 best = offer
         if best is None:
@@ -217,13 +216,7 @@ def give_way(
         running.remove(gives.taken_vm)
 
 
-def _gives_slots(taken_vm: TakenVm) -> bool:
-    ml = taken_vm.original.role is Role.ML and taken_vm.whereabouts is Whereabouts.AWAY
-    return ml and taken_vm.vm is not None and bool(taken_vm.vm.devices)
-
-
 def _offer(
-    policy: Policy,
     taken_vm: TakenVm,
     missing: Sequence[KeptState],
     world: Inventory,
@@ -243,12 +236,11 @@ def _offer(
     gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in here]
     if max(gains) <= 0:
         return None
-    entry = entry_of(policy.ml, vm, taken_vm.original.name)
-    lost_s = checkpoint_of(policy, vm, taken_vm.original.name).lost_s(taken_vm.original.started_at, now)
-    cost = (inf if lost_s is None else lost_s) / sum(gain for gain in gains if gain > 0)
+    priority, lost_s = loss_of(taken_vm, now)
     state = here[gains.index(max(gains))]
-    gives = GivesWay(taken_vm, lost_s, state.key, state.where)
-    return (entry.priority if entry is not None else 0, cost, taken_vm.original.name), gives, after
+    gives = GivesWay(taken_vm, None if lost_s == inf else lost_s, state.key, state.where)
+    cost = (priority, lost_s / sum(gain for gain in gains if gain > 0), taken_vm.original.name)
+    return cost, gives, after
 
 
 def _needed(chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> Iterator[GivesWay]:
