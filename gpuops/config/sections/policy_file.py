@@ -184,7 +184,7 @@ class PolicyFile(Section):
     mode: Annotated[Mode, _only(Mode, _NO_OTHER_MODE)] = Mode.SUSPEND_DESKTOPS
     broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
     spare: SpareSection | None = None
-    pools: list[PoolSection] = Field(default_factory=list)
+    pools: list[PoolSection] = Field(default_factory=list, min_length=1)
     ml: MlSection = MlSection()
     window: WindowSection | None = None
     windows: _Windows | None = None

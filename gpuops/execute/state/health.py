@@ -61,7 +61,7 @@ def served(address: tuple[str, int]) -> Iterator[Callable[[], None]]:
     """
     health = Health()
 
-    class Handler(BaseHTTPRequestHandler):
+    class HealthRequest(BaseHTTPRequestHandler):
         server_version, sys_version = "gpuops", ""
 
         def do_GET(self) -> None:
@@ -77,7 +77,7 @@ def served(address: tuple[str, int]) -> Iterator[Callable[[], None]]:
             """What is asked every few seconds is not worth a line."""
 
     try:
-        server = ThreadingHTTPServer(address, Handler)
+        server = ThreadingHTTPServer(address, HealthRequest)
     except OSError as error:
         raise UsageError(f"--health {address[0]}:{address[1]} cannot be used: {error.strerror}", hint=_HINT) from error
     with server:

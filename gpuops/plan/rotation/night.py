@@ -44,7 +44,7 @@ _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 _NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
 _STOPPED: Final = "was started tonight and is off again: left alone"
-_FINISHED: Final = "has shut down by itself: its work is done; start it once by hand if there is more"
+_FINISHED: Final = "is off again, and not by gpuops: its work is done; start it once by hand if there is more"
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
