@@ -242,7 +242,7 @@ def skip_next(
     output.show(skip_text(found), skip_document(found))
 
 
-for command in (night, day, watch, status, plan, resume, restore, init, skip_next):
+for command in (night, day, status, plan, watch, resume, restore, init, skip_next):
     rotate.command()(command)
 rotate.add_typer(audit)
 rotate.command()(unlock)

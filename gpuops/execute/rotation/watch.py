@@ -92,7 +92,7 @@ class Watch:
         now_s = self.site.passed_s()
         self.tried = {ref: told for ref, told in self.tried.items() if now_s - told[0] < AFTER_FAILURE_S}
         not_yet = {ref: f"tried {int(now_s - at) // 60} min ago: {why}" for ref, (at, why) in self.tried.items()}
-        return SpareNow(self.history.lowest(self.rule.calm_s), not_yet, frozenset(self.state.finished))
+        return SpareNow(self.history.lowest(now_s, self.rule.calm_s), not_yet, frozenset(self.state.finished))
 
     def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
         """Those that give way, but for those that would not stop a moment ago."""

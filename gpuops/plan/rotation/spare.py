@@ -106,17 +106,24 @@ class SlotHistory:
     """(seconds since some moment, what was free), the oldest first."""
 
     def after(self, passed_s: float, states: Iterable[KeptState], calm_s: float) -> SlotHistory:
-        """With one more look; of those older than `calm_s` the latest is kept, for it tells how that time began."""
+        """With one more look, and without those that tell nothing of the last `calm_s` seconds."""
         looks = (*self.looks, (passed_s, {state.key: state.free for state in states}))
-        old = [at for at, _ in looks if passed_s - at >= calm_s]
-        return SlotHistory(tuple(look for look in looks if not old or look[0] >= old[-1]))
+        return SlotHistory(_since(passed_s - calm_s, looks))
 
-    def lowest(self, calm_s: float) -> Mapping[Key, int]:
-        """The lowest count of each place over that time; of one that was not looked at for so long there is none."""
-        if not self.looks or self.looks[-1][0] - self.looks[0][0] < calm_s:
+    def lowest(self, passed_s: float, calm_s: float) -> Mapping[Key, int]:
+        """The lowest count of each place in the last `calm_s` seconds; none where the first look was later."""
+        looks = _since(passed_s - calm_s, self.looks)
+        if not looks or looks[0][0] > passed_s - calm_s:
             return {}
-        told = [free for _, free in self.looks]
-        return {key: min(free.get(key, 0) for free in told) for key in told[0]}
+        return {key: min(free.get(key, 0) for _, free in looks) for key in looks[0][1]}
+
+
+def _since(
+    since_s: float, looks: Sequence[tuple[float, Mapping[Key, int]]]
+) -> tuple[tuple[float, Mapping[Key, int]], ...]:
+    """The looks since then, and the last one before: it tells how that time began."""
+    before = [at for at, _ in looks if at <= since_s]
+    return tuple(look for look in looks if not before or look[0] >= before[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,43 +211,62 @@ def give_way(
     world, chosen = inventory, list[GivesWay]()
     while True:
         missing = [state for state in kept_states(rule, world, catalog) if state.missing]
-        best: tuple[tuple[int, float, str], GivesWay, Inventory] | None = None
-        for taken_vm in running:
-            offer = _offer(taken_vm, missing, world, catalog, now)
-            if offer is not None and (best is None or offer[0] < best[0]):
-                best = offer
+        offers = (_offer(together, missing, world, catalog, now) for together in _together(running, world))
+        best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
         if best is None:
             return GiveWay(tuple(_needed(chosen, rule, inventory, catalog)), tuple(missing))
-        _, gives, world = best
-        chosen.append(gives)
-        running.remove(gives.taken_vm)
+        world = best.after
+        chosen += best.gives
+        running = [each for each in running if each not in [gives.taken_vm for gives in best.gives]]
+
+
+def _together(running: Sequence[TakenVm], world: Inventory) -> Iterator[tuple[TakenVm, ...]]:
+    """Each of these alone; and all of them that are on one GPU, or on one host: two halves may have to leave a GPU
+    before it takes another size, and all VMs of a host before its memory is enough."""
+    yield from ((each,) for each in running)
+    by_ref = {each.vm.ref: each for each in running if each.vm is not None}
+    hosts = {each.vm.host for each in running if each.vm is not None and each.vm.host is not None}
+    for ref in sorted(hosts & world.hosts.keys()):
+        groups = {tuple(vm for vm in gpu.vms or () if vm in by_ref) for gpu in world.hosts[ref].gpus}
+        groups.add(tuple(vm for vm, each in by_ref.items() if each.vm is not None and each.vm.host == ref))
+        yield from (tuple(by_ref[vm] for vm in group) for group in sorted(groups) if len(group) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """ML VMs of one host that may stop together, and what that frees."""
+
+    cost: tuple[int, float, int, str]
+    """(priority, seconds of work lost for each slot, how many, name)."""
+    gives: tuple[GivesWay, ...]
+    after: Inventory
 
 
 def _offer(
-    taken_vm: TakenVm,
-    missing: Sequence[KeptState],
-    world: Inventory,
-    catalog: Catalog,
-    now: datetime,
-) -> tuple[tuple[int, float, str], GivesWay, Inventory] | None:
-    """What it costs to stop this VM, and the snapshot then; None = that frees nothing that is missing."""
-    vm = taken_vm.vm
-    host = world.host_of(vm) if vm is not None else None
-    if vm is None or host is None:
+    together: Sequence[TakenVm], missing: Sequence[KeptState], world: Inventory, catalog: Catalog, now: datetime
+) -> _Offer | None:
+    """What it costs to stop these; None = that frees nothing that is missing."""
+    first = together[0].vm
+    host = world.host_of(first) if first is not None else None
+    here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
+    if host is None or not here:
         return None
-    here = [state for state in missing if state.key[1] == place_of(host)]
-    if not here:
-        return None
-    after = project(ShutDownGuest(vm.ref), world)
+    after = world
+    for each in together:
+        after = project(ShutDownGuest(each.vm.ref if each.vm is not None else each.original.vm), after)
     slots = FreeSlots(after, catalog, claims=False)
     gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in here]
     if max(gains) <= 0:
         return None
-    priority, lost_s = loss_of(taken_vm, now)
-    state = here[gains.index(max(gains))]
-    gives = GivesWay(taken_vm, None if lost_s == inf else lost_s, state.key, state.where)
-    cost = (priority, lost_s / sum(gain for gain in gains if gain > 0), taken_vm.original.name)
-    return cost, gives, after
+    losses = [loss_of(each, now) for each in together]
+    state, gained = here[gains.index(max(gains))], sum(gain for gain in gains if gain > 0)
+    gives = tuple(
+        GivesWay(each, None if lost_s == inf else lost_s, state.key, state.where)
+        for each, (_, lost_s) in zip(together, losses, strict=True)
+    )
+    lost_each_s = sum(lost_s for _, lost_s in losses) / gained
+    cost = (max(priority for priority, _ in losses), lost_each_s, len(together), together[0].original.name)
+    return _Offer(cost, gives, after)
 
 
 def _needed(chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> Iterator[GivesWay]:

@@ -97,18 +97,16 @@ def _back(
         return WayBack()
     policy, now = request.policy, inventory.taken_at
     ready = ready_desktops(policy, inventory.vms.values())
-    back = WayBack()
-    for pool in policy.pools:
-        missing = pool.ready - ready[pool.name]
-        of_pool = [each for each in away if each.vm is not None and policy.pool_of(each.vm) == pool]
-        if missing > 0 and of_pool:
-            found = cheapest_way_back(of_pool, missing, running, inventory, catalog, now)
-            back = WayBack((*back.desktops, *found.desktops), tuple(dict.fromkeys((*back.stops, *found.stops))))
-    if (
-        back.desktops
-        or plan.steps
-        or any(waits.vm is not None and not waits.reason for waits in request.queue(inventory))
-    ):
+    wanted = [
+        (
+            [each for each in away if each.vm is not None and policy.pool_of(each.vm) == pool],
+            pool.ready - ready[pool.name],
+        )
+        for pool in policy.pools
+    ]
+    back = cheapest_way_back(wanted, running, inventory, catalog, now)
+    queue = request.queue(inventory)
+    if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
         return back
     return way_free_for(away, (), inventory, catalog, now)
 

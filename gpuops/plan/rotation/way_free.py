@@ -110,30 +110,32 @@ def way_free_for(
 
 
 def cheapest_way_back(
-    desktops: Iterable[TakenVm],
-    count: int,
+    wanted: Iterable[tuple[Sequence[TakenVm], int]],
     running: Sequence[TakenVm],
     world: Inventory,
     catalog: Catalog,
     now: datetime,
 ) -> WayBack:
-    """So many of these desktops, those for which the least work is stopped; fewer where no more can come back."""
-    left, chosen, stopped = list(desktops), list[TakenVm](), list[TakenVm]()
-    while len(chosen) < count:
-        going = [each for each in running if each not in stopped]
-        offers = [
-            (_total(stops, now), each.original.name, each, stops)
-            for each in _one_of_each_kind(left)
-            if each.vm is not None and (stops := stops_for(each.vm, going, world, catalog, now)) is not None
-        ]
-        if not offers:
-            break
-        *_, best, stops = min(offers, key=lambda offer: offer[:2])
-        left.remove(best)
-        chosen.append(best)
-        stopped += stops
-        if best.vm is not None:
-            world = _after(best.vm, stops, world, catalog)
+    """Of each group of desktops so many as are wanted of it, those for which the least work is stopped; fewer where no
+    more can come back."""
+    chosen, stopped = list[TakenVm](), list[TakenVm]()
+    for desktops, count in wanted:
+        left = list(desktops)
+        for _ in range(count):
+            going = [each for each in running if each not in stopped]
+            offers = [
+                (_total(stops, now), each.original.name, each, stops)
+                for each in _one_of_each_kind(left)
+                if each.vm is not None and (stops := stops_for(each.vm, going, world, catalog, now)) is not None
+            ]
+            if not offers:
+                break
+            *_, best, stops = min(offers, key=lambda offer: offer[:2])
+            left.remove(best)
+            chosen.append(best)
+            stopped += stops
+            if best.vm is not None:
+                world = _after(best.vm, stops, world, catalog)
     return WayBack(tuple(chosen), tuple(stopped))
 
 
