@@ -136,7 +136,7 @@ def require_mode(kind: RunKind, policy: Policy) -> None:
     if (kind is RunKind.WATCH) is (policy.spare is not None):
         return
     other = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
-    hint = f"gpuops {other} --policy FILE, or another policy (gpuops help watch)"
+    hint = f"gpuops {other} --policy FILE --dry-run, or another policy (gpuops help watch)"
     raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
 
 

@@ -76,8 +76,7 @@ def survey(
     # 3. What counts together: the floor of each pool, and then the space on each datastore. A desktop that the floor
     # keeps must not use up space that another one needs.
     free_mib = _free_mib(inventory, away, catalog)
-    above_floor = _leaving_ready(_above_floor(candidates, pooled, kept), policy, pooled, kept)
-    taken = _within_space(above_floor, inventory, catalog, free_mib, kept)
+    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, free_mib, kept)
     seen = {pool.name for pool, _ in pooled}
     return Survey(
         free_to_take=tuple(taken),
@@ -229,23 +228,14 @@ def _is_free_for_users(vm: Vm, pool: Pool) -> bool:
     return told == {Use.IDLE}
 
 
-def _leaving_ready(
-    candidates: Iterable[Vm], policy: Policy, pooled: Sequence[tuple[Pool, Vm]], kept: list[Choice]
-) -> list[Vm]:
-    """The candidates, in their order, as long as enough of their pool stay ready for users; the others go to `kept`."""
-    if not any(pool.ready for pool in policy.pools):
-        return list(candidates)
-    pools = {vm.ref: pool for pool, vm in pooled}
-    ready = ready_desktops(policy, (vm for _, vm in pooled))
-    taken: list[Vm] = []
-    for vm in candidates:
-        pool = pools[vm.ref]
-        if not pool.ready or ready[pool.name] > pool.ready:
-            ready[pool.name] -= 1
-            taken.append(vm)
-        else:
-            kept.append(Choice(vm.name, chosen=False, reason=f"ready: {pool.ready} of pool {pool.name} stay ready"))
-    return taken
+def too_few_ready(policy: Policy, ready: Mapping[str, int], taken: Iterable[Vm]) -> str:
+    """Which pool would have too few desktops ready for users without these; empty = none. `ready`: how many it has."""
+    counts = Counter(pool.name for vm in taken if (pool := policy.pool_of(vm)) is not None)
+    for pool in policy.pools:
+        left = ready.get(pool.name, 0) - counts[pool.name]
+        if pool.ready and counts[pool.name] and left < pool.ready:
+            return f"{max(left, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
+    return ""
 
 
 def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:

@@ -23,8 +23,8 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
-from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, survey
-from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
+from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, ready_desktops, survey, too_few_ready
+from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
 from gpuops.plan.rotation.queue import Objection, QueueDecision, ReturnCheck, decide_queue
@@ -155,11 +155,18 @@ class RotateNight:
         )
 
     def _objection(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Objection:
-        """Which limit a start would exceed, or which slots that are kept for desktops it would take."""
-        if self.policy.spare is None:
-            return bounds.objection
-        spare_room = SpareRoom(self.policy.spare, inventory, catalog, self.lowest)
-        return lambda starts: bounds.objection(starts) or spare_room.objection(starts)
+        """Which limit a start would exceed, which pool it would leave with too few ready desktops, or which slots that
+        are kept for desktops it would take."""
+        policy, spare = self.policy, self.policy.spare
+        ready = ready_desktops(policy, inventory.vms.values()) if any(pool.ready for pool in policy.pools) else {}
+        spare_room = SpareRoom(spare, inventory, catalog, self.lowest) if spare is not None else None
+
+        def objection(starts: Sequence[Start]) -> str:
+            taken = (desktop for start in starts for desktop in start.desktops)
+            said = bounds.objection(starts) or too_few_ready(policy, ready, taken)
+            return said or (spare_room.objection(starts) if spare_room is not None else "")
+
+        return objection
 
     def _is_of(self, night: str, original: Original) -> bool:
         """Whether it was taken by this night; a watch goes on with all that it has taken before."""

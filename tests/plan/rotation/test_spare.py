@@ -236,7 +236,7 @@ def test_enough_is_free_after_they_gave_way_or_nothing_more_could() -> None:
         for each in stopped:
             assert missing([other for other in stopped if other is not each]) > left, (seed, each.original.name)
         gave, short = gave + bool(stopped), short + bool(left)
-    assert gave > 50 and short > 15, "both were looked at"
+    assert gave > 50 and short > 5, "both were looked at"
 
 
 def away(snapshot: Inventory, number: int, at: str) -> tuple[Inventory, TakenVm]:
