@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock
+    from gpuops.execute.rotation.watch import watch_for_ever as rotate_watch
+    from gpuops.execute.rotation.watch import watch_once as rotate_watch_look
 
 __all__ = [
     "Consent",
@@ -91,6 +93,8 @@ __all__ = [
     "rotate_skip_next",
     "rotate_status",
     "rotate_unlock",
+    "rotate_watch",
+    "rotate_watch_look",
     "run",
     "scheduler_show",
     "stored_measurements",
@@ -121,6 +125,8 @@ _AT_FIRST_USE: Final = {
     "rotate_skip_next": "execute.rotation.next_night.skip_next",
     "rotate_status": "execute.rotation.status.status",
     "rotate_unlock": "execute.rotation.unlock.unlock",
+    "rotate_watch": "execute.rotation.watch.watch_for_ever",
+    "rotate_watch_look": "execute.rotation.watch.watch_once",
     "stored_measurements": "execute.measurements.store.stored",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""

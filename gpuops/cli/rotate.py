@@ -12,6 +12,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved, spread
 from gpuops.cli.rotate_state import abandon, audit, status, unlock
+from gpuops.cli.rotate_watch import watch
 
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 
@@ -241,7 +242,7 @@ def skip_next(
     output.show(skip_text(found), skip_document(found))
 
 
-for command in (night, day, status, plan, resume, restore, init, skip_next):
+for command in (night, day, status, plan, watch, resume, restore, init, skip_next):
     rotate.command()(command)
 rotate.add_typer(audit)
 rotate.command()(unlock)

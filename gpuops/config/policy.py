@@ -71,8 +71,10 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         limits=found.limits.limits(),
         morning=found.morning.order,
         mode=found.mode,
+        spare=found.spare.rule() if found.spare is not None else None,
         broker=found.broker,
         drs_override=found.drs_override,
+        user_wins=found.user_wins,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         text=text,
     )

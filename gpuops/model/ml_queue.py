@@ -54,6 +54,17 @@ class Checkpoint:
     grace_s: int = 0
     hook: GuestCommand | None = None
     """None = the guest is only asked to shut down."""
+    every_s: int | None = None
+    """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
+
+    def lost_s(self, started: datetime | None, now: datetime) -> float | None:
+        """The seconds of work that are lost when the VM is stopped now; None = not known when it was started."""
+        if self.hook is not None:
+            return 0.0  # it keeps its work before it is stopped
+        if started is None:
+            return None
+        ran_s = max(0.0, (now - started).total_seconds())
+        return ran_s % self.every_s if self.every_s is not None else ran_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Mode(StrEnum):
     """Where the GPUs of a night come from."""
 
     SUSPEND_DESKTOPS = "suspend-desktops"
+    SPARE_CAPACITY = "spare-capacity"
+    """No night: at any hour, from what is free beyond what is kept for desktops (`rotate watch`)."""
 
 
 class Broker(StrEnum):
@@ -112,6 +114,8 @@ class Pool:
     """Whether the broker is asked, before each desktop is taken, to give it to nobody."""
     floor: int = 0
     """So many desktops of the pool stay running."""
+    ready: int = 0
+    """So many desktops of the pool stay ready for users: they run, nobody uses them, and no gate is before them."""
     owner: Mark | None = None
     """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
     priority: int = 0
@@ -122,6 +126,34 @@ class Pool:
     def users_kept_away(self) -> bool:
         """Whether nobody is given a desktop while it is taken: only then is any taken."""
         return self.parked or self.gated
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSlots:
+    """What of one vGPU profile is kept free for desktops, in each cluster, or on each host of none."""
+
+    profile: str
+    count: int = 0
+    percent: int = 0
+    """Instead of a count: of the vGPUs of the profile that run there and could run; rounded up."""
+
+    def of(self, running: int, free: int) -> int:
+        """How many are kept free where so many run and so many could still start."""
+        return max(self.count, -(-self.percent * (running + free) // 100))
+
+    def __str__(self) -> str:
+        return f"{self.profile}={self.percent}%" if self.percent else f"{self.profile}={self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpareRule:
+    """What is spare capacity, and how hastily it is used."""
+
+    keep_free: tuple[KeptSlots, ...]
+    calm_s: int = 300
+    """So long there must have been room before an ML VM is started, and no ML VM have given way."""
+    take_idle: bool = False
+    """Whether idle desktops are suspended for ML VMs, under all rules of a night; otherwise no desktop is touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +202,12 @@ class Policy:
     limits: Limits = Limits()
     morning: MorningOrder = MorningOrder.CANARY_FIRST
     mode: Mode = Mode.SUSPEND_DESKTOPS
+    spare: SpareRule | None = None
+    """Of a policy whose mode is `spare-capacity`, and of no other."""
     broker: Broker = Broker.NONE
     drs_override: DrsOverride = DrsOverride.NONE
+    user_wins: bool = False
+    """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)

@@ -40,7 +40,7 @@ def report_document(report: Report, kind: str) -> Document:
         "choices": [
             {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason} for choice in plan.choices
         ],
-        "outcomes": [_outcome(outcome, before) for outcome in report.outcomes],
+        "outcomes": [outcome_document(outcome, before) for outcome in report.outcomes],
     }
 
 
@@ -73,7 +73,7 @@ def rejection_document(rejection: Rejection) -> Document:
     }
 
 
-def _outcome(outcome: Outcome, before: Inventory) -> Document:
+def outcome_document(outcome: Outcome, before: Inventory) -> Document:
     return {
         "kind": outcome.step.kind,
         "title": title(outcome.step, before),

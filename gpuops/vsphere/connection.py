@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
+    from gpuops.vsphere.waiting.changes import ChangeWatch
     from gpuops.vsphere.writing.guest_programs import GuestShell
     from gpuops.vsphere.writing.hosts import HostConnection
 
@@ -46,6 +47,7 @@ class Connection(Session):
         self.guest_shell = guest_shell
         self.tasks = TaskWatch(self)
         self.states = StateWatch(self)
+        self._changes: ChangeWatch | None = None
         self.attribute_keys: dict[str, int] = {}
         """Keys of the custom attributes by name, as far as they have been read."""
 
@@ -53,6 +55,8 @@ class Connection(Session):
         """Log out."""
         self.tasks.close()
         self.states.close()
+        if self._changes is not None:
+            self._changes.close()
         super().close()
 
     @property
@@ -101,6 +105,13 @@ class Connection(Session):
 
     wait_for_power = states.wait_for_power
     wait_for_guest = states.wait_for_guest
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        from gpuops.vsphere.waiting.changes import ChangeWatch
+
+        if self._changes is None:
+            self._changes = ChangeWatch(self)
+        return self._changes.wait(timeout_s)
 
     # A read, which is most of what people type, imports nothing of what changes a vCenter.
 

@@ -25,6 +25,7 @@ from tests.canary import CANARY, require_hidden, require_no_file
 
 ROLES: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml"))
 POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml"))
+SPARE_POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml"))
 SWEPT: Final = (
     "inventory",
     "login test",
@@ -48,6 +49,7 @@ SWEPT: Final = (
     f"rotate init --policy {POLICY}",
     f"rotate plan --policy {POLICY}",
     f"rotate night --policy {POLICY} --yes",
+    f"rotate watch --policy {SPARE_POLICY} --dry-run",
     "rotate status",
     "rotate status --output json",
     f"rotate day --policy {POLICY} --yes",

@@ -381,6 +381,12 @@ class SmallVcenter:
         self.world.now += timedelta(seconds=timeout_s)
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
 
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Time passes, and nothing is told: whoever waits looks when the time is up."""
+        self.point("waiting for a change")
+        self.world.now += timedelta(seconds=timeout_s)
+        return False
+
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         return Guest(self.world.vms[vm].tools_running, None)
 

@@ -305,6 +305,9 @@ class DirectVcenter:
 
         self._change(METHODS[SetAttribute], step.vm, mark, op_id)
 
+    def wait_for_change(self, timeout_s: float) -> bool:
+        raise NotImplementedError("a night waits for no change that it did not ask for")
+
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         raise NotImplementedError("no night waits for the guest of a VM that it started")
 

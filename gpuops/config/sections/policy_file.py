@@ -22,6 +22,7 @@ from pydantic.config import JsonDict
 
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
+from gpuops.config.sections.spare import SpareSection
 from gpuops.config.sections.windows import WindowSection, refuse_overlapping
 from gpuops.model.evidence import Source, names
 from gpuops.model.ml_queue import QueuedVm
@@ -104,6 +105,7 @@ class PoolSection(Section):
     idle: IdleSection
     evidence: EvidenceSection | None = None
     floor: int = Field(default=0, ge=0)
+    ready: int = Field(default=0, ge=0)
     owner: MarkSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
     directpath: DirectPath = Field(default=DirectPath.LEAVE, strict=False)
@@ -130,6 +132,7 @@ class PoolSection(Section):
             idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
             parked=self.parked,
             floor=self.floor,
+            ready=self.ready,
             owner=self.owner.mark() if self.owner else None,
             priority=self.priority,
             directpath=self.directpath,
@@ -176,7 +179,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
 _NO_BROKER = "gpuops closes no gate at another broker"
 _SAY_WINDOWS = "give a list of them, or `windows: any` where every hour of every day is meant"
 _A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
-_NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
+_NO_OTHER_MODE = "gpuops takes what nights free, or what is spare"
 _Windows = Annotated[list[WindowSection], Field(min_length=1, max_length=50)]
 
 
@@ -185,14 +188,16 @@ class PolicyFile(Section):
 
     version: Literal[1]
     name: Text
-    mode: Annotated[Mode, _only(Mode, _NO_SPARE)] = Mode.SUSPEND_DESKTOPS
+    mode: Annotated[Mode, _only(Mode, _NO_OTHER_MODE)] = Mode.SUSPEND_DESKTOPS
     broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
-    pools: list[PoolSection] = Field(min_length=1)
+    spare: SpareSection | None = None
+    pools: list[PoolSection] = Field(default_factory=list, min_length=1)
     ml: MlSection = MlSection()
     window: WindowSection | None = None
     windows: _Windows | None = None
     morning: MorningSection = MorningSection()
     drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
+    user_wins: bool = False
     opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None
@@ -204,6 +209,16 @@ class PolicyFile(Section):
         if isinstance(value, str) and value != ANY_TIME:
             raise mistake(f"{value!r} is no list of windows", _SAY_WINDOWS)
         return [] if value == ANY_TIME else read(value)
+
+    @model_validator(mode="after")
+    def _spare_or_nights(self) -> PolicyFile:
+        if (self.mode is Mode.SPARE_CAPACITY) is (self.spare is None):
+            raise mistake("`mode: spare-capacity` and `spare` belong together", "say both of them, or neither")
+        if self.spare is not None and (self.windows is not None or self.window is not None):
+            raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+        if not self.pools and (self.spare is None or self.spare.take_idle):
+            raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
+        return self
 
     @model_validator(mode="after")
     def _pools_once(self) -> PolicyFile:

@@ -82,6 +82,7 @@ class CheckpointSection(Section):
 
     grace_s: int = Field(default=0, ge=0, le=LONGEST_GRACE_S)
     hook: HookSection | None = None
+    every_s: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _time_for_it(self) -> CheckpointSection:
@@ -90,7 +91,7 @@ class CheckpointSection(Section):
         return self
 
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.grace_s, self.hook.command() if self.hook else None)
+        return Checkpoint(self.grace_s, self.hook.command() if self.hook else None, self.every_s)
 
 
 class QueuedSection(Section):

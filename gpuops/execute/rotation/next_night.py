@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, time
 
+from gpuops.execute.rotation.rotation import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.bounds import Skip, next_to_take
@@ -22,6 +24,7 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
+        require_mode(RunKind.NIGHT, obeyed)
         moment = _moment(obeyed, at, site.clock())
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})

@@ -12,8 +12,9 @@ from gpuops.errors import Locked, NotConnected, PolicyError, Refused, UsageError
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.hung_run import end_hung_run
-from gpuops.execute.rotation.rotation_run import RotationRun
+from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
 from gpuops.execute.rotation.setup import require_setup
+from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind, morning_first
@@ -66,6 +67,7 @@ def rotate(
     only: tuple[str, ...] = (),
     markers_alone: bool = False,
     unattended: bool = False,
+    spare: SpareNow = NOTHING_KNOWN,
 ) -> Report:
     """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
     rest, and without one that of the last night in the journal.
@@ -75,18 +77,24 @@ def rotate(
     A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
     """
     unread = policy if isinstance(policy, PolicyError) else None
-    if kind is RunKind.NIGHT and isinstance(policy, Policy):
+    if kind.takes and isinstance(policy, Policy):
+        require_mode(kind, policy)
         require_setup(policy, site.vcenter)
         _require_broker(policy, site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
-    returning = kind is not RunKind.NIGHT
+    returning = not kind.takes
     if not apply:
         with site.journal_to_read(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
             obeyed, nights = _obeyed(policy, journal, returning=returning)
-            this_run = RotationRun(kind, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread)
-            return _without_journal(this_run.look_only(journal), journal)
+            this_run = RotationRun(
+                kind, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread, spare=spare
+            )
+            report = this_run.look_only(journal)
+            if kind is RunKind.NIGHT:
+                refuse_beside_watch(obeyed, report.before, site)
+            return _without_journal(report, journal)
     with _locked_journal(site, kind) as journal:
         if not returning:
             no_change_open(journal)
@@ -104,10 +112,12 @@ def rotate(
             )
             with leasing as leases:
                 this_run = RotationRun(
-                    kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread, unattended
+                    kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread, unattended, spare
                 )
                 settled = this_run.settle(left_open, journal)
                 report = this_run.look(journal)
+                if kind is RunKind.NIGHT:
+                    refuse_beside_watch(obeyed, report.before, site)
                 try:
                     done = this_run.do(report, journal, left_open, consent)
                 finally:
@@ -119,6 +129,15 @@ def rotate(
             _waiting_for_vcenter(run_once, _latest((*nights, obeyed), site), site, journal) if returning else run_once()
         )
         return _without_journal(report, journal)
+
+
+def require_mode(kind: RunKind, policy: Policy) -> None:
+    """Raises UsageError where nights are asked for under a policy of spare capacity, or the other way round."""
+    if (kind is RunKind.WATCH) is (policy.spare is not None):
+        return
+    other = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
+    hint = f"gpuops {other} --policy FILE --dry-run, or another policy (gpuops help watch)"
+    raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
 
 
 def _require_broker(policy: Policy, site: Site) -> None:
@@ -152,7 +171,7 @@ def _locked_journal(site: Site, kind: RunKind) -> Iterator[Journal]:
 
     Raises Locked with what that run does, and from when on a return ends it.
     """
-    returning = kind is not RunKind.NIGHT
+    returning = not kind.takes
     with ExitStack() as stack:
         for again in (False, True):
             changing = site.locked_journal(site.vcenter.uuid, alone=True, returning=returning, doing=kind.value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.journal import Journal, Run
@@ -33,8 +34,25 @@ from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
 from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.spare import Key
 from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, ahead_by
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
+
+
+@dataclass(frozen=True, slots=True)
+class SpareNow:
+    """What the earlier looks of a watch tell one of its runs."""
+
+    lowest: Mapping[Key, int] = field(default_factory=dict)
+    """The fewest slots that were free of late, by profile and cluster or host."""
+    not_yet: Mapping[str, str] = field(default_factory=dict)
+    """VM ref -> why an ML VM that waits is not started now."""
+    finished: frozenset[str] = frozenset()
+    """Instance uuids (or refs) of ML VMs that ended by themselves."""
+
+
+NOTHING_KNOWN: Final = SpareNow()
+"""Of a run that is resumed without its watch: it starts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,8 @@ class RotationRun:
     """Why the policy that was said cannot be read."""
     unattended: bool = False
     """Whether nobody watches it: a night then needs a policy that says its hours."""
+    spare: SpareNow = NOTHING_KNOWN
+    """Of a watch, what its earlier looks tell."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
@@ -81,7 +101,7 @@ class RotationRun:
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
         # tags select and counters judge, which is for taking: a vCenter that does not tell them keeps nobody away
-        return self.site.judged(before, self.policy) if self.kind is RunKind.NIGHT else before, ahead
+        return self.site.judged(before, self.policy) if self.kind.takes else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
@@ -111,7 +131,7 @@ class RotationRun:
         try:
             return left_open_runs(journal, self.site)
         except StateDamaged as damaged:
-            if self.kind is RunKind.NIGHT or journal is None:
+            if self.kind.takes or journal is None:
                 raise
             journal.unlocked = damaged
             return None, journal.open_runs(ROTATION_RUNS)
@@ -119,7 +139,7 @@ class RotationRun:
     def _planned(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
-        night = self.kind is RunKind.NIGHT
+        night = self.kind.takes
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
@@ -149,12 +169,18 @@ class RotationRun:
         measured = Durations.of(journal.durations() if journal else {})
         elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
         match self.kind:
+            case RunKind.WATCH:
+                setbacks = journal.setbacks() if journal else {}
+                number = self._lease_number
+                return RotateNight(
+                    self.policy, originals, measured, step_counts=setbacks, clock_ahead=ahead, lease=number,
+                    lowest=self.spare.lowest, not_yet=self.spare.not_yet, finished=self.spare.finished,
+                )  # fmt: skip
             case RunKind.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
                 over = journal.over() if journal else frozenset()
-                numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
-                number = numbers[0] if numbers else None
+                number = self._lease_number
                 # one that only looks is never refused for that: it warns of it
                 unattended = self.unattended and self.leases is not None
                 return RotateNight(
@@ -164,6 +190,12 @@ class RotationRun:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:
                 return RestoreVms(RotateDay(self.policy, originals, measured, elsewhere), self.only)
+
+    @property
+    def _lease_number(self) -> int | None:
+        """Of the lease that a run holds which takes something; None = it holds none."""
+        numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
+        return numbers[0] if numbers else None
 
     def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
         """What else this login must be able to do: the way back, and the lease."""
@@ -175,7 +207,7 @@ class RotationRun:
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         if self.markers_alone or journal is None:
             return ()
-        if self.kind is not RunKind.NIGHT:
+        if not self.kind.takes:
             return NightVms(journal).all(returned=True)  # what it knows to be back is no other machine's
         return known_originals(journal, self.policy, self.now)
 
@@ -186,7 +218,7 @@ class RotationRun:
         before = self.site.vcenter.inventory()
         limit_s = self._limits.step_timeout_s
         # one task that hangs keeps no other desktop away
-        timeout_s = limit_s if self.kind is RunKind.NIGHT else min(limit_s, HUNG_S)
+        timeout_s = limit_s if self.kind.takes else min(limit_s, HUNG_S)
         executors = [VmExecutor(self.site.vcenter, journal, run, before, gates=self.site.gates) for run in left_open]
         found = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
@@ -203,7 +235,7 @@ class RotationRun:
         consent(report)
         run = self._begin(report, journal)
         self._end(left_open, journal)
-        plan, night = report.plan, self.kind is RunKind.NIGHT
+        plan, night = report.plan, self.kind.takes
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
@@ -244,6 +276,11 @@ class RotationRun:
         if night:
             return replace(report, outcomes=outcomes, after=executor.inventory)
         return replace(report, outcomes=explained(outcomes, after, alone=bool(self.only)), after=after)
+
+    def _ends_nights_of(self, original: Original) -> bool:
+        """Whether what it returns of this one is over: a morning ends a night, and each return what a watch has taken,
+        for that may be started again."""
+        return self.kind is RunKind.DAY or (original.policy or self.policy).spare is not None
 
     def _may_close(self, original: Original) -> bool:
         """Not what another machine is about to change."""
@@ -292,7 +329,7 @@ class RotationRun:
     def _limits(self) -> Limits:
         """A night's own; a return keeps to those of every night that it returns."""
         own = self.policy.limits
-        return own if self.kind is RunKind.NIGHT else strictest((own, *(policy.limits for policy in self.others)))
+        return own if self.kind.takes else strictest((own, *(policy.limits for policy in self.others)))
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
         """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
@@ -301,7 +338,7 @@ class RotationRun:
         night lets it go.
         """
         originals = NightVms(journal).all()
-        if self.kind is RunKind.NIGHT:
+        if self.kind.takes:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
@@ -317,7 +354,7 @@ class RotationRun:
         }
         after = with_gates(after, gated, self.site.gates)
         for original in note_later_starts(originals, after, self.site.vcenter):
-            if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
+            if self._ends_nights_of(original) and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)
         note_returned(journal, after)
         return after

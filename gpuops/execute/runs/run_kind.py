@@ -14,12 +14,19 @@ from gpuops.model.rotation import LockHolder
 
 
 class RunKind(StrEnum):
-    """The two halves of a rotation; their names are kept in journals."""
+    """The two halves of a rotation, and what uses spare capacity; their names are kept in journals."""
 
     NIGHT = "rotate night"
+    WATCH = "rotate watch"
+    """What `rotate watch` starts where more is free than is kept; ML VMs give way by a restore of these alone."""
     DAY = "rotate day"
     RESTORE = "rotate restore"
     """Some VMs of a morning, at any hour: what it did not return is still of the night."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may take GPUs; the others only bring back."""
+        return self in (RunKind.NIGHT, RunKind.WATCH)
 
 
 ROTATION_RUNS = tuple(RunKind)
@@ -47,8 +54,8 @@ def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | No
 
 def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
     """A night is not begun over a return that was cut off: it would take anew what that one has not returned."""
-    cut_off = next((run for run in left_open if run.kind != RunKind.NIGHT), None)
-    if kind is RunKind.NIGHT and cut_off is not None:
+    cut_off = next((run for run in left_open if not RunKind(run.kind).takes), None)
+    if kind.takes and cut_off is not None:
         what = "morning" if cut_off.kind == RunKind.DAY else "restore"
         raise Refused(
             f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",

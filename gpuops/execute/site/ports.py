@@ -186,6 +186,11 @@ class Vcenter(Protocol):
         """
         ...
 
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Whether a VM or host has changed in a way that moves GPUs since the last call, as soon as one has, or when
+        the time is up; the first call says yes."""
+        ...
+
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         """What the guest of this VM tells of itself once VMware Tools run in it, with `address` once it has one.
 

@@ -118,6 +118,9 @@ class SavedVcenter:
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         _refuse()
 
+    def wait_for_change(self, timeout_s: float) -> bool:
+        return False
+
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         return Guest(self._snapshot.vm(vm).tools_running, None)
 

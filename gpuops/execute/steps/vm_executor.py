@@ -120,6 +120,8 @@ class VmExecutor(StepExecutor[Step]):
         self._ended: list[Outcome] = []
         self._leaving: Collection[str] = ()
         """VMs that are being suspended already, whatever the last look showed of them."""
+        self._starting: dict[str, PowerOnVm] = {}
+        """VM -> its start that was sent, whatever the last look showed of it."""
 
     def look(self, vms: Collection[str]) -> None:
         """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
@@ -145,6 +147,7 @@ class VmExecutor(StepExecutor[Step]):
         self._at_broker |= {step.vm: step.machine for step in steps if isinstance(step, GateStep)}
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
+            vms |= self._guard.beside_kept_slots(steps, self.inventory)
         asked_s = self.passed_s()
         if not ended and vms <= self._looked_at.keys():
             oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
@@ -244,7 +247,9 @@ class VmExecutor(StepExecutor[Step]):
         reason = objection(step, self.planned, self.inventory, rule)
         if reason is None and guard is not None:
             now = self.journal.clock()
-            reason = guard.objection(step, self.inventory, now, self._ended, self._leaving, self._ahead)
+            reason = guard.objection(
+                step, self.inventory, now, self._ended, self._leaving, self._ahead, tuple(self._starting.values())
+            )
         if reason is None and isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest):
             reason = self._of_another_start(step)
         return reason
@@ -300,6 +305,8 @@ class VmExecutor(StepExecutor[Step]):
         if lease is not None:
             lease.sends()
         now = as_it_is_now(step, self.inventory)
+        if isinstance(now, PowerOnVm):
+            self._starting[now.vm] = now
         if isinstance(now, GateStep):
             self._change_gate(now)
             return None

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuops.advise.evidence import Use, readings
 from gpuops.advise.idle import idleness
 from gpuops.advise.left_alone import kept_by_marks
 from gpuops.model.catalog import Catalog
+from gpuops.model.evidence import SESSION_SOURCES, Source
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DirectPath, Policy, Pool, Role
@@ -24,6 +26,9 @@ SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
 """A suspend writes the VM's memory and its vGPUs' frame buffers beside the VM (vSphere API reference 5.3: suspend
 files). A tenth more and a margin are required, since a datastore that is full stops other VMs too."""
+
+_OF_USERS: Final = frozenset({Source.STATE, Source.CONSOLE, *SESSION_SOURCES})
+"""What tells whether somebody uses a desktop at this moment."""
 
 IN_MAINTENANCE: Final = "is in maintenance at the broker, and no night has put it there"
 
@@ -195,6 +200,36 @@ def _above_floor(
         else:
             kept.append(Choice(vm.name, chosen=False, reason=f"floor: {pool.floor} of pool {pool.name} stay running"))
     return taken
+
+
+def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
+    """How many desktops of each pool are ready for users: they run, nobody uses them now, and no gate is before them.
+
+    How long nobody has used them is of no matter to the next user.
+    """
+    found: Counter[str] = Counter()
+    for vm in vms:
+        pool = policy.pool_of(vm)
+        if pool is not None and stays_running(vm) and not vm.template and _is_free_for_users(vm, pool):
+            found[pool.name] += 1
+    return found
+
+
+def _is_free_for_users(vm: Vm, pool: Pool) -> bool:
+    if pool.gated and (vm.gate is None or vm.gate.closed is not False):
+        return False
+    told = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
+    return told == {Use.IDLE}
+
+
+def too_few_ready(policy: Policy, ready: Mapping[str, int], taken: Iterable[Vm]) -> str:
+    """Which pool would have too few desktops ready for users without these; empty = none. `ready`: how many it has."""
+    counts = Counter(pool.name for vm in taken if (pool := policy.pool_of(vm)) is not None)
+    for pool in policy.pools:
+        left = ready.get(pool.name, 0) - counts[pool.name]
+        if pool.ready and counts[pool.name] and left < pool.ready:
+            return f"{max(left, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
+    return ""
 
 
 def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:

@@ -29,8 +29,10 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
+from gpuops.plan.rotation.spare import SpareRoom, place_of
 from gpuops.plan.rotation.stop_conditions import (
     POOL_LEFT_ALONE,
     StepCounts,
@@ -95,12 +97,13 @@ class Guard:
         ended: Sequence[Outcome],
         leaving: Collection[str],
         ahead: timedelta | None = None,
+        starting: Collection[PowerOnVm] = (),
     ) -> str | None:
         """Why the step must not be sent now; None = nothing speaks against it.
 
         `ended`: this run's outcomes so far; `leaving`: VMs for which a suspend or shutdown was sent, whatever the
         inventory shows; `ahead`: how far vCenter's clock was ahead of this machine's at the last look, None = they do
-        not compare.
+        not compare; `starting`: starts that were sent, whatever the inventory shows.
         """
         if not isinstance(
             step, SetAttribute | SetVmDrs | CloseGate | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm
@@ -118,7 +121,11 @@ class Guard:
         if stopped is not None:
             return f"the night takes nothing more: {stopped}"
         vm = inventory.vms.get(step.vm)
-        return self._objection_to_vm(step, vm, inventory, ended, leaving) if vm is not None else None
+        if vm is None:
+            return None
+        return self._objection_to_vm(step, vm, inventory, ended, leaving) or self._too_few_free(
+            step, inventory, ended, starting
+        )
 
     def _objection_to_vm(
         self, step: Step, vm: Vm, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]
@@ -140,6 +147,29 @@ class Guard:
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
             or self._pool_left_alone(pool, inventory, ended)
         )
+
+    def beside_kept_slots(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
+        """The VMs that may run on what is kept for desktops where these steps start something: whether they do must be
+        fresh."""
+        if self.policy.spare is None:
+            return frozenset()
+        hosts = {step.host or "" for step in steps if isinstance(step, PowerOnVm)}
+        places = {place_of(inventory.hosts[ref]) for ref in hosts if ref in inventory.hosts}
+        there = (host for host in inventory.hosts.values() if place_of(host) in places)
+        return frozenset(vm.ref for host in there for vm in inventory.vms_on(host) if vm.profiles)
+
+    def _too_few_free(
+        self, step: Step, inventory: Inventory, ended: Sequence[Outcome], starting: Collection[PowerOnVm]
+    ) -> str | None:
+        """That the start would take what is kept free for desktops; None = it takes none of that."""
+        if self.policy.spare is None or not isinstance(step, PowerOnVm):
+            return None
+        failed = {each.step.vm for each in ended if each.verdict is Verdict.FAILED}
+        for other in starting:
+            vm = inventory.vms.get(other.vm)
+            if vm is not None and vm.power is not PowerState.ON and other.vm not in {step.vm, *failed}:
+                inventory = project(other, inventory, self.catalog)
+        return SpareRoom(self.policy.spare, inventory, self.catalog).start_objection(step)
 
     def _not_in_queue(self, vm: Vm) -> str | None:
         """That no entry of the queue means the ML VM any more, since it was renamed; None = one does."""

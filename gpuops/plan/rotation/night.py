@@ -1,5 +1,8 @@
 """The request `RotateNight`: suspend idle desktops that the policy selects, and start the ML VMs that wait on their
 GPUs. `execute` carries it out, and `rotate plan` shows it (`preview.py`).
+
+Under `mode: spare-capacity` it is what `rotate watch` takes at this moment. It has no window; what it has taken before,
+under whatever name, is of one and the same watch; and each start leaves what is kept for desktops (`spare.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
-from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, survey
-from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
+from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, ready_desktops, survey, too_few_ready
+from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
-from gpuops.plan.rotation.queue import QueueDecision, ReturnCheck, decide_queue
+from gpuops.plan.rotation.queue import Objection, QueueDecision, ReturnCheck, decide_queue
 from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.spare import Key, SpareRoom
 from gpuops.plan.rotation.stop_conditions import (
     NO_STEP_COUNTS,
     POOL_LEFT_ALONE,
@@ -40,6 +44,7 @@ _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 _NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
 _STOPPED: Final = "was started tonight and is off again: left alone"
+_FINISHED: Final = "is off again, and not by gpuops: its work is done; start it once by hand if there is more"
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -70,14 +75,20 @@ class RotateNight:
     """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
     unattended: bool = False
     """Whether a clock calls it and nobody watches: it then needs a policy that says its hours."""
+    lowest: Mapping[Key, int] = field(default_factory=dict, repr=False)
+    """Under `mode: spare-capacity`, the fewest slots that were free of late; where it is not known nothing starts."""
+    not_yet: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """VM ref -> why an ML VM that waits is not started now."""
+    finished: frozenset[str] = frozenset()
+    """Instance uuids (or refs) of ML VMs that a watch has started and that ended by themselves."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
 
     def night(self, inventory: Inventory, now: datetime) -> str:
         """The id of this night: tonight's, or without a window the one that is still open."""
-        if not self.policy.windows:
-            nights = {taken_vm.original.night for taken_vm in self._away(inventory)}
+        if not self.policy.windows and self.policy.spare is None:
+            nights = {taken_vm.original.night for taken_vm in self.away(inventory)}
             if nights:
                 return max(nights)
         return self.policy.night(now)
@@ -97,7 +108,7 @@ class RotateNight:
         # A clock calls on every evening, also on those that the policy leaves out: that is no mistake of the call.
         off = (evening_off(self.policy, now) if self.unattended else None) or ""
         refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(off))
-        queue = self._queue(night, inventory)
+        queue = self.queue(inventory, night)
         if skipped or refusals or off or self._is_over(night, inventory):
             nothing = QueueDecision((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
             return NightPlan(
@@ -114,17 +125,17 @@ class RotateNight:
         # 2. Which ML VMs start, where, and which desktops make room. Only room that is certain counts: an ML VM that
         # does not start after all has cost its desktops for nothing.
         room = Room(catalog, certain=True)
+        spare = self.policy.spare
+        free_to_take = desktops.free_to_take if spare is None or spare.take_idle else ()
         decision = decide_queue(
             queue,
-            desktops.free_to_take,
+            free_to_take,
             inventory,
             room,
             self._may_return(bounds, inventory, catalog),
-            objection=bounds.objection,
+            objection=self._objection(bounds, inventory, catalog),
             priority=desktops.priority,
-            proposals=propose(
-                build_schedule_input(queue, desktops.free_to_take, inventory, room, bounds, desktops.priority)
-            ),
+            proposals=propose(build_schedule_input(queue, free_to_take, inventory, room, bounds, desktops.priority)),
         )
         # 3. What DRS does with these VMs must be known before it is changed, or it could not be restored.
         unknown = tuple(unreadable_drs(self.policy, decision.starts, inventory))
@@ -143,30 +154,67 @@ class RotateNight:
             opened=tuple(self._not_taken_after_all(night, decision.desktops, inventory)),
         )
 
+    def _objection(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Objection:
+        """Which limit a start would exceed, which pool it would leave with too few ready desktops, or which slots that
+        are kept for desktops it would take."""
+        policy, spare = self.policy, self.policy.spare
+        ready = ready_desktops(policy, inventory.vms.values()) if any(pool.ready for pool in policy.pools) else {}
+        spare_room = SpareRoom(spare, inventory, catalog, self.lowest) if spare is not None else None
+
+        def objection(starts: Sequence[Start]) -> str:
+            taken = (desktop for start in starts for desktop in start.desktops)
+            said = bounds.objection(starts) or too_few_ready(policy, ready, taken)
+            return said or (spare_room.objection(starts) if spare_room is not None else "")
+
+        return objection
+
+    def _is_of(self, night: str, original: Original) -> bool:
+        """Whether it was taken by this night; a watch goes on with all that it has taken before."""
+        return original.night == night or self.policy.spare is not None
+
+    def goes_on_with(self, night: str, taken_vm: TakenVm) -> bool:
+        """Whether what it holds stays taken: not what another policy, or a night, has taken."""
+        if self.policy.spare is None:
+            return taken_vm.original.night == night
+        return taken_vm.policy.name == self.policy.name and taken_vm.policy.spare is not None
+
     def _not_taken_after_all(self, night: str, taken: Collection[Vm], inventory: Inventory) -> Iterator[OpenGate]:
         """The steps that let users in to desktops that run, whose gate an earlier run of this night has closed, and
         that this plan does not take."""
         refs = {vm.ref for vm in taken}
-        for each in self._taken_vms(inventory):
+        for each in self.taken(inventory):
             machine, vm = each.original.gated_as, each.vm
             runs = each.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
-            if each.original.night == night and runs and machine is not None and vm is not None and vm.ref not in refs:
+            if (
+                self._is_of(night, each.original)
+                and runs
+                and machine is not None
+                and vm is not None
+                and vm.ref not in refs
+            ):
                 yield OpenGate(vm.ref, machine)
 
-    def _queue(self, night: str, inventory: Inventory) -> tuple[WaitingVm, ...]:
+    def queue(self, inventory: Inventory, night: str = "") -> tuple[WaitingVm, ...]:
         """The VMs of the queue. One that this night has started and that is off again is not started again each time
         that cron calls: somebody stopped it, or its guest shut down when the work was done."""
         stopped = {
             taken_vm.vm.ref: taken_vm.reason if taken_vm.whereabouts is Whereabouts.CHANGING else _STOPPED
-            for taken_vm in self._taken_vms(inventory)
-            if taken_vm.original.night == night and taken_vm.original.role is Role.ML and taken_vm.original.taken
+            for taken_vm in self.taken(inventory)
+            if self._is_of(night, taken_vm.original) and taken_vm.original.role is Role.ML and taken_vm.original.taken
             # a marker alone does not tell whether the start that it was set for was ever sent
             if taken_vm.foreign is None and taken_vm.vm is not None and taken_vm.vm.power is PowerState.OFF
-        }
+        } | self._not_now(inventory)
         return tuple(
             replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
             for waits in waiting_vms(self.policy, inventory)
         )
+
+    def _not_now(self, inventory: Inventory) -> dict[str, str]:
+        """VM ref -> why a watch does not start it, whatever room there is."""
+        if not self.finished:
+            return dict(self.not_yet)
+        done = (vm.ref for vm in inventory.vms.values() if (vm.instance_uuid or vm.ref) in self.finished)
+        return {**dict.fromkeys(done, _FINISHED), **self.not_yet}
 
     def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
         """ML VM ref -> its DRS setting before this night, for those (VM, host ref) that DRS is kept off."""
@@ -202,7 +250,7 @@ class RotateNight:
 
     def _suspended(self, night: str, inventory: Inventory) -> list[Vm]:
         """Desktops that tonight has suspended, or is suspending."""
-        tonight = (taken_vm for taken_vm in self._away(inventory) if taken_vm.original.night == night)
+        tonight = (taken_vm for taken_vm in self.away(inventory) if self._is_of(night, taken_vm.original))
         return [
             taken_vm.vm for taken_vm in tonight if taken_vm.vm is not None and taken_vm.original.role is Role.DESKTOP
         ]
@@ -211,8 +259,8 @@ class RotateNight:
         """The limits of this night, with the desktops and ML VMs that it has taken before."""
         tonight = [
             taken_vm
-            for taken_vm in self._away(inventory)
-            if taken_vm.original.night == night and taken_vm.vm is not None
+            for taken_vm in self.away(inventory)
+            if self._is_of(night, taken_vm.original) and taken_vm.vm is not None
         ]
         entry = {waits.vm.ref: waits.queued for waits in waiting_vms(self.policy, inventory) if waits.vm is not None}
         return Bounds(
@@ -242,11 +290,11 @@ class RotateNight:
             for vm, role in with_role
         )
 
-    def _away(self, inventory: Inventory) -> list[TakenVm]:
+    def away(self, inventory: Inventory) -> list[TakenVm]:
         """The VMs of nights that are not back yet, or whose power state is just changing."""
-        return [taken_vm for taken_vm in self._taken_vms(inventory) if taken_vm.whereabouts in _NOT_BACK]
+        return [taken_vm for taken_vm in self.taken(inventory) if taken_vm.whereabouts in _NOT_BACK]
 
-    def _taken_vms(self, inventory: Inventory) -> list[TakenVm]:
+    def taken(self, inventory: Inventory) -> list[TakenVm]:
         """The VMs that nights of this policy have taken, and those of other policies that this one selects as well."""
         marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
         selected = {vm.ref for vm in marked if self._selects(vm)}
@@ -276,7 +324,7 @@ class RotateNight:
         window_closed = None if off else closed(self.policy, now, self.durations)
         if window_closed is not None:
             return [window_closed]
-        earlier = [taken_vm for taken_vm in self._away(inventory) if taken_vm.original.night != night]
+        earlier = [taken_vm for taken_vm in self.away(inventory) if not self.goes_on_with(night, taken_vm)]
         open_nights = sorted({taken_vm.original.night for taken_vm in earlier})
         not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]
         return not_over if not_over or off else self._stopped(night, inventory) or self._nobody_agreed(desktops)
@@ -303,6 +351,8 @@ class RotateNight:
         """Whether the return of this night has begun: then nothing more is taken in its window, however often cron
         calls.
         """
+        if self.policy.spare is not None:
+            return False
         if night in self.over:
             return True
         tonight = [original for original in self.originals if original.night == night and original.taken]
@@ -312,8 +362,8 @@ class RotateNight:
         """VM ref -> why this night leaves it alone: it has been suspended already, or has come back by itself since."""
         reasons: dict[str, str] = {}
         running_again: list[Vm] = []
-        for taken_vm in self._taken_vms(inventory):
-            if taken_vm.original.night != night or taken_vm.vm is None:
+        for taken_vm in self.taken(inventory):
+            if not self._is_of(night, taken_vm.original) or taken_vm.vm is None:
                 continue
             gate = taken_vm.vm.gate
             if gate is not None and gate.closed and taken_vm.original.gated_as is None:

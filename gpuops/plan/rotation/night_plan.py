@@ -147,7 +147,8 @@ class NightPlan:
 
     def _warnings(self) -> Iterator[str]:
         """What in the policy is likely a mistake: else a night that takes nothing is noticed only in the morning."""
-        for pool in self.policy.pools:
+        takes_desktops = self.policy.spare is None or self.policy.spare.take_idle
+        for pool in self.policy.pools if takes_desktops else ():
             if not pool.users_kept_away:
                 yield f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
         yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
@@ -155,6 +156,10 @@ class NightPlan:
         yield from (f"ML queue: {reason}" for reason in self.decision.unknown)
 
     def _because(self) -> Iterator[str]:
+        spare = self.policy.spare
+        if spare is not None:
+            yield f"spare capacity: {', '.join(map(str, spare.keep_free))} are kept free for desktops"
+            return
         yield f"night {self.night}"
         yield f"{self.desktops.other_vms} other VMs are in no pool of this policy"
         if not self.policy.ml:

@@ -13,6 +13,7 @@ from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.rotation.day import RotateDay, reverted_desktops
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
+from gpuops.plan.rotation.way_free import away_desktops, running_ml, way_free_for
 
 _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
@@ -20,7 +21,7 @@ _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 @dataclass(frozen=True, slots=True)
 class RestoreVms:
     """Return these VMs alone. An ML VM that is not among them runs on, even where a desktop then finds no room: whose
-    work is stopped in an emergency is the user's decision.
+    work is stopped in an emergency is the user's decision, or that of the policy of its night (`user_wins`).
 
     A VM of which only a marker tells, and that the policy does not cover, is returned after a confirmation.
     """
@@ -46,6 +47,12 @@ class RestoreVms:
         not_taken = [_not_taken(name, vms) for name, vms in others.items() if not _all_running(vms)]
         if not_taken:
             return refuse(*not_taken)
+        # ML VMs that are in the way of a desktop stop with it where the policy of its night says so.
+        users = [each for each in away_desktops(meant) if each.policy.user_wins]
+        others_running = [each for each in running_ml(of_nights) if each not in meant]
+        way = way_free_for(users, others_running, inventory, catalog, inventory.taken_at)
+        stopped_for = [f"{each.original.name}: is stopped for {_named(users)} (user_wins)" for each in way.stops]
+        meant += way.stops
         # The order and the limits of a whole morning, of which only the steps of these VMs are kept.
         narrowed = _narrowed(self.day.return_plan(of_nights, inventory, catalog, now), meant)
         doubtful = {vm.ref: f"{vm.name}: {each.doubt}" for each in meant if each.doubt and (vm := each.vm) is not None}
@@ -54,10 +61,15 @@ class RestoreVms:
             warnings=(*narrowed.warnings, *doubtful.values(), *reverted_desktops(meant, narrowed.steps)),
             disruptive=narrowed.disruptive or any(step.vm in doubtful for step in narrowed.steps),
             because=(
+                *stopped_for,
                 *(f"{each.original.name}: {each.reason}" for each in meant if each.whereabouts in _AS_IT_WAS),
                 *(f"{name}: is running, and no night holds it" for name in others),
             ),
         )
+
+
+def _named(users: Iterable[TakenVm]) -> str:
+    return ", ".join(each.original.name for each in users)
 
 
 def _narrowed(plan: Plan, meant: Iterable[TakenVm]) -> Plan:

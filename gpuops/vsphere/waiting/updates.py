@@ -1,4 +1,5 @@
-"""Property changes of chosen objects, by one PropertyCollector with one filter; `tasks` and `states` wait by it.
+"""Property changes of chosen objects, by one PropertyCollector with one filter; `tasks`, `states` and `changes` wait
+by it.
 
 `WaitForUpdatesEx` is called in slices, so that a silent vCenter never delays the caller longer than asked. When the
 session ends, or the collector's version is lost, collector and filter are made anew and report everything again: a
@@ -38,11 +39,16 @@ class PropertyUpdate:
 class Updates:
     """The changes of one set of objects at a time."""
 
-    def __init__(self, session: Session, pause: Callable[[float], None] = clock.pause) -> None:
+    def __init__(
+        self, session: Session, pause: Callable[[float], None] = clock.pause, at_most: int | None = None
+    ) -> None:
+        """`at_most`: objects in one answer; None = as many as vCenter tells."""
         self._session = session
         self._pause = pause
+        self._at_most = at_most
         self._objects: tuple[Any, ...] = ()
-        self._paths: tuple[str, ...] = ()
+        """Those that were named; none where a filter finds them itself."""
+        self._spec: Callable[[], Any] | None = None
         self._collector: Any = None
         self._filter: Any = None
         self._left: list[Any] = []
@@ -54,8 +60,23 @@ class Updates:
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
         """Reports changes of these objects, all of one type, from now on; the first report has their present values."""
-        self._objects, self._paths = tuple(objects), tuple(paths)
-        self._filtered = False
+        from pyVmomi import vmodl
+
+        query = vmodl.query.PropertyCollector
+
+        def spec() -> Any:
+            return query.FilterSpec(
+                objectSet=[query.ObjectSpec(obj=each, skip=False) for each in self._objects],
+                propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(paths), all=False)],
+                reportMissingObjectsInResults=True,
+            )
+
+        self._objects = tuple(objects)
+        self._spec, self._filtered = spec if objects else None, False
+
+    def follow(self, spec: Callable[[], Any]) -> None:
+        """Reports changes of what the filter finds that `spec` makes; it is made anew where a session was lost."""
+        self._objects, self._spec, self._filtered = (), spec, False
 
     def next(self, wait_s: float) -> list[PropertyUpdate] | None:
         """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
@@ -85,15 +106,17 @@ class Updates:
         """What the next UpdateSet tells; None = nothing within the time."""
         from pyVmomi import vmodl
 
-        if not self._objects:
+        if self._spec is None:
             return None
         if self._collector is None:
             self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
             self._filtered = False
         if not self._filtered:
-            self._replace_filter()
+            self._replace_filter(self._spec)
             self._give_back()
-        options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
+        options = vmodl.query.PropertyCollector.WaitOptions(
+            maxWaitSeconds=math.ceil(wait_s), maxObjectUpdates=self._at_most
+        )
         told = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
             self._broken = 0  # an answer after the first telling: a wait that breaks off each time never gets there
@@ -103,17 +126,9 @@ class Updates:
         self._version = told.version
         return found
 
-    def _replace_filter(self) -> None:
+    def _replace_filter(self, spec: Callable[[], Any]) -> None:
         """The new filter first, then the old one away: version '' tells all of the new one's objects."""
-        from pyVmomi import vmodl
-
-        query = vmodl.query.PropertyCollector
-        spec = query.FilterSpec(
-            objectSet=[query.ObjectSpec(obj=each, skip=False) for each in self._objects],
-            propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(self._paths), all=False)],
-            reportMissingObjectsInResults=True,
-        )
-        old, self._filter = self._filter, self._collector.CreateFilter(spec, False)
+        old, self._filter = self._filter, self._collector.CreateFilter(spec(), False)
         self._version, self._filtered = "", True
         if old is not None:
             old.DestroyPropertyFilter()

@@ -1,0 +1,114 @@
+"""What a watch leaves in the state directory for other runs and for its own next start: `<vCenter>-watch.json`.
+
+Another run reads its policy there, to see whether it means the same VMs. The watch itself reads which ML VMs ended by
+themselves: their work is done, and they are not started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.config.policy import parse_policy
+from gpuops.config.private_file import write_private
+from gpuops.errors import Locked, PolicyError, StateDamaged
+from gpuops.execute.site import Site
+from gpuops.execute.state.lock import LockedBy, locked, rotating
+from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import LockHolder, Policy
+from gpuops.plan.rotation.watch_look import shared_vms
+
+_SCHEMA: Final = 1
+_KEPT: Final = 1000
+"""So many VMs that ended by themselves are remembered, the latest."""
+_STOP_IT: Final = "stop it first (systemctl stop gpuops-watch), or leave these VMs to one of the two policies"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchState:
+    """What is kept of one watch."""
+
+    policy: str
+    """The text of its policy."""
+    finished: dict[str, str] = field(default_factory=dict)
+    """Instance uuid (or ref) of each ML VM that ended by itself -> when that was seen."""
+
+
+def load(site: Site) -> WatchState | None:
+    """What the last watch of this vCenter left; None = nothing that can be believed."""
+    try:
+        document = parse_json(read_bytes(_path(site.state_dir, site.vcenter.uuid), error=StateDamaged, check=_private))
+        if document["schema_version"] != _SCHEMA:
+            return None
+        finished = {str(key): str(value) for key, value in document["finished"].items()}
+        return WatchState(str(document["policy"]), finished)
+    except (*NOT_PARSED, AttributeError, StateDamaged):
+        return None
+
+
+def keep(site: Site, state: WatchState) -> None:
+    """Writes it. Raises StateDamaged, UsageError for a directory that cannot be used."""
+    latest = dict(sorted(state.finished.items(), key=lambda each: each[1])[-_KEPT:])
+    document: dict[str, Any] = {"schema_version": _SCHEMA, "policy": state.policy, "finished": latest}
+    prepare_state_dir(site.state_dir)
+    write_private(_path(site.state_dir, site.vcenter.uuid), json.dumps(document, indent=2) + "\n")
+
+
+@contextmanager
+def alone(site: Site, now: datetime) -> Iterator[None]:
+    """While this holds no other watch of this machine works on the vCenter. Raises Locked."""
+    try:
+        with locked(site.state_dir, _lock_of(site), now, alone=True, doing="rotate watch"):
+            yield
+    except LockedBy as held:
+        raise Locked(
+            f"{held.holder} watches this vCenter already", hint="one watch a vCenter: put both policies into one file"
+        ) from held
+
+
+def watching(site: Site) -> LockHolder | None:
+    """The process that watches this vCenter on this machine; None = there is none. Raises StateDamaged."""
+    return rotating(site.state_dir, _lock_of(site))
+
+
+def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> None:
+    """Raises Locked where a watch of this machine means VMs of this policy too, or where that cannot be told."""
+    holder = watching(site)
+    if holder is None:
+        return
+    state = load(site)
+    try:
+        watched = parse_policy(state.policy, "the watch", accepted_before=True) if state is not None else None
+    except PolicyError:
+        watched = None
+    if watched is None:
+        raise Locked(f"{holder} watches this vCenter, and its policy cannot be read", hint=_STOP_IT)
+    shared = shared_vms(policy, watched, inventory)
+    if shared:
+        names = ", ".join(sorted(vm.name for vm in shared)[:3])
+        more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
+        raise Locked(f"{holder} watches {names}{more} under policy {watched.name}", hint=_STOP_IT)
+
+
+def _lock_of(site: Site) -> str:
+    return f"{site.vcenter.uuid}-watch"
+
+
+def _path(state_dir: Path, vcenter: str) -> Path:
+    return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}-watch.json"
+
+
+def _private(found: os.stat_result) -> None:
+    """Raises StateDamaged for a file that others may have written."""
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise StateDamaged("others can write the state of the watch")

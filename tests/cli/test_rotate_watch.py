@@ -1,0 +1,192 @@
+"""`gpuops rotate watch` as typed: one look, wrong input, and the service as a process that is watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpuops.clock import passed_s
+from gpuops.errors import UsageError
+from gpuops.execute.state.health import STALE_S, Health, health_address, served
+from gpuops.sim.server import start
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.wire import ready_file
+from tests.cli.conftest import Lab
+
+POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
+LONGEST_S: Final = 60
+
+
+def test_one_look_changes_nothing_and_is_told_to_programs(lab: Lab) -> None:
+    shown = lab.run("rotate", "watch", "--policy", POLICY, "--dry-run", "--output", "json")
+    assert (shown.exit_code, lab.effects) == (0, [])
+    document = json.loads(shown.stdout)
+    assert document["starts"] == ["ml-01", "ml-02"] and document["outcomes"] == []
+    assert [each["vm"] for each in document["waiting"]] == ["ml-06"]
+    assert {each["profile"]: each["missing"] for each in document["kept"]} == {"nvidia_a40-8q": 0, "grid_a100-3-20c": 0}
+
+
+def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("a40-8q: 2", "a40-8q: 10"), encoding="utf-8")
+    shown = lab.run("rotate", "watch", "--policy", str(policy), "--dry-run")
+    assert shown.exit_code == 0
+    assert "lab-cluster      nvidia_a40-8q       7    10        3" in shown.stdout
+    assert "would start: ml-01" in shown.stdout, "it takes none of those"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (
+            ("--policy", "{nights}", "--dry-run"),
+            2,
+            "says `mode: suspend-desktops`: rotate watch takes nothing under it",
+        ),
+        (("--policy", "{spare}", "--health", "nowhere"), 2, "--health 'nowhere' is not [HOST:]PORT"),
+        (("--policy", "{spare}", "--health", "192.0.2.1:9464"), 2, "--health 192.0.2.1:9464 cannot be used"),
+        (("--policy", "missing.yaml"), 2, "missing.yaml"),
+        (("--dry-run",), 2, "Missing option '--policy'"),
+    ],
+)
+def test_wrong_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, said: str) -> None:
+    nights = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+    shown = lab.run("rotate", "watch", *(word.format(nights=nights, spare=POLICY) for word in words))
+    assert (shown.exit_code, lab.effects) == (code, [])
+    assert said in shown.stderr and "Traceback" not in shown.stderr
+
+
+def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("a40-8q: 2", "a40-9q: 2"), encoding="utf-8")
+    for more in ((), ("--dry-run",)):
+        shown = lab.run("rotate", "watch", "--policy", str(policy), *more)
+        assert shown.exit_code == 2 and "a40-9q" in shown.stderr
+
+
+def test_other_commands_refuse_its_policy(lab: Lab) -> None:
+    for verb in ("night", "plan"):
+        shown = lab.run("rotate", verb, "--policy", POLICY)
+        assert shown.exit_code == 2
+        assert "says `mode: spare-capacity`: rotate night takes nothing under it" in shown.stderr
+        assert "next: gpuops rotate watch --policy FILE --dry-run" in shown.stderr
+
+
+def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_told(
+    tmp_path: Path, clean: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("calm_s: 60", "calm_s: 0"), encoding="utf-8")
+    with start("lab", clock="real") as server:
+        where = tmp_path / "ready.json"
+        ready_file.write(where, ready_file.of(server))
+        port = _free_port()
+        words = ["rotate", "watch", "--policy", str(policy), "--health", str(port), "--vcenter", f"sim@{where}"]
+        command = [sys.executable, "-m", "gpuops", *words]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
+        ) as run:
+            try:
+                _until(lambda: _running(server) >= {"ml-01", "ml-02"}, run)
+                _until(lambda: _health(port) == 200, run)
+                second = subprocess.run(
+                    [sys.executable, "-m", "gpuops", *words[:4], *words[6:]],
+                    capture_output=True, encoding="utf-8", timeout=LONGEST_S, check=False, env=os.environ,
+                )  # fmt: skip
+                run.send_signal(signal.SIGTERM)
+                output, errors = run.communicate(timeout=LONGEST_S)
+            finally:
+                run.kill()
+        assert second.returncode == 6 and "watches this vCenter already" in second.stderr
+        assert run.returncode == 143 and "Traceback" not in errors
+        assert "power on ml-01" in output
+        assert {"ml-01", "ml-02"} <= _running(server), "what it has started runs on"
+        ended = subprocess.run(
+            [sys.executable, "-m", "gpuops", "rotate", "day", "--yes", "--vcenter", f"sim@{where}"],
+            capture_output=True, encoding="utf-8", timeout=LONGEST_S, check=False, env=os.environ,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        assert _running(server).isdisjoint({"ml-01", "ml-02"})
+        assert list(server.world.sessions) == []
+
+
+def _running(server: object) -> set[str]:
+    world = server.world  # type: ignore[attr-defined]
+    with world.lock:
+        return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.power is Power.ON}
+
+
+def _until(holds: object, run: subprocess.Popen[str]) -> None:
+    deadline = passed_s() + LONGEST_S
+    while not holds():  # type: ignore[operator]
+        assert run.poll() is None, run.communicate()
+        assert passed_s() < deadline
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _health(port: int, path: str = "/healthz") -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
+
+
+def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, now = _free_port(), [0.0]
+    monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
+    with served(("127.0.0.1", port)) as looked:
+        assert _health(port) == 503, "it has not looked yet"
+        looked()
+        assert (_health(port), _health(port, "/")) == (200, 404)
+        now[0] += STALE_S
+        assert _health(port) == 503
+        looked()
+        assert _health(port) == 200
+        with pytest.raises(UsageError, match="cannot be used"), served(("127.0.0.1", port)):
+            raise AssertionError("the port is taken")
+    assert _health(port) == 0
+
+
+def test_it_tells_when_it_looked() -> None:
+    told = Health()
+    assert told.told() == (503, {"status": "stale", "looked_at": None})
+    told.looked()
+    status, said = told.told()
+    assert status == 200 and said["status"] == "ok" and said["looked_at"]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:9464", ("::1", 9464))],
+)
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+    assert health_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:x", ":80", "127.0.0.1", "127.0.0.1:99999", "٣"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not"):
+        health_address(text)

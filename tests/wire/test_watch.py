@@ -1,0 +1,354 @@
+"""`rotate watch` over real SOAP: what is kept for desktops stays free, ML VMs give way, a kill loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.api import Site, rotate_day, rotate_night, rotate_restore, rotate_status, rotate_watch, rotate_watch_look
+from gpuops.clock import wall_clock
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Locked, NotConnected, UsageError, VcenterUnreachable
+from gpuops.execute.rotation import watch_state
+from gpuops.execute.rotation.watch import Watch
+from gpuops.execute.rotation.watch_state import WatchState, alone
+from gpuops.model.rotation import Policy
+from gpuops.model.vm import PowerState
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step
+from gpuops.plan.rotation.watch_look import WatchTold
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.sample import mostly_long
+from tests.wire.conftest import target_of
+
+KEPT, CALM_S = 7, 300
+"""Of the 12 vGPUs a100-3-20c that three hosts have room for."""
+TEXT = f"""
+version: 1
+name: spare
+mode: spare-capacity
+spare: {{keep_free: {{a100-3-20c: {KEPT}}}, calm_s: {CALM_S}}}
+ml:
+  queue:
+    - {{vm: ml-06, priority: 5}}
+    - {{vms: [ml-07, ml-08, ml-09, ml-10], checkpoint: {{every_s: 600}}}}
+"""
+POLICY: Policy = parse_policy(TEXT, "of the tests")
+QUEUE = {f"ml-{number:02}" for number in range(6, 11)}
+DESKTOPS = ("ml-11", "ml-12")
+"""VMs of nobody's queue, with a vGPU of the same profile: what users start."""
+NIGHT: Policy = parse_policy(
+    """
+version: 1
+name: night
+windows: any
+pools: [{name: office, parked: true, select: {folder: vdi}, idle: {cpu_below_mhz: 500}, owner: none}]
+ml: {queue: [{vm: ml-06}, {vm: ml-11}]}
+""",
+    "of the tests",
+)
+
+
+class Killed(BaseException):
+    """What `kill -9` is to a run."""
+
+
+@dataclass
+class Watched:
+    """A simulated vCenter, and a watch that looks when it is told to, at times of the test's own."""
+
+    server: SimServer
+    state_dir: Path
+    policy: Policy = POLICY
+    now_s: float = 0.0
+    said: list[str] = field(default_factory=list)
+    going: Watch | None = None
+
+    def site(self, connection: Connection) -> Site:
+        site = Site(connection, self.state_dir, wall_clock, passed_s=lambda: self.now_s, say=self.said.append)
+        site.pause = self.wait
+        return site
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def look(self, after_s: float = 60.0, progress: Callable[[Outcome], None] = lambda outcome: None) -> WatchTold:
+        """One look of the same watch, so many seconds after the one before."""
+        self.now_s += after_s
+        with Connection(target_of(self.server)) as connection, self.site(connection) as site:
+            site.progress = progress
+            state = self.going.state if self.going is not None else WatchState(self.policy.text)
+            assert self.policy.spare is not None
+            watch = Watch(self.policy, self.policy.spare, site, state)
+            if self.going is not None:
+                watch.history, watch.tried = self.going.history, self.going.tried
+            self.going = watch
+            return watch.look()
+
+    def calm(self) -> WatchTold:
+        """The look that comes after so long a calm that ML VMs may start."""
+        self.look()
+        return self.look(CALM_S)
+
+    def killed(self, after: int, look: Callable[[Callable[[Outcome], None]], Any]) -> bool:
+        """Whether the look was killed when so many steps had ended; the watch that comes next knows nothing of it."""
+        ended = iter(range(10**6))
+
+        def kill(outcome: Outcome) -> None:
+            if next(ended) == after:
+                raise Killed
+
+        with suppress(Killed):
+            look(kill)
+            return False
+        self.going = None
+        return True
+
+    def send(self, step: Step) -> None:
+        """What somebody else does."""
+        with Connection(target_of(self.server)) as connection:
+            task = connection.submit(step, connection.inventory(), "somebody-else")
+            assert task is not None
+            assert [end.error for end in connection.wait([task], 60)] == [None]
+
+    def ref(self, name: str) -> str:
+        return next(vm.moid for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)
+
+    @property
+    def running(self) -> set[str]:
+        """The ML VMs of the queue that run."""
+        with Connection(target_of(self.server)) as connection:
+            vms = connection.inventory().vms.values()
+        return {vm.name for vm in vms if vm.power is PowerState.ON and vm.name in QUEUE}
+
+    def marked(self) -> set[str]:
+        with Connection(target_of(self.server)) as connection:
+            vms = connection.inventory().vms.values()
+        return {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")}
+
+    def owed(self) -> set[str]:
+        """The VMs that the journal holds of this watch."""
+        with Connection(target_of(self.server)) as connection:
+            return {each.original.name for each in rotate_status(self.site(connection)).vms}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with SimServer(build("vdi")) as server:
+        yield Watched(server, tmp_path / "state")
+        assert server.world.bugs == []
+
+
+def free_of(told: WatchTold) -> int:
+    [state] = told.look.states
+    return state.free
+
+
+def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) -> None:
+    assert watched.look().look.starts == (), "it is not known yet how many were free"
+    assert watched.look(CALM_S - 1).look.starts == ()
+    told = watched.look(1)
+    assert len(told.look.starts) == 5 and {each.verdict for each in told.outcomes} == {Verdict.DONE}
+    assert free_of(watched.look()) == KEPT
+    assert watched.running == QUEUE == watched.marked() == watched.owed()
+
+
+def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
+    watched.send(PowerOnVm(watched.ref("ml-11")))
+    told = watched.calm()
+    assert len(told.look.starts) == 4
+    [waiting] = [each for each in told.look.waiting if each.subject in QUEUE]
+    assert waiting.reason == f"vdi-cluster: {KEPT - 1} of grid_a100-3-20c would be left free, {KEPT} are kept"
+    assert free_of(watched.look()) == KEPT
+
+
+def test_a_slot_that_comes_and_goes_is_no_room(watched: Watched) -> None:
+    """Between two looks of a calm a desktop ran for a moment: its slot counts as taken for all of that time."""
+    watched.look()
+    watched.send(PowerOnVm(watched.ref("ml-11")))
+    watched.look(100)
+    watched.send(PowerOffVm(watched.ref("ml-11")))
+    assert len(watched.look(CALM_S - 100).look.starts) == 4, "as many as if it still ran"
+    assert free_of(watched.look()) == KEPT + 1
+
+
+def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched: Watched) -> None:
+    watched.calm()
+    watched.send(PowerOnVm(watched.ref("ml-11")))
+    told = watched.look()
+    [gives] = told.look.gives.vms
+    assert gives.name != "ml-06", "it has the highest priority"
+    assert [type(each.step) for each in told.outcomes] == [ShutDownGuest, SetAttribute]
+    assert free_of(watched.look()) == KEPT
+    assert watched.running == watched.marked() == watched.owed() == QUEUE - {gives.name}
+    watched.send(PowerOffVm(watched.ref("ml-11")))
+    assert watched.look().look.starts == (), "not at once"
+    assert watched.look(CALM_S).look.starts == (watched.ref(gives.name),)
+    assert watched.running == QUEUE == watched.owed()
+
+
+def test_just_before_a_start_it_is_counted_once_more(watched: Watched) -> None:
+    """Two desktops start after the plan was made: the starts that would take what is kept are not sent."""
+    users = iter(DESKTOPS)
+
+    def desktops_come(outcome: Outcome) -> None:
+        if isinstance(outcome.step, SetAttribute):
+            watched.now_s += 6.0  # a look is shared for 5 s
+            for name in users:
+                watched.send(PowerOnVm(watched.ref(name)))
+
+    watched.look()
+    told = watched.look(CALM_S, desktops_come)
+    left_out = [each for each in told.outcomes if isinstance(each.step, PowerOnVm) and each.verdict is Verdict.SKIPPED]
+    assert len(left_out) == 2 and all("would be left free" in each.reason for each in left_out)
+    assert free_of(watched.look()) == KEPT
+
+
+def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
+    watched.calm()
+    watched.send(PowerOffVm(watched.ref("ml-08")))
+    watched.look()
+    assert watched.marked() == watched.owed() == QUEUE - {"ml-08"}
+    told = watched.look(CALM_S)
+    assert told.look.starts == () and "its work is done" in next(
+        each.reason for each in told.look.waiting if each.subject == "ml-08"
+    )
+    watched.send(PowerOnVm(watched.ref("ml-08")))
+    watched.look()
+    watched.send(PowerOffVm(watched.ref("ml-08")))
+    watched.look()
+    assert watched.look(CALM_S).look.starts == (watched.ref("ml-08"),), "somebody has started it once"
+
+
+def test_what_somebody_else_starts_is_left_alone(watched: Watched) -> None:
+    watched.send(PowerOnVm(watched.ref("ml-09")))
+    watched.calm()
+    assert watched.running == QUEUE and watched.marked() == QUEUE - {"ml-09"}
+    for name in DESKTOPS:
+        watched.send(PowerOnVm(watched.ref(name)))
+    watched.look()
+    assert "ml-09" in watched.running and len(watched.running) == 3
+
+
+@pytest.mark.parametrize("after", mostly_long(range(10), (1, 6, 8)))
+def test_a_watch_that_is_killed_while_it_starts_goes_on(watched: Watched, after: int) -> None:
+    watched.look()
+    assert watched.killed(after, lambda kill: watched.look(CALM_S, kill))
+    watched.calm()
+    assert watched.running == QUEUE == watched.marked() == watched.owed()
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        assert rotate_day(watched.policy, site, apply=True).exit_code == 0
+    assert (watched.running, watched.marked(), watched.owed()) == (set(), set(), set())
+
+
+@pytest.mark.parametrize("after", range(2))
+def test_a_watch_that_is_killed_while_one_gives_way_goes_on(watched: Watched, after: int) -> None:
+    watched.calm()
+    watched.send(PowerOnVm(watched.ref("ml-11")))
+    assert watched.killed(after, lambda kill: watched.look(60, kill))
+    assert free_of(watched.look()) in (KEPT - 1, KEPT)
+    assert free_of(watched.look()) == KEPT
+    assert len(watched.running) == 4 and watched.marked() == watched.owed() == watched.running
+
+
+def test_a_killed_watch_is_ended_by_a_morning(watched: Watched) -> None:
+    watched.look()
+    assert watched.killed(7, lambda kill: watched.look(CALM_S, kill))
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        assert rotate_day(None, site, apply=True).exit_code == 0, "the journal has its policy"
+    assert (watched.running, watched.marked(), watched.owed()) == (set(), set(), set())
+
+
+def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched) -> None:
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        with pytest.raises(Locked, match="its policy cannot be read"), alone(site, site.clock()):
+            rotate_night(NIGHT, site, apply=True)
+        watched.look()
+        with alone(site, site.clock()):
+            watch_state.keep(site, WatchState(POLICY.text))
+            for apply in (False, True):
+                with pytest.raises(Locked, match=r"pid \d+ since .* watches ml-06 under policy spare"):
+                    rotate_night(NIGHT, site, apply=apply)
+            with pytest.raises(Locked, match="watches this vCenter already"):
+                rotate_watch(POLICY, site, lambda told: None)
+        assert rotate_night(NIGHT, site, apply=False).plan.steps, "without the watch"
+
+
+def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) -> None:
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        assert rotate_night(NIGHT, site, apply=True).changed
+        with pytest.raises(Locked, match="has taken ml-06, which policy spare means too"):
+            rotate_watch(POLICY, site, lambda told: None)
+
+
+def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None:
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        with pytest.raises(UsageError, match="says `mode: spare-capacity`: rotate night takes nothing under it"):
+            rotate_night(POLICY, site, apply=True)
+        with pytest.raises(UsageError, match="says `mode: suspend-desktops`: rotate watch takes nothing under it"):
+            rotate_watch_look(NIGHT, site)
+
+
+def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
+    looks: list[WatchTold] = []
+
+    def told(found: WatchTold) -> None:
+        looks.append(found)
+        if found.outcomes:
+            raise Killed
+
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        waits = iter([False, True, VcenterUnreachable("no answer"), *[False] * 100])
+
+        def wait_for_change(timeout_s: float) -> bool:
+            watched.now_s += timeout_s
+            found = next(waits)
+            if isinstance(found, NotConnected):
+                raise found
+            return bool(found)
+
+        monkeypatch.setattr(connection, "wait_for_change", wait_for_change)
+        with pytest.raises(Killed):
+            rotate_watch(POLICY, site, told)
+    assert watched.said == ["no answer; tried again in 30 s"]
+    assert watched.running == QUEUE and len(looks) < 8
+
+
+def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
+    with Connection(target_of(watched.server)) as connection:
+        assert connection.wait_for_change(0.0), "what was read before the first wait may be old"
+        assert not connection.wait_for_change(0.0)
+        watched.send(PowerOnVm(watched.ref("ml-11")))
+        assert connection.wait_for_change(5.0)
+        assert not connection.wait_for_change(0.0)
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_user_wins_where_the_policy_says_so(watched: Watched, wins: bool) -> None:
+    text = NIGHT.text.replace("{vm: ml-06}, {vm: ml-11}", "{vm: ml-01}")
+    night = parse_policy(f"{text}user_wins: {str(wins).lower()}\n", "of the test")
+    with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
+        assert rotate_night(night, site, apply=True).changed
+        away = _away(connection)
+        report = rotate_restore(None, site, away, apply=True)
+        power = {vm.name: vm.power for vm in connection.inventory().vms.values()}
+    if not wins:
+        assert report.exit_code == 4 and power["ml-01"] is PowerState.ON, "nobody has said that it stops"
+        return
+    assert report.exit_code == 0
+    assert report.plan.because[0] == f"ml-01: is stopped for {', '.join(away)} (user_wins)"
+    assert (power["ml-01"], {power[name] for name in away}) == (PowerState.OFF, {PowerState.ON})
+
+
+def _away(connection: Connection) -> tuple[str, ...]:
+    """Names of the desktops that are marked as taken."""
+    vms = connection.inventory().vms.values()
+    return tuple(sorted(vm.name for vm in vms if "desktop" in vm.attributes.get("gpuops.rotation", "")))
