@@ -18,7 +18,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere.reading import property_paths as paths
 from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_gpus, thin_host
-from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
+from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, vm_with, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.reader import Reader, reading
 from gpuops.vsphere.reading.values import flag, items, leaves, number, said, text, whole
@@ -237,7 +237,7 @@ def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm
     fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
     running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
-        each.vm.ref: replace(
+        each.vm.ref: vm_with(
             each.vm,
             path=f"{_folder_path(each.parent, places, folders)}/{each.vm.name}",
             vapp=places[vapp].name if (vapp := each.vm.vapp) is not None and vapp in places else vapp,
