@@ -50,8 +50,8 @@ _PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovE
 class ThinVm:
     """A VM of the thin read, with what other objects of the same read must still explain.
 
-    It becomes a `Vm` when all of it is known: to make one of 38 properties takes as long as to decode them, and a copy
-    with some of them replaced twice as long.
+    It becomes a `Vm` once, when all of it is known: a VM has 38 properties, and a copy with some of them replaced takes
+    twice the time of making it. Two copies of each VM were a seventh of `gpuops inventory` of a fleet.
     """
 
     ref: str
