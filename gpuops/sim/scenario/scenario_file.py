@@ -219,7 +219,7 @@ class ScenarioFile(_Declared, frozen=True, kw_only=True):
     """A whole scenario."""
 
     description: str
-    start: datetime
+    start: Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})]
     parameters: dict[str, int] = field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The least and the most a parameter may be."""
