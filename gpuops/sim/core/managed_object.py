@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 Reader = Callable[[Any], Any]
@@ -103,31 +103,21 @@ class ManagedObject:
         return self
 
     def read(self, path: str) -> Any:
-        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none.
-
-        Raises LookupError(path) for a path that no reader declares.
-        """
-        parts = path.split(".")
-        for length in range(len(parts), 0, -1):
-            reader = self.readers.get(".".join(parts[:length]))
-            if reader is None:
-                continue
-            value = getattr(self, reader)()
-            for name in parts[length:]:
-                if value is UNSET or value is None:
-                    return UNSET
-                value = getattr(value, name)
-            return UNSET if value is None else value
-        raise LookupError(path)
+        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none."""
+        found = _reader_of(type(self), path)
+        if found is None:
+            return UNSET
+        reader, names = found
+        value = getattr(self, reader)()
+        for name in names:
+            if value is UNSET or value is None:
+                return UNSET
+            value = getattr(value, name)
+        return UNSET if value is None else value
 
     def linked(self, path: str) -> list[ManagedObject]:
         """The objects that a property of references leads to; those that exist."""
-        try:
-            value: Any = self.read(path)
-        except LookupError as undeclared:
-            if type(undeclared) is not LookupError:
-                raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
-            return []
+        value = self.read(path)
         if value is UNSET or value is None:
             return []
         links = value if isinstance(value, (list, tuple)) else (value,)
@@ -151,3 +141,17 @@ class ManagedObject:
     def touch(self, *paths: str) -> None:
         """Say that the values at these paths changed: what was kept goes, waiting property filters hear of it."""
         self.world.touched(self, paths)
+
+
+@lru_cache(maxsize=10_000)
+def _reader_of(kind: type[ManagedObject], path: str) -> tuple[str, list[str]] | None:
+    """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none.
+
+    Kept, because a read of a fleet asks for the same paths of ten thousand objects.
+    """
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        reader = kind.readers.get(".".join(parts[:length]))
+        if reader is not None:
+            return reader, parts[length:]
+    return None
