@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 Reader = Callable[[Any], Any]
@@ -68,11 +68,14 @@ class ManagedObject:
     volatile: ClassVar[bool] = False
     """Whether its values change by themselves (with time, with the caller): then nothing written is kept."""
     readers: ClassVar[dict[str, str]] = {}
+    routes: ClassVar[dict[str, tuple[str, list[str]] | None]] = {}
+    """How each path is read that was asked for, for it is asked of ten thousand objects; None = nothing declares it."""
     methods: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         bases = cls.__bases__[::-1]
         cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
+        cls.routes = {}
         cls.methods = {wsdl: name for base in bases for wsdl, name in getattr(base, "methods", {}).items()}
         for name, member in vars(cls).items():
             for path in getattr(member, "__property_paths__", ()):
@@ -104,10 +107,12 @@ class ManagedObject:
 
     def read(self, path: str) -> Any:
         """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none."""
-        found = _reader_of(type(self), path)
-        if found is None:
+        if path not in self.routes:
+            self.routes[path] = _route(self.readers, path)
+        route = self.routes[path]
+        if route is None:
             return UNSET
-        reader, names = found
+        reader, names = route
         value = getattr(self, reader)()
         for name in names:
             if value is UNSET or value is None:
@@ -143,15 +148,11 @@ class ManagedObject:
         self.world.touched(self, paths)
 
 
-@lru_cache(maxsize=10_000)
-def _reader_of(kind: type[ManagedObject], path: str) -> tuple[str, list[str]] | None:
-    """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none.
-
-    Kept, because a read of a fleet asks for the same paths of ten thousand objects.
-    """
+def _route(readers: Mapping[str, str], path: str) -> tuple[str, list[str]] | None:
+    """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
-        reader = kind.readers.get(".".join(parts[:length]))
+        reader = readers.get(".".join(parts[:length]))
         if reader is not None:
             return reader, parts[length:]
     return None
