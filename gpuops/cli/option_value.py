@@ -6,7 +6,9 @@ Typer checks each option of a command with pydantic, the options that are not gi
 
 from __future__ import annotations
 
+import os
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from typer.core import TyperOption
@@ -26,16 +28,24 @@ class PlainOption(TyperOption):
     def _plain(self, value: Any) -> Any:
         """The value as the command takes it, where that is seen at once.
 
-        None = not given; a text, where any text will do; and a word of a list, in the letters of that list.
+        None = not given; a text, where any text will do; a number that is the default; the path of a file that can be
+        read, or of none; and a word of a list, in the letters of that list.
         """
         if self.required or self.multiple or self.nargs != 1:
             return _UNDECIDED
-        kind = self.type_descriptor.annotation
-        if value is None or (kind is str and type(value) is str and self.type_descriptor.parameter_info.parser is None):
+        kind, told = self.type_descriptor.annotation, self.type_descriptor.parameter_info
+        if value is None or (kind in (str, int) and type(value) is kind and told.parser is None):
             return value
+        if kind is Path and not told.exists and _may_be_read(value):
+            return Path(value)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return next((member for member in kind if value in (member, member.value)), _UNDECIDED)
         return _UNDECIDED
+
+
+def _may_be_read(path: str | Path) -> bool:
+    """Whether typer has nothing against it: it refuses files that are there and cannot be read."""
+    return "\0" not in str(path) and (os.access(path, os.R_OK) or not Path(path).exists())
 
 
 def without_needless_checks(parameters: list[Any]) -> list[Any]:

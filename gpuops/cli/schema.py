@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import msgspec
 import typer
 
 from gpuops.cli import output
@@ -22,7 +23,7 @@ class InputFile(NamedTuple):
 
     title: str
     checked_by: str
-    """MODULE:CLASS, a pydantic model."""
+    """MODULE:CLASS, a pydantic model; that of a scenario is a msgspec.Struct."""
 
 
 INPUTS: Final = {
@@ -94,7 +95,12 @@ def input_schema(name: str) -> Schema:
 
     title, checked_by = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
-    made = _without_titles(getattr(import_module(module), attribute).model_json_schema())
+    checking = getattr(import_module(module), attribute)
+    if hasattr(checking, "model_json_schema"):
+        made = _without_titles(checking.model_json_schema())
+    else:
+        parts = msgspec.json.schema(checking)["$defs"]
+        made = _without_titles({**parts.pop(attribute), "$defs": parts})
     heading = {"$schema": DIALECT, "$id": f"urn:gpuops:schema:{name}:{SCHEMA_VERSION}", "title": title}
     return heading | {"required": [], **made}
 

@@ -6,10 +6,12 @@ interpret input"), and they never repeat the value: it may be a secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import msgspec
     from pydantic_core import ErrorDetails
 
 _ONE_OF: Final = {
@@ -59,3 +61,16 @@ def reason(details: ErrorDetails) -> str:
         return _ONE_OF[kind]
     words = _WITH_NUMBERS.get(kind)
     return words(details.get("ctx", {})) if words else details["msg"]
+
+
+def told(error: msgspec.ValidationError, within: str = "") -> str:
+    """Where a file of the simulator, which msgspec checks, is wrong and how; `within` = the place of what was checked.
+
+    >>> told(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
+    'vms.3.cpus: expected int >= 1'
+    """
+    in_yaml = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
+    said, _, path = in_yaml.replace("`", "").partition(" - at ")
+    said = said.removeprefix("Object ")
+    place = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", within + path.replace("$", "")).strip(".")
+    return ": ".join(filter(None, (place, said[:1].lower() + said[1:])))

@@ -50,13 +50,18 @@ def run() -> Iterator[Result]:
 
 
 def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:
-    asked = Govc(endpoint, directory).environment()
     commands = [
         gpuops_command(name, endpoint, directory)
         for name in (SUMMARY, NO_LINES, VMS, HOSTS, JSON, *SPEAKING_JSON.values())
     ]
     info = (str(BINARIES / "govc"), "vm.info", "-json", "*")
-    return [*commands, Contender(COLLECT, ("sh", "-c", govc_script(LEAVES)), asked), Contender(INFO, info, asked)]
+    asked = Govc(endpoint, directory).environment()
+    return [*commands, govc_collect(endpoint, directory), Contender(INFO, info, asked)]
+
+
+def govc_collect(endpoint: Endpoint, directory: Path) -> Contender:
+    """govc, asked for the properties that gpuops reads."""
+    return Contender(COLLECT, ("sh", "-c", govc_script(LEAVES)), Govc(endpoint, directory).environment())
 
 
 def gpuops_command(name: str, endpoint: Endpoint, directory: Path) -> Contender:

@@ -141,7 +141,7 @@ def _declared(hosts: int, mode: str, policy: str, board: str) -> ScenarioFile:
     server = {"vendor": "Any", "model": "Any", "cpu": "Any", "cores_per_socket": 64, "threads_per_core": 1}
     gpus = [{"board": board, "at": at, "node": node, "mode": mode} for at, node in NODE_OF.items()]
     there = {"name": "esx-{:03}", "count": hosts, "group": "gpu", "model": "server", "driver": "550.90.05"}
-    return ScenarioFile.model_validate(
+    return ScenarioFile.of(
         {
             "description": "A fleet for measuring",
             "start": "2026-11-02T18:00:00Z",

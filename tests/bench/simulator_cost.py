@@ -17,6 +17,7 @@ from tests.bench.simulators import Served, our_simulator, unbuilt_peers, vcsim_f
 from tests.bench.verdict import Figure, Result
 
 START_BUDGET_S = 20.0
+START_CPU_BUDGET_S = 2.0
 CACHED_READ_BUDGET_S = 2.0
 WHOLE_READ_BUDGET_S = 3.0
 WHOLE = {"VirtualMachine": [*top_level("VirtualMachine", "vim.version.v8_0_3_0")]}
@@ -38,7 +39,7 @@ def run() -> Iterator[Result]:
         "our simulator with 1,000 hosts and 10,000 VMs",
         (
             Figure("start, from process to listening", start_s, "s", START_BUDGET_S),
-            Figure("CPU of the start", start_cpu_s, "CPU s"),
+            Figure("CPU of the start", start_cpu_s, "CPU s", START_CPU_BUDGET_S),
             Figure("server CPU of the first bulk read", first_s, "CPU s"),
             Figure("server CPU of the bulk read, cached", again_s, "CPU s", CACHED_READ_BUDGET_S),
             Figure("server CPU of the first read of all properties of VMs", whole_s, "CPU s", WHOLE_READ_BUDGET_S),

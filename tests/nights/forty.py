@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
+import msgspec
 import yaml
 
 from gpuops.api import rotate_day, rotate_night
@@ -127,7 +128,7 @@ class FortyNights:
     ) -> None:
         declared = arranged(4, SIZE, full=True).declared
         start = at(first, time(12)).astimezone(ZoneInfo("UTC"))
-        self.world = build_declared(declared.model_copy(update={"start": start}), seed=4)
+        self.world = build_declared(msgspec.structs.replace(declared, start=start), seed=4)
         self.world.custom_fields.define("gpuops.rotation")
         with policies_read_quickly():
             self.policy = parse_policy(json.dumps(POLICY), "night")

@@ -80,9 +80,7 @@ _MARKED: Final = [
 def _declared(*, leased: bool, crowded: bool) -> ScenarioFile:
     desktops = 3 if crowded else 2
     more = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
-    return ScenarioFile.model_validate(
-        {**_SITE, "vms": [_desktops(0, desktops), _desktops(1, desktops), *_SITE["vms"], *more]}
-    )
+    return ScenarioFile.of({**_SITE, "vms": [_desktops(0, desktops), _desktops(1, desktops), *_SITE["vms"], *more]})
 
 
 @lru_cache

@@ -37,7 +37,7 @@ from tests.nights.direct import DirectVcenter
 from tests.nights.worlds import EVENING
 
 LOCK: Final = "gpuops-lock"
-DECLARED: Final = ScenarioFile.model_validate({
+DECLARED: Final = ScenarioFile.of({
     "description": "two desktops, one ML VM and a lock VM",
     "start": EVENING,
     "datacenter": "dc",

@@ -147,7 +147,7 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
     whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
     split = tuple(_parsed(**terms, part=part) for part in parts)
-    return Site(size, ScenarioFile.model_validate(scenario), whole, several, split)
+    return Site(size, ScenarioFile.of(scenario), whole, several, split)
 
 
 def arranged(
@@ -181,7 +181,7 @@ def arranged(
     asked = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
                     leased=leased, part="whole", directpath=directpath)  # fmt: skip
-    return Site(size, ScenarioFile.model_validate(scenario), asked)
+    return Site(size, ScenarioFile.of(scenario), asked)
 
 
 def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[str, Any]:

@@ -123,7 +123,20 @@ def test_a_rule_round_trips_through_json() -> None:
     assert Rule.from_json(rule.to_json()) == rule
 
 
-@pytest.mark.parametrize("document", [{}, {"effect": "explode"}, {"effect": "reset", "colour": "red"}])
-def test_a_wrong_rule_is_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="not a fault rule"):
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, "missing required field effect"),
+        ({"effect": "explode"}, "effect: invalid enum value 'explode'"),
+        ({"effect": "reset", "colour": "red"}, "colour: unknown key"),
+        ({"effect": "delay", "delay_s": float("inf")}, "delay_s: inf is no number"),
+        ({"effect": "delay", "factor": float("nan")}, "factor: nan is no number"),
+        ({"effect": "delay", "delay_s": "long"}, "delay_s: expected float, got str"),
+        ({"effect": "task", "share": 1.5}, "share: expected float <= 1.0"),
+        ({"effect": "reset", "skip": -1}, "skip: expected int >= 0"),
+        ({"effect": "reset", "times": None, "every": 0}, "every: expected int >= 1"),
+    ],
+)
+def test_a_wrong_rule_is_refused(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^not a fault rule: {said}$"):
         Rule.from_json(document)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from pyVmomi import vim, vmodl
 
@@ -101,7 +102,7 @@ def test_what_waits_is_lost_when_vcenter_restarts(lab: Lab) -> None:
 
 def test_a_scenario_says_that_a_busy_vm_refuses() -> None:
     declared, parameters = scenario_file.read("lab")
-    refusing = build_declared(declared.model_copy(update={"busy": "refuse"}), parameters)
+    refusing = build_declared(msgspec.structs.replace(declared, busy="refuse"), parameters)
     vm = next(vm for vm in refusing.by_type("VirtualMachine") if vm.name == "ml-07")
     call = Call(method="ReconfigVM_Task", version=refusing.api_version)
     vm.ReconfigVM_Task(call, vim.vm.ConfigSpec())

@@ -193,7 +193,7 @@ def as_json(value: Any) -> Any:
 def decode(found: ReadObject) -> Any:
     if found.type == "HostSystem":
         return host_with_gpus(thin_host(found), pci_gpus(found))
-    return with_detail(thin_vm(found).vm, found) if found.type == "VirtualMachine" else _decode(found)
+    return with_detail(thin_vm(found), found).vm if found.type == "VirtualMachine" else _decode(found)
 
 
 def outcome(found: ReadObject, by: Callable[[ReadObject], Any] = decode) -> Any:

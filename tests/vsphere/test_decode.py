@@ -36,8 +36,12 @@ def device(key: int, backing_type: str, backing: str, *, kind: str = "VirtualPCI
     )
 
 
+def detailed(properties: dict[str, str]) -> Vm:
+    return with_detail(thin_vm(found("VirtualMachine", {})), found("VirtualMachine", properties)).vm
+
+
 def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
-    vm = with_detail(thin_vm(found("VirtualMachine", {})).vm, found("VirtualMachine", {}))
+    vm = with_detail(thin_vm(found("VirtualMachine", {})), found("VirtualMachine", {})).vm
     assert vm == Vm(ref="object-1", name="object-1", snapshots=0)
 
 
@@ -72,7 +76,7 @@ def test_virtual_numa_nodes_that_esxi_makes_are_nobodys_wish(
 ) -> None:
     said = {"autoCoresPerNumaNode": automatic, "coresPerNumaNode": there}
     properties = {f"config.numaInfo.{name}": value for name, value in said.items() if value is not None}
-    assert with_detail(Vm("vm-1", "vm"), found("VirtualMachine", properties)).cores_per_numa_node == cores
+    assert detailed(properties).cores_per_numa_node == cores
 
 
 def test_the_datastores_of_a_host_are_known_or_unknown_and_none_is_not_unknown() -> None:
@@ -117,7 +121,7 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
             device(13004, "VirtualPCIPassthroughDeviceBackingInfo", "<id>no address</id>"),
         ]
     )
-    vm = with_detail(Vm("vm-1", "vm"), found("VirtualMachine", {"config.hardware.device": devices}))
+    vm = detailed({"config.hardware.device": devices})
     assert vm.devices == (
         VgpuDevice(13000, "nvidia_a40-8q"),
         DirectPathDevice(13001, PciAddress(0, 0x3B, 0, 0), vendor_id=0x8086, device_id=0x26B9, system_id="s"),
@@ -136,7 +140,7 @@ def test_a_virtual_numa_node_of_zero_is_a_node_and_a_negative_one_is_none(writte
         '<backing xsi:type="VirtualPCIPassthroughVmiopBackingInfo"><vgpu>p</vgpu></backing>'
         f"<numaNode>{written}</numaNode></VirtualDevice>"
     )
-    vm = with_detail(Vm("vm-1", "vm"), found("VirtualMachine", {"config.hardware.device": inner}))
+    vm = detailed({"config.hardware.device": inner})
     assert vm.devices == (VgpuDevice(13000, "p", numa_node=node),)
 
 
@@ -150,13 +154,7 @@ def test_only_the_extra_config_a_plan_may_need_is_kept() -> None:
             ("gpuops.baseline", "{}"),
         ]
     )
-    vm = with_detail(
-        Vm("vm-1", "vm"),
-        found(
-            "VirtualMachine",
-            {"config.extraConfig": options, "config.version": "vmx-21", "config.firmware": "efi"},
-        ),
-    )
+    vm = detailed({"config.extraConfig": options, "config.version": "vmx-21", "config.firmware": "efi"})
     assert vm.extra_config == {"pciPassthru.use64bitMMIO": "TRUE", "numa.nodeAffinity": "0", "gpuops.baseline": "{}"}
     assert (vm.hardware_version, vm.firmware) == (21, Firmware.EFI)
 

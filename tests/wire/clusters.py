@@ -34,7 +34,7 @@ def cluster(
     `more` is declared of the cluster.
     """
     return build_declared(
-        ScenarioFile.model_validate(
+        ScenarioFile.of(
             {
                 "description": "a cluster",
                 "start": START,

@@ -137,7 +137,7 @@ def _record(one: ReadObject) -> Any:
 
     if one.type == "HostSystem":
         return host_with_gpus(thin_host(one), pci_gpus(one))
-    return with_detail(thin_vm(one).vm, one) if one.type == "VirtualMachine" else collect._decode(one)
+    return with_detail(thin_vm(one), one).vm if one.type == "VirtualMachine" else collect._decode(one)
 
 
 def _json_pages(target: Target) -> Decoder:

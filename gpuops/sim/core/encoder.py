@@ -117,6 +117,8 @@ class XmlEncoder:
         self.version = version
         self._known = VmomiSupport.parentMap[version]
         self._plans: dict[type, _Plan] = {}
+        self._simple_types: set[type] = set()
+        """Classes of values that turned out to be leaves: most values are."""
 
     def element(self, tag: str, value: Any, static: Any = object) -> str:
         """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
@@ -173,7 +175,9 @@ class XmlEncoder:
     def _write(self, write: Write, tag: str, value: Any, static: Any) -> None:
         if value is None:
             return
-        if isinstance(value, list):
+        if value.__class__ in self._simple_types:
+            self._simple(write, tag, value, static)
+        elif isinstance(value, list):
             self._list(write, tag, value, static)
         elif isinstance(value, vmodl.MethodFault):
             self._localized(write, tag, value, static)
@@ -184,6 +188,7 @@ class XmlEncoder:
         elif isinstance(value, ManagedObject):
             self._reference(write, tag, value.wsdl_name, value.moid, static)
         else:
+            self._simple_types.add(value.__class__)
             self._simple(write, tag, value, static)
 
     def _simple(self, write: Write, tag: str, value: Any, static: Any) -> None:

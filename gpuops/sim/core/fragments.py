@@ -130,12 +130,7 @@ def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
 
     Raises Unreadable for a required one.
     """
-    try:
-        value, static = value_at(obj, path)
-    except LookupError as undeclared:
-        if type(undeclared) is not LookupError:
-            raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
-        value, static = UNSET, path.static
+    value, static = value_at(obj, path)
     if value is UNSET and path.required:
         raise RequiredValueMissing(f"{obj.wsdl_name}.{path.text} of {obj.moid} is required by the API and has no value")
     return value, static
@@ -143,7 +138,7 @@ def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
 
 def typed(value: Any, static: Any) -> Any:
     """The value as its declared type where Python's own is vaguer: `long` for an int, `VirtualDevice[]` for a list."""
-    if static is object or static is None or value is None:
+    if type(value) is static or static is object or static is None or value is None:
         return value
     if isinstance(value, list):
         if isinstance(value, VmomiSupport.Array) or not issubclass(static, list):

@@ -68,11 +68,14 @@ class ManagedObject:
     volatile: ClassVar[bool] = False
     """Whether its values change by themselves (with time, with the caller): then nothing written is kept."""
     readers: ClassVar[dict[str, str]] = {}
+    routes: ClassVar[dict[str, tuple[str, list[str]] | None]] = {}
+    """How each path is read that was asked for, for it is asked of ten thousand objects; None = nothing declares it."""
     methods: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         bases = cls.__bases__[::-1]
         cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
+        cls.routes = {}
         cls.methods = {wsdl: name for base in bases for wsdl, name in getattr(base, "methods", {}).items()}
         for name, member in vars(cls).items():
             for path in getattr(member, "__property_paths__", ()):
@@ -103,31 +106,23 @@ class ManagedObject:
         return self
 
     def read(self, path: str) -> Any:
-        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none.
-
-        Raises LookupError(path) for a path that no reader declares.
-        """
-        parts = path.split(".")
-        for length in range(len(parts), 0, -1):
-            reader = self.readers.get(".".join(parts[:length]))
-            if reader is None:
-                continue
-            value = getattr(self, reader)()
-            for name in parts[length:]:
-                if value is UNSET or value is None:
-                    return UNSET
-                value = getattr(value, name)
-            return UNSET if value is None else value
-        raise LookupError(path)
+        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none."""
+        if path not in self.routes:
+            self.routes[path] = _route(self.readers, path)
+        route = self.routes[path]
+        if route is None:
+            return UNSET
+        reader, names = route
+        value = getattr(self, reader)()
+        for name in names:
+            if value is UNSET or value is None:
+                return UNSET
+            value = getattr(value, name)
+        return UNSET if value is None else value
 
     def linked(self, path: str) -> list[ManagedObject]:
         """The objects that a property of references leads to; those that exist."""
-        try:
-            value: Any = self.read(path)
-        except LookupError as undeclared:
-            if type(undeclared) is not LookupError:
-                raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
-            return []
+        value = self.read(path)
         if value is UNSET or value is None:
             return []
         links = value if isinstance(value, (list, tuple)) else (value,)
@@ -151,3 +146,13 @@ class ManagedObject:
     def touch(self, *paths: str) -> None:
         """Say that the values at these paths changed: what was kept goes, waiting property filters hear of it."""
         self.world.touched(self, paths)
+
+
+def _route(readers: Mapping[str, str], path: str) -> tuple[str, list[str]] | None:
+    """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        reader = readers.get(".".join(parts[:length]))
+        if reader is not None:
+            return reader, parts[length:]
+    return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
+from math import isfinite
 from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+import msgspec
+from msgspec import Meta
 
+from gpuops.config.wrong_value import told
 from gpuops.errors import UsageError
 
 
@@ -34,9 +35,9 @@ class Ending(StrEnum):
     """It is sent a byte at a time."""
 
 
-Seconds = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Effect(StrEnum):
@@ -112,7 +113,7 @@ TASKS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Strikes calls whose method and object match these patterns (`*`, `PowerOn*`, `ml-0[1-3]`).
 
@@ -125,7 +126,7 @@ class Rule:
     target: str = "*"
     phase: Phase = Phase.BEFORE
     skip: Count = 0
-    every: Annotated[int, Field(ge=1)] = 1
+    every: Annotated[int, Meta(ge=1)] = 1
     times: Count | None = 1
     probability: Share = 1.0
     fault: str = "SystemError"
@@ -133,7 +134,7 @@ class Rule:
     status: int = 503
     body: str = ""
     delay_s: float = 1.0
-    factor: Annotated[float, Field(gt=0)] = 10.0
+    factor: Annotated[float, Meta(gt=0)] = 10.0
     share: Share = 1.0
     property: str = "*"
     happening: str = ""
@@ -145,11 +146,15 @@ class Rule:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
+        names = {each.name for each in fields(cls)}
+        wrong = [f"{key}: unknown key" for key in document if key not in names]
+        wrong += [f"{key}: {value} is no number" for key, value in document.items() if _endless(value)]
+        if wrong:
+            raise UsageError(f"not a fault rule: {'; '.join(wrong)}")
         try:
-            return _adapter().validate_python(dict(document))
-        except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            raise UsageError(f"not a fault rule: {wrong}") from error
+            return msgspec.convert(dict(document), cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"not a fault rule: {told(error)}") from error
 
     def to_json(self) -> dict[str, Any]:
         """The rule as JSON values."""
@@ -162,6 +167,5 @@ class Rule:
         return Phase.AFTER if self.effect in ONLY_AFTER else self.phase
 
 
-@cache
-def _adapter() -> TypeAdapter[Rule]:
-    return TypeAdapter(Rule)
+def _endless(value: object) -> bool:
+    return isinstance(value, float) and not isfinite(value)

@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Final
 from uuid import NAMESPACE_URL, uuid5
 
+import msgspec
+
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import of_hosts, of_vcenter
@@ -92,7 +94,7 @@ def build_declared(
     world.new_host = newcomer(site)
     add_vms(site)
     world.counters = measure
-    world.desktop_pools = tuple(DesktopPoolState(**each.model_dump()) for each in declared.desktop_pools)
+    world.desktop_pools = tuple(DesktopPoolState(**msgspec.structs.asdict(each)) for each in declared.desktop_pools)
     return world
 
 

@@ -42,7 +42,11 @@ def object_contents(
         for key, head in _heads(shown, encoding):
             fragment = kept.get(key)
             if fragment is None:
-                fragment = _rendered(world, obj, key, kept, missing)
+                fragment, absence = readable(world, obj, *key)
+                if absence:
+                    missing.append(absence)
+                else:
+                    kept[key] = fragment
             if fragment is not ABSENT:
                 told += head, fragment, tail
         members = [encoding.reference("obj", obj.wsdl_name, obj.moid)]
@@ -58,21 +62,6 @@ def _untold(world: World, obj: ManagedObject, paths: tuple[str, ...]) -> dict[st
     """What this read shall not tell, with the faults that stand for it."""
     call = world.current_call
     return world.injector.hidden(obj, paths, call.method if call is not None else "")
-
-
-def _rendered(
-    world: World,
-    obj: ManagedObject,
-    key: Kept,
-    kept: dict[Kept, bytes],
-    missing: list[Parts],
-) -> bytes:
-    fragment, absence = readable(world, obj, *key)
-    if absence:
-        missing.append(absence)
-    else:
-        kept[key] = fragment
-    return fragment
 
 
 def readable(world: World, obj: ManagedObject, path: str, encoding: Encoding) -> tuple[bytes, Parts]:

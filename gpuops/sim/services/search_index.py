@@ -83,6 +83,6 @@ class SearchIndex(ManagedObject):
 def _text(obj: ManagedObject, path: str) -> str:
     try:
         value = obj.read(path)
-    except (LookupError, vmodl.MethodFault):
+    except vmodl.MethodFault:
         return ""
     return "" if value is UNSET or value is None else str(value)

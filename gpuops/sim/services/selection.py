@@ -109,12 +109,7 @@ class Selection:
     def _linked(self, obj: ManagedObject, path: str, found: SelectedObjects, find: Find) -> Iterable[ManagedObject]:
         found.walked.setdefault(obj.moid, set()).add(path)
         resolve(obj.wsdl_name, path, self.version)
-        try:
-            value = obj.read(path)
-        except LookupError as undeclared:
-            if type(undeclared) is not LookupError:
-                raise
-            return ()
+        value = obj.read(path)
         if value is UNSET or value is None:
             return ()
         links = value if isinstance(value, (list, tuple)) else (value,)

@@ -90,15 +90,14 @@ def inventory(session: Session) -> Inventory:
         )
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
-        vms = _vms(thin, places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
-        detailed = _detailed(reader, version, [vm for vm in vms.values() if vm.host in gpu_hosts])
+        detailed = _detailed(reader, version, [vm for vm in thin if isinstance(vm, ThinVm) and vm.host in gpu_hosts])
         return Inventory(
             vcenter=session.about.get("instanceUuid") or "",
             api_version=version,
             taken_at=_now(reader),
             hosts=hosts,
-            vms={**vms, **detailed},
+            vms=_vms([detailed.get(each.ref, each) if isinstance(each, ThinVm) else each for each in thin], places),
             clusters={each.ref: each.cluster for each in places.values() if each.cluster is not None},
             datastores={each.ref: each for each in thin if isinstance(each, Datastore)},
             user=session.target.username,
@@ -179,7 +178,7 @@ def _decode_whole(found: ReadObject) -> _Record:
     if found.type == "HostSystem":
         return _decode_host(found)
     record = _decode(found)
-    return replace(record, vm=with_detail(record.vm, found)) if isinstance(record, ThinVm) else record
+    return with_detail(record, found) if isinstance(record, ThinVm) else record
 
 
 def _decode_host(found: ReadObject) -> Host:
@@ -237,10 +236,9 @@ def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm
     fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
     running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
-        each.vm.ref: replace(
-            each.vm,
-            path=f"{_folder_path(each.parent, places, folders)}/{each.vm.name}",
-            vapp=places[vapp].name if (vapp := each.vm.vapp) is not None and vapp in places else vapp,
+        each.ref: each.known(
+            path=f"{_folder_path(each.parent, places, folders)}/{each.known.keywords['name']}",
+            vapp=places[vapp].name if (vapp := each.known.keywords["vapp"]) in places else vapp,
             attributes={fields[key]: value for key, value in each.attribute_values if key in fields and value},
             tasks=tuple(task for ref in each.recent_tasks if (task := running.get(ref)) is not None),
         )
@@ -273,7 +271,7 @@ def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str
     return path
 
 
-def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
+def _detailed(reader: Reader, version: str, vms: Iterable[ThinVm]) -> dict[str, ThinVm]:
     by_ref = {vm.ref: vm for vm in vms}
     wanted = {"VirtualMachine": paths.known(paths.VM_DETAIL, version)}
     refs = [("VirtualMachine", ref) for ref in by_ref]

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeVar
 from gpuops import clock
 from gpuops.errors import GpuopsError, ProtocolError
 from gpuops.vsphere.faults import named
-from gpuops.vsphere.reading.json_pages import JsonPages
 from gpuops.vsphere.reading.pages import PAGE_OBJECTS, Pages, ReadObject, Wanted
 from gpuops.vsphere.reading.selection import AROUND_VMS, ReadStart, plain_start, view_start
 from gpuops.vsphere.reading.soap_pages import SoapPages
@@ -90,6 +89,8 @@ class Reader:
         """What `read` reads over VI/JSON where the session does so, and over SOAP otherwise or when that fails."""
         login = self._session.vi_json
         if login is not None:
+            from gpuops.vsphere.reading.json_pages import JsonPages
+
             try:
                 return self._over(JsonPages(self._session, login, self._wire), read, JSON_DEADLINE_S)
             except GpuopsError as error:

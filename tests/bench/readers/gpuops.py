@@ -39,7 +39,7 @@ def target_of(question: Question) -> Target:
 def decode(found: ReadObject) -> Vm | Host:
     """A record with everything that was read of it."""
     if found.type == "VirtualMachine":
-        return with_detail(thin_vm(found).vm, found)
+        return with_detail(thin_vm(found), found).vm
     return host_with_gpus(thin_host(found), pci_gpus(found))
 
 

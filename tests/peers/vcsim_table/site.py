@@ -32,7 +32,7 @@ class TaskFailed(Exception):
 
 def like_vcsim() -> ScenarioFile:
     """The inventory that vcsim makes with `FLAGS`, as a scenario: names and counts are the same."""
-    return ScenarioFile.model_validate(
+    return ScenarioFile.of(
         {
             "description": "the inventory of vcsim", "start": "2026-11-02T18:00:00Z", "datacenter": "DC0",
             "networks": ["VM Network"],
