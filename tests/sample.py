@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from random import SystemRandom
 from typing import Any, TypeVar
@@ -19,7 +20,11 @@ def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any
 
 
 def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
-    """Every so many-th of these, from a drawn one on: a few runs try all of them, and each of them is quick."""
+    """Every so many-th of these, from a drawn one on: a few runs try all of them, and each of them is quick.
+
+    To be asked in a test, not for its parameters: each worker of a run would draw other ones.
+    """
+    assert "PYTEST_CURRENT_TEST" in os.environ, "drawn while tests are collected"
     first = SystemRandom().randrange(nth)
     print(f"one in {nth} of {len(cases)} cases, from number {first + 1} on")
     return cases[first::nth]

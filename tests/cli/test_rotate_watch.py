@@ -83,6 +83,7 @@ def test_other_commands_refuse_its_policy(lab: Lab) -> None:
         assert "next: gpuops rotate watch --policy FILE --dry-run" in shown.stderr
 
 
+@pytest.mark.long
 def test_the_service_starts_what_fits_says_that_it_lives_and_ends_when_it_is_told(
     tmp_path: Path, clean: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

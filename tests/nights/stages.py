@@ -53,6 +53,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "withdraw": WAIT,
     "wait_for_power": WAIT,
     "wait_for_guest": WAIT,
+    "wait_for_change": WAIT,
 }
 """By call of the port; a submit is of the stage of its step."""
 
