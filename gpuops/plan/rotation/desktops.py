@@ -267,10 +267,10 @@ class KeptForUsers:
         for pool in self.policy.pools:
             fewer = counts[pool.name]
             left, run = self.ready.get(pool.name, 0) - fewer, self.running.get(pool.name, 0) - fewer
-            expected = self.expected.get(pool.name, 0)
+            expected = self.expected.get(pool.name)
             if pool.ready and fewer and left < pool.ready:
                 return f"{max(left, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
-            if fewer and run < expected:
+            if fewer and expected is not None and run < expected:
                 return f"{max(run, 0)} of pool {pool.name} would be left running, {expected} are expected to be needed"
         return ""
 
