@@ -106,18 +106,23 @@ class EvidenceSection(Section):
 
 
 class ReadySection(Section):
-    """How many desktops of the pool stay ready for users, where that follows a forecast."""
+    """How many desktops of the pool stay ready for users; with `ahead_min` as many as a forecast asks for, too."""
 
     at_least: int = Field(default=0, ge=0)
-    ahead_min: int = Field(ge=SLOT_MINUTES, le=MOST_AHEAD_MINUTES)
+    ahead_min: int | None = Field(default=None, ge=SLOT_MINUTES, le=MOST_AHEAD_MINUTES)
     zone: Zone = "UTC"
 
-    def ahead(self) -> ReadyAhead:
+    def ahead(self) -> ReadyAhead | None:
+        if self.ahead_min is None:
+            return None
         return ReadyAhead(timedelta(minutes=self.ahead_min), ZoneInfo(self.zone))
 
 
-def _number_or_forecast(value: Any) -> Any:
-    if isinstance(value, int | dict) and not isinstance(value, bool):
+def _number_alone(value: Any) -> Any:
+    """A number alone is `at_least`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"at_least": value}
+    if isinstance(value, dict):
         return value
     raise mistake(f"{value!r} is neither a number of desktops nor a forecast", _SAY_READY)
 
@@ -128,10 +133,7 @@ def _owner_is_required(schema: JsonDict) -> None:
 
 
 _SAY_READY = "such as 10, or {at_least: 2, ahead_min: 60}"
-_Ready = Annotated[
-    Annotated[int, Field(ge=0)] | ReadySection,
-    BeforeValidator(_number_or_forecast, json_schema_input_type=int | ReadySection),
-]
+_Ready = Annotated[ReadySection, BeforeValidator(_number_alone, json_schema_input_type=int | ReadySection)]
 
 
 class PoolSection(Section):
@@ -145,7 +147,7 @@ class PoolSection(Section):
     idle: IdleSection
     evidence: EvidenceSection | None = None
     floor: int = Field(default=0, ge=0)
-    ready: _Ready = 0
+    ready: _Ready = ReadySection()
     owner: MarkSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
     directpath: DirectPath = Field(default=DirectPath.LEAVE, strict=False)
@@ -172,8 +174,8 @@ class PoolSection(Section):
             idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
             parked=self.parked,
             floor=self.floor,
-            ready=self.ready if isinstance(self.ready, int) else self.ready.at_least,
-            ready_ahead=None if isinstance(self.ready, int) else self.ready.ahead(),
+            ready=self.ready.at_least,
+            ready_ahead=self.ready.ahead(),
             owner=self.owner.mark() if self.owner else None,
             priority=self.priority,
             directpath=self.directpath,
@@ -263,7 +265,7 @@ class PolicyFile(Section):
 
     @model_validator(mode="after")
     def _forecasts_are_followed(self) -> PolicyFile:
-        ahead = next((pool for pool in self.pools if isinstance(pool.ready, ReadySection)), None)
+        ahead = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
         if ahead is not None and (self.spare is None or not self.spare.take_idle):
             raise mistake(
                 f"`ready` of pool {ahead.name!r} follows a forecast, and only a watch that takes desktops does",
