@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
-journal, vms, requests, measurements, replay
+journal, vms, requests, measurements, replay, forecast
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ MODULES = {
     "requests": "tests.bench.requests_per_run",
     "measurements": "tests.bench.measurements",
     "replay": "tests.bench.replay",
+    "forecast": "tests.bench.forecast",
 }
 
 
