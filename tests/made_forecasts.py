@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.advise.forecast import SLOT, Forecast, History, forecast
+from gpuops.advise.forecast import SLOT, Forecast, UseHistory, forecast
 from gpuops.execute.measurements.demand import slot_use
 from gpuops.execute.measurements.rolling_up import FINE_S, empty, steps_of_samples
 from gpuops.model.measurement import CPU_MHZ
@@ -44,7 +44,7 @@ _WEEK_SLOTS: Final = WEEK // SLOT
 class MadePool:
     """So many weeks of one pool: what the store tells of all of them, and who came in the last."""
 
-    history: History
+    history: UseHistory
     sessions: tuple[UserSession, ...]
     """Of the last week; its moments are seconds since that Monday."""
     monday: datetime
@@ -64,13 +64,13 @@ def made_pool(office: Office, seed: int, desktops: int, weeks: int = 3) -> MadeP
             counts[week * _WEEK_SLOTS : (week + 1) * _WEEK_SLOTS] += used
             if week == weeks - 1:
                 sessions += [each for each in made.people.sessions if each.begin < _WEEK_S]
-    return MadePool(History(FIRST, tuple(counts.tolist())), tuple(sessions), FIRST + (weeks - 1) * WEEK, desktops)
+    return MadePool(UseHistory(FIRST, tuple(counts.tolist())), tuple(sessions), FIRST + (weeks - 1) * WEEK, desktops)
 
 
-def known_at(history: History, now: datetime, kept: timedelta = KEPT) -> History:
+def known_at(history: UseHistory, now: datetime, kept: timedelta = KEPT) -> UseHistory:
     """What a store has of it then that keeps so much."""
     first = max(0, (now - kept - history.begin) // SLOT)
-    return History(history.begin + first * SLOT, history.in_use[first : (now - history.begin) // SLOT])
+    return UseHistory(history.begin + first * SLOT, history.in_use[first : (now - history.begin) // SLOT])
 
 
 @dataclass(frozen=True, slots=True)

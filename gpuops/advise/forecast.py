@@ -38,7 +38,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class UseHistory:
     """How many desktops of a pool were in use, slot by slot."""
 
     begin: datetime
@@ -111,7 +111,7 @@ class Forecast:
         return (slot for slot in self.slots if slot is not None and slot.begin < until and slot.begin + SLOT > begin)
 
 
-def forecast(history: History, begin: datetime, until: datetime, zone: tzinfo = UTC) -> Forecast:
+def forecast(history: UseHistory, begin: datetime, until: datetime, zone: tzinfo = UTC) -> Forecast:
     """What is expected from the slot of `begin` on until this moment. `zone`: whose clocks people come by.
 
     Example: Mondays at 08:15 had 40, 46 and 44 desktops in use; 44 are expected (43.3, rounded up).
@@ -125,7 +125,7 @@ def forecast(history: History, begin: datetime, until: datetime, zone: tzinfo = 
     return Forecast(first, slots, _error(ours), _error(naive))
 
 
-def _expected(history: History, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
+def _expected(history: UseHistory, slot: datetime, zone: tzinfo, weeks: int = WEEKS) -> Expected | None:
     known = [
         count
         for week in range(1, weeks + 1)

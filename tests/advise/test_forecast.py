@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.forecast import SLOT, WEEKS, Basis, Error, Expected, Forecast, History, forecast
+from gpuops.advise.forecast import SLOT, WEEKS, Basis, Error, Expected, Forecast, UseHistory, forecast
 from gpuops.sim.state.desktop_people import Office
 from tests.made_forecasts import KEPT, Rule, made_pool, mean_error, played
 
@@ -21,17 +21,17 @@ HOUR: Final = timedelta(hours=1)
 COUNTS: Final = st.lists(st.one_of(st.none(), st.integers(0, 500)), min_size=1, max_size=9 * DAY_SLOTS)
 
 
-def weeks(*mornings: int | None) -> History:
+def weeks(*mornings: int | None) -> UseHistory:
     """Mondays on which so many desktops were in use from 08:00 to 09:00; None = that hour is not known. No other hour
     has anybody in it."""
     counts: list[int | None] = [0] * (len(mornings) * 7 * DAY_SLOTS)
     for number, count in enumerate(mornings):
         at = number * 7 * DAY_SLOTS + 8 * 4
         counts[at : at + 4] = [count] * 4
-    return History(MONDAY, tuple(counts))
+    return UseHistory(MONDAY, tuple(counts))
 
 
-def at_eight(history: History) -> Expected | None:
+def at_eight(history: UseHistory) -> Expected | None:
     """What is expected at 08:00 on the day after it."""
     eight = history.begin + len(history.in_use) * SLOT + 8 * HOUR
     [slot] = forecast(history, eight, eight + SLOT).slots
@@ -59,16 +59,16 @@ def test_a_slot_is_the_mean_of_the_same_slot_of_earlier_weeks(
 
 
 def test_with_less_than_a_week_it_is_that_of_the_day_before_and_without_that_nothing() -> None:
-    sunday = History(MONDAY - DAY, weeks(12).in_use[:DAY_SLOTS])
+    sunday = UseHistory(MONDAY - DAY, weeks(12).in_use[:DAY_SLOTS])
     found = at_eight(sunday)
     assert found is not None
     assert (found.in_use, found.basis, found.weeks) == (12, Basis.DAY_BEFORE, 0)
     assert at_eight(weeks(None)) == Expected(MONDAY + 7 * DAY + 8 * HOUR, 0, Basis.DAY_BEFORE, 0)
-    told = forecast(History(MONDAY, ()), MONDAY, MONDAY + HOUR)
+    told = forecast(UseHistory(MONDAY, ()), MONDAY, MONDAY + HOUR)
     assert told.slots == (None,) * 4
     assert (told.most(MONDAY, MONDAY + HOUR), told.up(MONDAY, MONDAY + HOUR)) == (None, None)
     assert (told.error, told.naive) == (None, None)
-    unknown = forecast(History(MONDAY, (None,) * 9 * DAY_SLOTS), MONDAY + 9 * DAY, MONDAY + 10 * DAY)
+    unknown = forecast(UseHistory(MONDAY, (None,) * 9 * DAY_SLOTS), MONDAY + 9 * DAY, MONDAY + 10 * DAY)
     assert set(unknown.slots) == {None}
 
 
@@ -77,7 +77,7 @@ def test_people_come_by_the_clocks_of_their_zone() -> None:
     before = datetime(2026, 10, 19, tzinfo=UTC)
     counts = [0] * 7 * DAY_SLOTS
     counts[6 * 4] = 30
-    history = History(before, tuple(counts))
+    history = UseHistory(before, tuple(counts))
     for zone, hour in ((ZoneInfo("Europe/Berlin"), 7), (UTC, 6)):
         told = forecast(history, before + 7 * DAY, before + 7 * DAY + 12 * HOUR, zone)
         assert [slot.begin.hour for slot in told.slots if slot is not None and slot.in_use] == [hour]
@@ -87,7 +87,7 @@ def test_people_come_by_the_clocks_of_their_zone() -> None:
 def test_whatever_is_known_a_forecast_is_between_what_was_and_goes_by_nothing_later(
     counts: list[int | None], later: int, more: int
 ) -> None:
-    history = History(MONDAY, tuple(counts))
+    history = UseHistory(MONDAY, tuple(counts))
     now = MONDAY + len(counts) * SLOT
     told = forecast(history, now, now + later * SLOT)
     assert len(told.slots) == later
@@ -96,7 +96,7 @@ def test_whatever_is_known_a_forecast_is_between_what_was_and_goes_by_nothing_la
         assert slot is None or min(known) <= slot.in_use <= max(known)
     if len(counts) >= 7 * DAY_SLOTS and None not in counts:
         assert None not in told.slots[: 7 * DAY_SLOTS]
-    grown = History(MONDAY, (*counts, *[more] * 4))
+    grown = UseHistory(MONDAY, (*counts, *[more] * 4))
     first = forecast(grown, now, now + HOUR).slots
     assert first[:later] == told.slots[:4]
 
@@ -107,13 +107,13 @@ def test_the_error_is_that_of_forecasts_on_the_same_history(counts: list[int | N
     off = []
     for at, actual in enumerate(counts):
         begin = MONDAY + at * SLOT
-        [slot] = forecast(History(MONDAY, tuple(counts[:at])), begin, begin + SLOT).slots
+        [slot] = forecast(UseHistory(MONDAY, tuple(counts[:at])), begin, begin + SLOT).slots
         if actual is not None and slot is not None and (actual or slot.in_use):
             off.append(actual - slot.in_use)
         if at > 3 * 4 and len(off) > 6:
             break
     known = tuple(counts[: at + 1])
-    error = forecast(History(MONDAY, known), MONDAY, MONDAY).error
+    error = forecast(UseHistory(MONDAY, known), MONDAY, MONDAY).error
     if not off:
         assert error is None
         return
@@ -129,7 +129,7 @@ def test_what_forecasts_are_short_by_leaves_one_error_in_ten_out() -> None:
     counts = list(weeks(10, 20).in_use)
     for day in (3, 10):
         counts[day * DAY_SLOTS : day * DAY_SLOTS + 36] = [5] * 36
-    told = forecast(History(MONDAY, tuple(counts)), MONDAY + 14 * DAY, MONDAY + 15 * DAY)
+    told = forecast(UseHistory(MONDAY, tuple(counts)), MONDAY + 14 * DAY, MONDAY + 15 * DAY)
     assert told.error == Error(116, (36 * 5 + 36 * 5 + 4 * 10 + 4 * 10) / 116, 5)
     assert told.naive == told.error, "each had one week before it, or none"
 

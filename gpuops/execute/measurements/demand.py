@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.forecast import SLOT, WEEKS, History
+from gpuops.advise.forecast import SLOT, WEEKS, UseHistory
 from gpuops.execute.measurements.packing import WHOLE
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
@@ -32,7 +32,7 @@ _UNKNOWN_MOST: Final = 10
 """A slot is not known where it is unknown of more than a tenth of the desktops that ran whether they were used."""
 
 
-def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, History]:
+def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> Mapping[str, UseHistory]:
     """Each pool with how many of the desktops that are in it today were in use, in each slot of the last weeks, as far
     as steps of five minutes are kept. Empty where nothing was measured of this vCenter.
 
@@ -58,7 +58,7 @@ def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> M
             name, limits = rules[ref]
             counted[name] += slot_use(series, limits)
     begin = datetime.fromtimestamp(begin_s, UTC)
-    return {name: History(begin, _counts(found, looked)) for name, found in counted.items()}
+    return {name: UseHistory(begin, _counts(found, looked)) for name, found in counted.items()}
 
 
 def limits_of(rule: IdleRule) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.evidence import Use
-from gpuops.advise.forecast import SLOT, History
+from gpuops.advise.forecast import SLOT, UseHistory
 from gpuops.advise.replay import STEP, desktop_night
 from gpuops.execute.measurements.demand import in_use, limits_of, slot_use
 from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
@@ -50,7 +50,7 @@ def seen(*vms: Vm, at: datetime = NOON + timedelta(hours=2)) -> Inventory:
     return Inventory(VC, "8.0.3.0", at, vms={vm.ref: vm for vm in vms})
 
 
-def counted(history: History, hours: int = 2) -> list[int | None]:
+def counted(history: UseHistory, hours: int = 2) -> list[int | None]:
     return [history.at(NOON + at * SLOT) for at in range(hours * 4)]
 
 
