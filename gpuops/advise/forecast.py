@@ -11,7 +11,8 @@ past, on which the error is measured, one: the measured error is then that of se
 little better. Figures of made-up weeks: `python -m tests.bench forecast`.
 
 *Tried and left out*: the most of the earlier weeks (no better than the week before alone), means smoothed over
-neighbouring slots (as good as without).
+neighbouring slots (as good as without), what forecasts were short by at that hour alone or in proportion to the root of
+what is expected (a few more desktops in time, for as many more that run for nobody).
 """
 
 from __future__ import annotations

@@ -112,6 +112,12 @@ class ReadySection(Section):
     ahead_min: int | None = Field(default=None, ge=SLOT_MINUTES, le=MOST_AHEAD_MINUTES)
     zone: Zone = "UTC"
 
+    @model_validator(mode="after")
+    def _zone_of_a_forecast(self) -> ReadySection:
+        if "zone" in self.model_fields_set and self.ahead_min is None:
+            raise mistake("`zone` is that of a forecast, and there is none", "add ahead_min: 60, or leave `zone` out")
+        return self
+
     def ahead(self) -> ReadyAhead | None:
         if self.ahead_min is None:
             return None

@@ -1,4 +1,7 @@
-"""What a watch knows of the hours ahead: forecasts of its pools from the store of measurements, read anew each hour."""
+"""What a watch knows of the hours ahead: forecasts of its pools from the store of measurements, read anew each hour.
+
+Which desktops are in a pool is asked of vCenter once more then: one bulk read an hour beside those of the looks.
+"""
 
 from __future__ import annotations
 
