@@ -102,6 +102,16 @@ class IdleRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyAhead:
+    """That desktops of a pool run before those are there who will need them, by a forecast (`advise/forecast.py`)."""
+
+    ahead: timedelta
+    """How far it looks: so many desktops run at every moment as are expected to be in use within this time."""
+    zone: tzinfo = UTC
+    """Whose clocks the users come by."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """Desktops that may be suspended at night."""
 
@@ -116,6 +126,8 @@ class Pool:
     """So many desktops of the pool stay running."""
     ready: int = 0
     """So many desktops of the pool stay ready for users: they run, nobody uses them, and no gate is before them."""
+    ready_ahead: ReadyAhead | None = None
+    """What keeps more of them running; None = nothing does."""
     owner: Mark | None = None
     """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
     priority: int = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
+from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.return_order import role_of
@@ -15,6 +17,8 @@ from gpuops.report.plan_json import rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM
 from gpuops.report.text import count, visible
+
+_HOUR: Final = timedelta(hours=1)
 
 
 def preview_text(found: NightPreview) -> Shown:
@@ -37,6 +41,7 @@ def _parts(found: NightPreview) -> Iterator[Shown]:
         yield from _table("what stays as it is", ("VM", "why"), staying)
     if found.proofs:
         yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
+    yield from _forecasts(found)
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.warnings)
     if found.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
@@ -101,6 +106,35 @@ def _proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
             yield proof.host.name, begins, desktop.vm.name, ", ".join(str(place) for place in desktop.places)
         for refusal in proof.refusals:
             yield proof.host.name, begins, "not proved", str(refusal)
+
+
+def _forecasts(found: NightPreview) -> Iterator[Shown]:
+    if not found.forecasts:
+        if not found.no_forecast:
+            yield Text("no forecast of the morning: nothing was measured yet (gpuops help measurements)", "dim")
+        return
+    begin, until = found.morning
+    columns = ("pool", f"from {_clock(begin, found)}, each hour", "goes by", "off by", "the week before is off by")
+    rows = [_forecast_row(pool, forecast, found, begin, until) for pool, forecast in found.forecasts.items()]
+    yield from _table("desktops expected in use", columns, rows)
+
+
+def _forecast_row(
+    pool: str, forecast: Forecast, found: NightPreview, begin: datetime, until: datetime
+) -> tuple[str, ...]:
+    hours = [begin + number * _HOUR for number in range(-(-(until - begin) // _HOUR))]
+    most = [forecast.most(hour, hour + _HOUR) for hour in hours]
+    bases = dict.fromkeys(_basis(slot) for slot in forecast.slots if slot is not None and slot.begin + SLOT > begin)
+    told = " ".join("?" if each is None else str(each) for each in most)
+    return pool, told, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
+
+
+def _basis(slot: Expected) -> str:
+    return count(slot.weeks, "week") if slot.basis is Basis.EARLIER_WEEKS else "the day before"
+
+
+def _error(error: Error | None) -> str:
+    return "not known" if error is None else f"{error.mean:.1f}; short by {error.short} at most in 9 of 10"
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
@@ -170,7 +204,25 @@ def preview_document(found: NightPreview) -> Document:
             for choice in night_plan.choices
         ],
         "returns": [_proof(proof, found) for proof in found.proofs],
+        "forecasts": [_forecast(pool, forecast) for pool, forecast in found.forecasts.items()],
     }
+
+
+def _forecast(pool: str, forecast: Forecast) -> Document:
+    return {
+        "pool": pool,
+        "error": _error_document(forecast.error),
+        "week_before_error": _error_document(forecast.naive),
+        "slots": [
+            {"begin": _utc(slot.begin), "in_use": slot.in_use, "basis": slot.basis.value, "weeks": slot.weeks}
+            for slot in forecast.slots
+            if slot is not None
+        ],
+    }
+
+
+def _error_document(error: Error | None) -> Document | None:
+    return None if error is None else {"slots": error.slots, "mean": round(error.mean, 2), "short": error.short}
 
 
 def _word(passthrough: bool | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.spare import GivesWay, KeptState
-from gpuops.plan.rotation.watch_look import WatchTold
+from gpuops.plan.rotation.watch_look import PoolAhead, WatchTold
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import outcome_document, rejection_document
@@ -28,6 +28,7 @@ def _whole_look(told: WatchTold) -> Iterator[Shown]:
         missing = Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-"
         table.add_row(visible(state.where), visible(state.key[0]), str(state.free), str(state.kept), missing)
     yield table
+    yield from map(_ahead, look.ahead)
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {visible(str(rejection))}", "yellow")
     for gives in look.gives.vms:
@@ -45,6 +46,11 @@ def _whole_look(told: WatchTold) -> Iterator[Shown]:
     for choice in look.waiting:
         yield Text(f"waits: {visible(choice.subject)}: {visible(choice.reason)}", "dim")
     yield Text(f"{count(len(look.running), 'ML VM')} of this policy run", "bold")
+
+
+def _ahead(pool: PoolAhead) -> Text:
+    to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
+    return Text(f"pool {visible(pool.pool)}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
 def _why(gives: GivesWay) -> str:
@@ -81,6 +87,7 @@ def look_document(told: WatchTold) -> Document:
         "vcenter": told.before.vcenter,
         "read_at": told.before.taken_at.isoformat(),
         "kept": [_state(state) for state in look.states],
+        "pools": [{"pool": each.pool, "running": each.running, "to_run": each.expected} for each in look.ahead],
         "running": [each.original.name for each in look.running],
         "gives_way": [
             {"vm": gives.name, "lost_s": gives.lost_s, "profile": gives.for_key[0], "where": gives.where}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     BeforeValidator,
@@ -23,10 +24,20 @@ from pydantic.config import JsonDict
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.spare import SpareSection
-from gpuops.config.sections.windows import WindowSection, refuse_overlapping
+from gpuops.config.sections.windows import WindowSection, Zone, refuse_overlapping
 from gpuops.model.evidence import Source, names
 from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import Broker, DirectPath, DrsOverride, IdleRule, Limits, Mode, MorningOrder, Pool
+from gpuops.model.rotation import (
+    Broker,
+    DirectPath,
+    DrsOverride,
+    IdleRule,
+    Limits,
+    Mode,
+    MorningOrder,
+    Pool,
+    ReadyAhead,
+)
 from gpuops.model.window import Window
 
 _COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation|maximum|minimum|none)")
@@ -41,6 +52,11 @@ TO_TAKE_S = 900
 LEAST_MINUTES = 15
 """Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
 MOST_MINUTES = 90 * 24 * 60
+
+SLOT_MINUTES = 15
+"""A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
+MOST_AHEAD_MINUTES = 4 * 60
+"""Of a forecast: with more, desktops run half a day for nobody."""
 
 _Askable = Literal["console", "cpu", "counters", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
@@ -89,9 +105,41 @@ class EvidenceSection(Section):
     required: list[Annotated[Source, BeforeValidator(_askable, json_schema_input_type=_Askable)]] = Field(min_length=1)
 
 
+class ReadySection(Section):
+    """How many desktops of the pool stay ready for users; with `ahead_min` as many as a forecast asks for, too."""
+
+    at_least: int = Field(default=0, ge=0)
+    ahead_min: int | None = Field(default=None, ge=SLOT_MINUTES, le=MOST_AHEAD_MINUTES)
+    zone: Zone = "UTC"
+
+    @model_validator(mode="after")
+    def _zone_of_a_forecast(self) -> ReadySection:
+        if "zone" in self.model_fields_set and self.ahead_min is None:
+            raise mistake("`zone` is that of a forecast, and there is none", "add ahead_min: 60, or leave `zone` out")
+        return self
+
+    def ahead(self) -> ReadyAhead | None:
+        if self.ahead_min is None:
+            return None
+        return ReadyAhead(timedelta(minutes=self.ahead_min), ZoneInfo(self.zone))
+
+
+def _number_alone(value: Any) -> Any:
+    """A number alone is `at_least`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"at_least": value}
+    if isinstance(value, dict):
+        return value
+    raise mistake(f"{value!r} is neither a number of desktops nor a forecast", _SAY_READY)
+
+
 def _owner_is_required(schema: JsonDict) -> None:
     """A pool without `owner` is refused, though the field has a default: for texts that were accepted before."""
     schema["required"] = ["owner", *cast("list[JsonValue]", schema["required"])]
+
+
+_SAY_READY = "such as 10, or {at_least: 2, ahead_min: 60}"
+_Ready = Annotated[ReadySection, BeforeValidator(_number_alone, json_schema_input_type=int | ReadySection)]
 
 
 class PoolSection(Section):
@@ -105,7 +153,7 @@ class PoolSection(Section):
     idle: IdleSection
     evidence: EvidenceSection | None = None
     floor: int = Field(default=0, ge=0)
-    ready: int = Field(default=0, ge=0)
+    ready: _Ready = ReadySection()
     owner: MarkSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
     directpath: DirectPath = Field(default=DirectPath.LEAVE, strict=False)
@@ -132,7 +180,8 @@ class PoolSection(Section):
             idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
             parked=self.parked,
             floor=self.floor,
-            ready=self.ready,
+            ready=self.ready.at_least,
+            ready_ahead=self.ready.ahead(),
             owner=self.owner.mark() if self.owner else None,
             priority=self.priority,
             directpath=self.directpath,
@@ -218,6 +267,16 @@ class PolicyFile(Section):
             raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
         if not self.pools and (self.spare is None or self.spare.take_idle):
             raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
+        return self
+
+    @model_validator(mode="after")
+    def _forecasts_are_followed(self) -> PolicyFile:
+        ahead = next((pool for pool in self.pools if pool.ready.ahead_min is not None), None)
+        if ahead is not None and (self.spare is None or not self.spare.take_idle):
+            raise mistake(
+                f"`ready` of pool {ahead.name!r} follows a forecast, and only a watch that takes desktops does",
+                "give a number of desktops, or say `mode: spare-capacity` with `take_idle: true`",
+            )
         return self
 
     @model_validator(mode="after")

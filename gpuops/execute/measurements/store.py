@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.measurements import rolling_up
-from gpuops.execute.measurements.packing import WHOLE, Block, pack, unpack
+from gpuops.execute.measurements.packing import WHOLE, Block, Values, pack, unpack
 from gpuops.execute.measurements.tables import (
     FILE_NAME,
     alone,
@@ -127,6 +127,30 @@ class Measurements:
                     yield entity, window.series
         for entity in sorted(wanted):
             yield entity, _Window(counters, begin, until, step).series
+
+    def arrays(
+        self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
+    ) -> Iterator[tuple[str, Mapping[str, Values]]]:
+        """So many steps of five minutes of each of these that has any, from this one on, as arrays by the counter: of
+        many desktops over weeks the values of a series would take minutes to make."""
+        begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, Step.FINE))
+            .order_by(blocks_table.c.entity, blocks_table.c.begin)
+        )
+        with self._database.reading() as connection:
+            for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
+                if entity not in entities:
+                    continue
+                found = {name: rolling_up.empty(steps) for name in counters}
+                for row in rows:
+                    block, place = self._unpacked(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
+                    skipped = max(0, -place)
+                    for name in found.keys() & block.series.keys():
+                        values = block.series[name][skipped : max(skipped, steps - place)]
+                        found[name][place + skipped : place + skipped + len(values)] = values
+                yield entity, found
 
     def entities(self, begin: datetime, until: datetime) -> frozenset[str]:
         """The VMs and hosts (ids) of which a block of five-minute steps touches this while."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime, time
+from datetime import UTC, datetime, time
 
+from gpuops.advise.forecast import Forecast, forecast
+from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.rotation.rotation import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.bounds import Skip, next_to_take
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.preview import NightPreview, preview_night
+from gpuops.plan.rotation.preview import NightPreview, morning_of, preview_night
 from gpuops.plan.rotation.return_time import Durations
 
 
@@ -33,7 +37,20 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
         over = journal.over() if journal else frozenset()
     request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
     seen = site.judged(site.vcenter.inventory(), obeyed)
-    return preview_night(request, seen, catalog_of(seen), moment)
+    try:
+        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
+    except StateDamaged as damaged:  # no night needs what was measured
+        forecasts, no_forecast = {}, damaged.line
+    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+
+
+def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:
+    """Pool -> what is expected of it from then until after the morning; empty where nothing was measured."""
+    night = policy.night_at(at)
+    _, until = morning_of(night, at)
+    zone = night.zone if night is not None else policy.windows[0].zone if policy.windows else UTC
+    histories = in_use(site.state_dir, site.journal_url, seen, policy)
+    return {name: forecast(history, at, until, zone) for name, history in histories.items()}
 
 
 def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:

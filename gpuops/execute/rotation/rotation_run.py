@@ -49,6 +49,8 @@ class SpareNow:
     """VM ref -> why an ML VM that waits is not started now."""
     finished: frozenset[str] = frozenset()
     """Instance uuids (or refs) of ML VMs that ended by themselves."""
+    expected: Mapping[str, int] = field(default_factory=dict)
+    """Pool -> how many of its desktops are to run by a forecast."""
 
 
 NOTHING_KNOWN: Final = SpareNow()
@@ -175,6 +177,7 @@ class RotationRun:
                 return RotateNight(
                     self.policy, originals, measured, step_counts=setbacks, clock_ahead=ahead, lease=number,
                     lowest=self.spare.lowest, not_yet=self.spare.not_yet, finished=self.spare.finished,
+                    expected=self.spare.expected,
                 )  # fmt: skip
             case RunKind.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()

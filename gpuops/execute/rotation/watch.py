@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
 from gpuops.execute.rotation.rotation import restore, resume, rotate
 from gpuops.execute.rotation.rotation_run import SpareNow
+from gpuops.execute.rotation.watch_forecast import PoolForecasts
 from gpuops.execute.rotation.watch_state import WatchState, alone, keep, load
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
@@ -54,6 +55,10 @@ class Watch:
     history: SlotHistory = field(default_factory=SlotHistory)
     tried: dict[str, tuple[float, str]] = field(default_factory=dict)
     """VM ref -> when its start or stop failed, and why."""
+    ahead: PoolForecasts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ahead = PoolForecasts(self.policy, self.site)
 
     def look(self) -> WatchTold:
         """Looks once, and does what follows. Raises the errors of a rotation."""
@@ -92,7 +97,8 @@ class Watch:
         now_s = self.site.passed_s()
         self.tried = {ref: told for ref, told in self.tried.items() if now_s - told[0] < AFTER_FAILURE_S}
         not_yet = {ref: f"tried {int(now_s - at) // 60} min ago: {why}" for ref, (at, why) in self.tried.items()}
-        return SpareNow(self.history.lowest(now_s, self.rule.calm_s), not_yet, frozenset(self.state.finished))
+        lowest = self.history.lowest(now_s, self.rule.calm_s)
+        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected())
 
     def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
         """Those that give way, but for those that would not stop a moment ago."""
@@ -128,7 +134,8 @@ def watch_once(policy: Policy, site: Site) -> WatchTold:
     seen = site.judged(site.vcenter.inventory(), policy)
     free = {state.key: state.free for state in kept_states(rule, seen, catalog_of(seen))}
     state = load(site)
-    spare = SpareNow(free, finished=frozenset(state.finished) if state is not None else frozenset())
+    finished = frozenset(state.finished) if state is not None else frozenset[str]()
+    spare = SpareNow(free, finished=finished, expected=PoolForecasts(policy, site).expected())
     report = rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
     assert isinstance(report.request, RotateNight), "what a watch plans"
     look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)

@@ -5,7 +5,7 @@ before it is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -215,21 +215,64 @@ def ready_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
     return found
 
 
+def _is_gated(vm: Vm, pool: Pool) -> bool:
+    """Whether a gate keeps users from it, or may."""
+    return pool.gated and (vm.gate is None or vm.gate.closed is not False)
+
+
 def _is_free_for_users(vm: Vm, pool: Pool) -> bool:
-    if pool.gated and (vm.gate is None or vm.gate.closed is not False):
+    if _is_gated(vm, pool):
         return False
     told = {reading.says for reading in readings(vm, pool.idle) if reading.source in _OF_USERS}
     return told == {Use.IDLE}
 
 
-def too_few_ready(policy: Policy, ready: Mapping[str, int], taken: Iterable[Vm]) -> str:
-    """Which pool would have too few desktops ready for users without these; empty = none. `ready`: how many it has."""
-    counts = Counter(pool.name for vm in taken if (pool := policy.pool_of(vm)) is not None)
-    for pool in policy.pools:
-        left = ready.get(pool.name, 0) - counts[pool.name]
-        if pool.ready and counts[pool.name] and left < pool.ready:
-            return f"{max(left, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
-    return ""
+def running_desktops(policy: Policy, vms: Iterable[Vm]) -> Counter[str]:
+    """How many desktops of each pool run for users, whoever uses them; one behind a gate does not."""
+    found: Counter[str] = Counter()
+    for vm in vms:
+        pool = policy.pool_of(vm)
+        if pool is not None and stays_running(vm) and not vm.template and not _is_gated(vm, pool):
+            found[pool.name] += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KeptForUsers:
+    """How many desktops of each pool users find now, and how many they are to find."""
+
+    policy: Policy
+    ready: Mapping[str, int]
+    """Pool -> how many run, unused."""
+    running: Mapping[str, int]
+    """Pool -> how many run, whoever uses them."""
+    expected: Mapping[str, int]
+    """Pool -> how many are to run by a forecast; where there is none nothing is said."""
+
+    @classmethod
+    def of(cls, policy: Policy, vms: Collection[Vm], expected: Mapping[str, int]) -> KeptForUsers:
+        ready = ready_desktops(policy, vms) if any(pool.ready for pool in policy.pools) else {}
+        return cls(policy, ready, running_desktops(policy, vms) if expected else {}, expected)
+
+    def missing(self, pool: Pool) -> int:
+        """So many more of the pool are to run; negative = that many are more than needed."""
+        too_few = pool.ready - self.ready.get(pool.name, 0)
+        if pool.name not in self.expected:
+            return too_few
+        return max(too_few, self.expected[pool.name] - self.running.get(pool.name, 0))
+
+    def objection(self, taken: Iterable[Vm]) -> str:
+        """Which pool would have too few of them without these; empty = none."""
+        counts = Counter(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None)
+        for pool in self.policy.pools:
+            fewer = counts[pool.name]
+            left, run = self.ready.get(pool.name, 0) - fewer, self.running.get(pool.name, 0) - fewer
+            expected = self.expected.get(pool.name)
+            if pool.ready and fewer and left < pool.ready:
+                return f"{max(left, 0)} of pool {pool.name} would be left ready for users, {pool.ready} are to be"
+            if fewer and expected is not None and run < expected:
+                return f"{max(run, 0)} of pool {pool.name} would be left running, {expected} are expected to be needed"
+        return ""
 
 
 def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:

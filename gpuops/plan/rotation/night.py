@@ -23,7 +23,7 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
-from gpuops.plan.rotation.desktops import IN_MAINTENANCE, Survey, ready_desktops, survey, too_few_ready
+from gpuops.plan.rotation.desktops import IN_MAINTENANCE, KeptForUsers, Survey, survey
 from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
@@ -81,6 +81,8 @@ class RotateNight:
     """VM ref -> why an ML VM that waits is not started now."""
     finished: frozenset[str] = frozenset()
     """Instance uuids (or refs) of ML VMs that a watch has started and that ended by themselves."""
+    expected: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Pool -> how many of its desktops are to run by a forecast, whoever uses them."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -158,12 +160,12 @@ class RotateNight:
         """Which limit a start would exceed, which pool it would leave with too few ready desktops, or which slots that
         are kept for desktops it would take."""
         policy, spare = self.policy, self.policy.spare
-        ready = ready_desktops(policy, inventory.vms.values()) if any(pool.ready for pool in policy.pools) else {}
+        kept = KeptForUsers.of(policy, inventory.vms.values(), self.expected)
         spare_room = SpareRoom(spare, inventory, catalog, self.lowest) if spare is not None else None
 
         def objection(starts: Sequence[Start]) -> str:
             taken = (desktop for start in starts for desktop in start.desktops)
-            said = bounds.objection(starts) or too_few_ready(policy, ready, taken)
+            said = bounds.objection(starts) or kept.objection(taken)
             return said or (spare_room.objection(starts) if spare_room is not None else "")
 
         return objection

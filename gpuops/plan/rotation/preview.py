@@ -9,10 +9,12 @@ are shown lie beside each other, and beside what runs there all night; the host 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
+from gpuops.advise.forecast import Forecast
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
@@ -27,10 +29,13 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import resume_or_power_on, return_order, stranded, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.bounds import RunPeriod, hours_unsaid
+from gpuops.plan.rotation.desktops import running_desktops
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.night_plan import NightPlan
 from gpuops.plan.rotation.setup import lock_vm_wrong
+
+SHOWN: Final = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,19 @@ class NightPreview:
     expected_runs: tuple[ExpectedRun, ...]
     proofs: tuple[HostProof, ...]
     """That the desktops of each host can come back."""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """Pool -> what is expected of it until the end of `morning`; empty = nothing was measured."""
+    no_forecast: str = ""
+    """Why what was measured cannot be read; empty = it could."""
 
     @property
     def night(self) -> Night | None:
         return self.night_plan.bounds.night
+
+    @property
+    def morning(self) -> tuple[datetime, datetime]:
+        """Of which hours a forecast is shown."""
+        return morning_of(self.night, self.at)
 
     @property
     def gpu_hours(self) -> float | None:
@@ -78,7 +92,32 @@ class NightPreview:
         wrong = lock_vm_wrong(policy, self.inventory)
         refused = () if wrong is None else (f"{wrong}: no night begins (gpuops rotate init --policy FILE)",)
         unsaid = hours_unsaid(policy)
-        return (*self.night_plan.plan().warnings, *refused, *((unsaid.line,) if unsaid is not None else ()))
+        said = (unsaid.line,) if unsaid is not None else ()
+        unread = (f"no forecast: {self.no_forecast}",) if self.no_forecast else ()
+        return (*self.night_plan.plan().warnings, *refused, *said, *unread, *self._users_before_return())
+
+    def _users_before_return(self) -> Iterator[str]:
+        """The pools of which more desktops are expected in use than are left running, before the others come back."""
+        night, plan = self.night, self.night_plan
+        if night is None:
+            return
+        taken = [*plan.bounds.away, *plan.decision.desktops]
+        running = running_desktops(plan.policy, self.inventory.vms.values())
+        for pool in plan.policy.pools:
+            hosts = {vm.host or "" for vm in taken if plan.policy.pool_of(vm) == pool}
+            begins = min((plan.return_times[host] for host in hosts if host in plan.return_times), default=None)
+            if pool.name not in self.forecasts or begins is None:
+                continue
+            going = [vm for vm in plan.decision.desktops if plan.policy.pool_of(vm) == pool]
+            stay = running[pool.name] - len(going)
+            early = self.forecasts[pool.name].first_above(stay, self.at, begins)
+            if early is not None:
+                comes, back = (f"{moment.astimezone(night.zone):%H:%M}" for moment in (early.begin, begins))
+                yield (
+                    f"pool {pool.name}: {early.in_use} of its desktops are expected in use at {comes}, {stay} stay "
+                    f"running and the return of the others begins at {back}: set an earlier `back_by`, or `floor: "
+                    f"{early.in_use}`"
+                )
 
     @property
     def report(self) -> Report:
@@ -90,7 +129,21 @@ class NightPreview:
         return 3 if self.night_plan.refusals else 0
 
 
-def preview_night(request: RotateNight, inventory: Inventory, catalog: Catalog, at: datetime) -> NightPreview:
+def morning_of(night: Night | None, at: datetime) -> tuple[datetime, datetime]:
+    """From two hours before desktops are due until two hours after; without a window the next hours."""
+    if night is None:
+        return at, at + 2 * SHOWN
+    return max(at, night.back_by - SHOWN), night.back_by + SHOWN
+
+
+def preview_night(
+    request: RotateNight,
+    inventory: Inventory,
+    catalog: Catalog,
+    at: datetime,
+    forecasts: Mapping[str, Forecast] | None = None,
+    no_forecast: str = "",
+) -> NightPreview:
     """The night that would begin at this moment."""
     survey = request.may_take(inventory, catalog, at)
     night_plan = request.night_plan(survey, inventory, catalog, at)
@@ -98,9 +151,8 @@ def preview_night(request: RotateNight, inventory: Inventory, catalog: Catalog, 
     load = bounds.load(starts)
     expected_runs = tuple(ExpectedRun(start, bounds.run(start, load), _gpus(start, catalog)) for start in starts)
     desktops = (*bounds.away, *night_plan.decision.desktops)
-    return NightPreview(
-        at, inventory, night_plan, expected_runs, prove(desktops, request.at_return(bounds, inventory), catalog)
-    )
+    proofs = prove(desktops, request.at_return(bounds, inventory), catalog)
+    return NightPreview(at, inventory, night_plan, expected_runs, proofs, forecasts or {}, no_forecast)
 
 
 def _gpus(start: Start, catalog: Catalog) -> float:

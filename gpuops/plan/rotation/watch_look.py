@@ -17,7 +17,7 @@ from gpuops.model.vm import Vm
 from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.plan import Choice, Plan
 from gpuops.plan.core.steps import PowerOnVm
-from gpuops.plan.rotation.desktops import ready_desktops
+from gpuops.plan.rotation.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.spare import GiveWay, KeptState, give_way, kept_states
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
@@ -25,6 +25,17 @@ from gpuops.plan.rotation.way_free import WayBack, away_desktops, cheapest_way_b
 
 NOBODY: Final = WayBack()
 _ENDED: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAhead:
+    """What a forecast asks of a pool now."""
+
+    pool: str
+    running: int
+    """Desktops that run for users, whoever uses them."""
+    expected: int | None
+    """So many are to run; None = nothing is known to go by, and `at_least` holds alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,8 @@ class WatchLook:
     """Why the others of the queue do not start."""
     back: WayBack = NOBODY
     """Desktops that come back to users, and the ML VMs that stop for them."""
+    ahead: tuple[PoolAhead, ...] = ()
+    """Of each pool whose desktops come back ahead of their users."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -79,7 +92,14 @@ def look_at(
         plan=plan,
         waiting=tuple(choice for choice in plan.choices if not choice.chosen and choice.subject in queue),
         back=_back(request, own, running, plan, inventory, catalog),
+        ahead=_ahead(request, inventory),
     )
+
+
+def _ahead(request: RotateNight, inventory: Inventory) -> tuple[PoolAhead, ...]:
+    pools = [pool for pool in request.policy.pools if pool.ready_ahead is not None]
+    running = running_desktops(request.policy, inventory.vms.values()) if pools else {}
+    return tuple(PoolAhead(pool.name, running[pool.name], request.expected.get(pool.name)) for pool in pools)
 
 
 def _back(
@@ -90,17 +110,17 @@ def _back(
     inventory: Inventory,
     catalog: Catalog,
 ) -> WayBack:
-    """The desktops that come back: so many of each pool that enough are ready for users; and where no ML VM waits any
-    more, all those that come back without one being stopped."""
+    """The desktops that come back: so many of each pool that enough are ready for users, now and by a forecast; and
+    where no ML VM waits any more, all those that come back without one being stopped."""
     away = away_desktops(own)
     if not away:
         return WayBack()
     policy, now = request.policy, inventory.taken_at
-    ready = ready_desktops(policy, inventory.vms.values())
+    kept = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
     wanted = [
         (
             [each for each in away if each.vm is not None and policy.pool_of(each.vm) == pool],
-            pool.ready - ready[pool.name],
+            kept.missing(pool),
         )
         for pool in policy.pools
     ]

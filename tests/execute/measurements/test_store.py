@@ -57,6 +57,22 @@ def test_a_while_across_two_blocks_with_what_is_missing(store: Measurements) -> 
     )
 
 
+def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements) -> None:
+    noon = MIDNIGHT + timedelta(hours=12)
+    store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4), "vm-2": steps(5)})
+    store.write(BEGIN + 12 * 3600, {"vm-3": steps(6)})
+    begin = noon - 3 * FIVE
+    found = dict(store.arrays(["vm-1", "vm-2", "vm-4"], [CPU_MHZ, "net.usage.average"], int(begin.timestamp()), 6))
+    assert set(found) == {"vm-1", "vm-2"}, "those that have any"
+    for vm, series in found.items():
+        told = [int(average) if covered else None for average, _, covered in series[CPU_MHZ]]
+        assert told == averages(store, begin, begin + 6 * FIVE, vm=vm)
+        assert not series["net.usage.average"][:, 2].any()
+    assert dict(store.arrays(["vm-1"], [CPU_MHZ], int((noon + FIVE).timestamp()), 2))["vm-1"][CPU_MHZ].tolist() == [
+        [4, 4, WHOLE], [-1, -1, 0]
+    ]  # fmt: skip
+
+
 def test_two_that_write_the_same_leave_it_there_once(store: Measurements, tmp_path: Path, url: str) -> None:
     store.write(BEGIN, {"vm-1": steps(1, 2, None), "vm-2": steps(7)})
     once = stored(tmp_path / "state", url)

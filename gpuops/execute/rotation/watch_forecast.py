@@ -1,0 +1,70 @@
+"""What a watch knows of the hours ahead: forecasts of its pools from the store of measurements, read anew each hour.
+
+Which desktops are in a pool is asked of vCenter once more then: one bulk read an hour beside those of the looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuops.advise.forecast import SLOT, Forecast, forecast
+from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.demand import in_use
+from gpuops.execute.site import Site
+from gpuops.model.rotation import Policy
+
+EVERY_S: Final = 3600.0
+"""Forecasts go by weeks: what was measured in the last hour changes nothing of the next."""
+
+
+@dataclass(slots=True)
+class PoolForecasts:
+    """The forecasts of the pools of one policy whose `ready` follows one."""
+
+    policy: Policy
+    site: Site
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    read_at: datetime | None = None
+    """By vCenter's clock, which the store goes by; None = not yet."""
+    read_s: float = 0.0
+
+    def expected(self) -> dict[str, int]:
+        """Pool -> how many of its desktops are to run now; a pool of which nothing is known is not there."""
+        pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
+        if not pools:
+            return {}
+        if self.read_at is None or self.site.passed_s() - self.read_s >= EVERY_S:
+            self._read()
+        assert self.read_at is not None, "it was read"
+        now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
+        found = {
+            name: self.forecasts[name].up(now, now + ahead.ahead)
+            for name, ahead in pools.items()
+            if ahead is not None and name in self.forecasts
+        }
+        return {name: count for name, count in found.items() if count is not None}
+
+    def _read(self) -> None:
+        """A store that is damaged ends no watch: `at_least` of each pool holds without it, and it is said."""
+        seen = self.site.vcenter.inventory()
+        seen = self.site.vcenter.with_tags(seen) if self.policy.needs_tags else seen
+        now = seen.taken_at
+        self.read_at, self.read_s = now, self.site.passed_s()
+        try:
+            histories = in_use(self.site.state_dir, self.site.journal_url, seen, self.policy)
+        except StateDamaged as damaged:
+            self.site.say(f"{damaged.line}; no desktop comes back by a forecast, `at_least` holds")
+            histories = {}
+        self.forecasts = {
+            pool.name: forecast(
+                histories[pool.name],
+                now,
+                now + pool.ready_ahead.ahead + timedelta(seconds=EVERY_S) + SLOT,
+                pool.ready_ahead.zone,
+            )
+            for pool in self.policy.pools
+            if pool.ready_ahead is not None and pool.name in histories
+        }
