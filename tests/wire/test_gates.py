@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gpuops import clock
 from gpuops.api import Site, rotate_day, rotate_night, rotate_status
 from gpuops.broker.horizon import Horizon
 from gpuops.clock import wall_clock
@@ -86,8 +85,7 @@ class Gated:
                     found.append(site.closing.enter_context(self.broker(self.target)))
                 return found[0]
 
-            sessions = BrokerSessions(opened)
-            site.gates = BrokerGates(opened, sessions, clock.passed_s)
+            site.gates = BrokerGates(opened, BrokerSessions(opened))
             site.progress, site.in_flight = watch, in_flight
             return of(site)
 

@@ -28,7 +28,7 @@ DURATIONS_KEPT: Final = 20
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
 RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
 """By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
-LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
+LATE_TO_TELL: Final = TAKING | {"SetVmDrs", "CloseGate"}
 """What a morning undoes, and must not take for undone when it is only late."""
 _UNDONE_BY: Final = {
     Role.DESKTOP: ("ResumeVm",),
