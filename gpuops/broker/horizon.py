@@ -1,9 +1,9 @@
 """A login to a Horizon Connection Server (2412 and later) by its REST API: pools, machines, sessions, the gate.
 
 Paths by the operation indexes of the Horizon Server API (developer.broadcom.com/xapis/vmware-horizon-server-api: 8.0.0,
-2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions and List
-Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep earlier
-versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
+2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions, List
+Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep
+earlier versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
 
 A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
 says whether there is another page. Where it is missing, a full page means that there is one.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
 from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.broker import DesktopBroker, DesktopMachine
 from gpuops.model.evidence import SessionCount

@@ -3,7 +3,8 @@
 GA no desktop is suspended under a session that the broker knew at the last look, or that it let in after the gate;
 GB whoever began between the last look and the suspend has the desktop back at once;
 GC nobody is kept away when all is over, but for an admin's own maintenance, which no night ends;
-GD no desktop is suspended whose gate was open when the suspend was sent, unless it was opened within the last look.
+GD no desktop is suspended whose gate was open when the suspend was sent, unless it was opened within the last look;
+GE a broker that is away keeps no engine going round and round.
 """
 
 from __future__ import annotations
@@ -13,21 +14,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.checkers import CHECKERS
-from tests.nights.doings import SUSPEND, is_ours
+from tests.nights.doings import START, SUSPEND, effects, is_desktop, is_ours
 from tests.nights.gated.night import GatedPlayed
-from tests.nights.limits import first_night_is_whole, fits_back, one_night, second_night_is_empty
 from tests.nights.gated.pod import ADMIN, BOTH, Stay
+from tests.nights.limits import first_night_is_whole, fits_back, one_night, second_night_is_empty
+from tests.nights.truths import closed_at_the_end, only_who_is_away_is_named
 
 AT_ONCE: Final = timedelta(minutes=3)
 """From the end of the suspend to the end of the resume; a vCenter that is in trouble takes its time."""
 LIST: Final = timedelta(seconds=10)
 """A list that is told late by this much was asked for before."""
 
-_WITHOUT_TROUBLE: Final = (first_night_is_whole, second_night_is_empty, fits_back)
-"""What holds of nights in which nothing goes wrong: here somebody always comes, and the broker is in trouble."""
+_WITHOUT_TROUBLE: Final = (
+    first_night_is_whole,
+    second_night_is_empty,
+    fits_back,
+    closed_at_the_end,
+    only_who_is_away_is_named,
+)
+"""What holds of nights in which nothing goes wrong, or nobody comes: here somebody always comes, and the broker is in
+trouble."""
 
 Checker = Callable[[GatedPlayed], Iterator[str]]
 
@@ -43,6 +53,10 @@ class Cut:
     back_at: datetime | None
 
     @property
+    def told(self) -> str:
+        return f"{self.name} was suspended at {self.suspended.at:%H:%M:%S} under a session"
+
+    @property
     def seen(self) -> bool:
         """Whether it was there at the last look."""
         return self.looked_at is not None and self.stay.shown_at < self.looked_at
@@ -56,8 +70,9 @@ def cuts(gated: GatedPlayed) -> list[Cut]:
         if not (is_ours(entry) and entry.method == SUSPEND):
             continue
         asked = [each for each in gated.suspends if each[0] == entry.moid and each[1] <= entry.at]
-        later = ledger[number + 1 :]
-        back = next((each.at for each in later if each.moid == entry.moid and each.after.get("power") == Power.ON), None)
+        back = next(
+            (each.at for each in later if each.moid == entry.moid and each.after.get("power") == Power.ON), None
+        )
         for stay in gated.pod.stays:
             looked_at = asked[-1][3 if stay.by_rdp else 2] if asked else None
             if stay.moid == entry.moid and stay.since <= entry.at and (stay.until is None or stay.until > entry.at):
@@ -69,7 +84,7 @@ def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
     """GA: what was there at the last look keeps the desktop, by whichever way its user came."""
     for cut in cuts(gated):
         if cut.seen and not (cut.stay.by_rdp and gated.night.events):  # vCenter may have told old values, or none
-            yield f"GA: {cut.name} was suspended at {cut.suspended.at:%H:%M:%S} under a session of {cut.stay.since:%H:%M:%S}"
+            yield f"GA: {cut.told} of {cut.stay.since:%H:%M:%S}"
 
 
 def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
@@ -79,7 +94,7 @@ def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
         if cut.stay.by_rdp or cut.seen or troubled:
             continue
         if cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE:
-            yield f"GB: {cut.name} was suspended at {cut.suspended.at:%H:%M:%S} under a session, and back at {cut.back_at}"
+            yield f"GB: {cut.told}, and back at {cut.back_at}"
 
 
 def nobody_is_kept_away(gated: GatedPlayed) -> Iterator[str]:
@@ -110,19 +125,37 @@ def only_behind_a_gate(gated: GatedPlayed) -> Iterator[str]:
             yield f"GD: {gated.night.names.get(moid, moid)} was suspended at {asked:%H:%M:%S}, and its gate was open"
 
 
+def nothing_spins(gated: GatedPlayed) -> Iterator[str]:
+    """GE: where the engine has nothing to do, time passes."""
+    if gated.spun:
+        yield f"GE: {gated.spun}"
+
+
 GATED: Final[tuple[Checker, ...]] = (
     no_session_of_the_last_look_is_cut,
     who_came_between_is_back,
     nobody_is_kept_away,
     the_admins_maintenance_is_left,
     only_behind_a_gate,
+    nothing_spins,
 )
+
+
+def _gives_back(gated: GatedPlayed) -> bool:
+    """Whether a night has resumed a desktop itself: that is no beginning of its return."""
+    night = gated.night
+    return any(
+        is_desktop(night, entry.moid, entry.name) and night.sent_by[entry.operation_id][1] != RunKind.DAY
+        for entry in effects(night, START)
+        if entry.operation_id in night.sent_by
+    )
 
 
 def violations(gated: GatedPlayed) -> list[str]:
     """Everything that does not hold of this night, what must hold of any night, and the simulator's own bugs."""
+    if gated.spun:
+        return list(nothing_spins(gated))
     own = [said for checker in GATED for said in checker(gated)]
-    given_back = any(cut.back_at is not None and not cut.stay.by_rdp for cut in cuts(gated))
-    left_out = (*_WITHOUT_TROUBLE, one_night) if given_back else _WITHOUT_TROUBLE
+    left_out = (*_WITHOUT_TROUBLE, one_night) if _gives_back(gated) else _WITHOUT_TROUBLE
     of_any = (checker for checker in CHECKERS if checker not in left_out)
     return [*own, *(said for checker in of_any for said in checker(gated.night)), *gated.night.world.bugs]

@@ -20,9 +20,9 @@ from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import Step
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.pod import ALWAYS_ON
 from gpuops.sim.outside_events import vms as vm_events
-from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.event import Event
@@ -57,6 +57,8 @@ class GatedPlayed:
     """(desktop, when it was asked for, when the list of sessions, and when the VM in vCenter, was last read before it)
     of each suspend of ours."""
     struck: Counter[str] = field(default_factory=Counter)
+    spun: str = ""
+    """Where the engine went round without an end; the night ended there."""
     gated_at_end: frozenset[str] = frozenset()
     """VMs (refs) in maintenance when all is over."""
 
@@ -97,8 +99,12 @@ class GatedNight(Nightly):
             self._schedule(trouble)
 
     def play_gated(self) -> GatedPlayed:
-        """The whole night."""
-        self.play()
+        """The whole night, or as much of it as there is."""
+        try:
+            self.play()
+        except Spins as spins:
+            self.gated.spun = str(spins)
+            return self.gated
         self.gated.struck.update(self.broker.struck)
         self.gated.gated_at_end = frozenset(vm.moid for _, vm in self.pod.machines() if self.pod.in_maintenance(vm))
         return self.gated
@@ -164,15 +170,13 @@ class GatedNight(Nightly):
 
     def _logs_on(self, vm: Any, trouble: Trouble) -> bool:
         """A user asks for a desktop: this one, or any other of its pool that is free, as a floating pool has it."""
-        pools = dict((each.moid, pool) for pool, each in self.pod.machines())
+        pools = {each.moid: pool for pool, each in self.pod.machines()}
         free = [each for pool, each in self.pod.machines() if pool is pools[vm.moid] and self._is_free(each)]
         self.pod.log_in(pools[vm.moid], vm if not free or self._is_free(vm) else free[0])
         return True
 
     def _is_free(self, vm: Any) -> bool:
-        return (
-            vm.state.power is Power.ON and not self.pod.in_maintenance(vm) and self.pod.session_of(vm) is None
-        )
+        return vm.state.power is Power.ON and not self.pod.in_maintenance(vm) and self.pod.session_of(vm) is None
 
     def _comes_by_rdp(self, vm: Any, trouble: Trouble) -> bool:
         return self.pod.come_by_rdp(vm, trouble.for_s)

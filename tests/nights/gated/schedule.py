@@ -72,7 +72,7 @@ def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
     if is_calm(seed):
         return tuple(people)
     for kind in rng.choices(AIMED_USERS, k=rng.choice([0, 1, 1, 3])):
-        people.append(Trouble(kind, for_s=rng.choice([2, 10, 40]), skip=rng.choice([0, 1, 2, 3, 5, 8, 13])))
+        people.append(Trouble(kind, for_s=rng.choice([0.5, 2, 8]), skip=rng.choice([0, 1, 2, 3, 5, 8, 13])))
     kinds = rng.sample((*AWAY, *LISTS, *REPLIES, *OTHERS), rng.choice([0, 1, 1, 2, 3, 5]))
     return (*people, *(_of(kind, rng, desktops) for kind in kinds for _ in range(rng.choice([1, 1, 2, 3]))))
 
