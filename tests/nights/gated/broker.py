@@ -147,9 +147,13 @@ class NightBroker:
         word = "close" if enter else "open"
         vms = {self.pod.machine_id(vm): vm for _, vm in self.pod.machines()}
         names = " ".join(vms[each].name for each in machines if each in vms)
+        unsure = {vms[each].moid for each in machines if each in vms and enter} - self.pod.doubtful
+        self.pod.doubtful |= unsure
         self._boundary(f"before {word} {names}")
         try:
-            return self._changed({each: vms.get(each) for each in machines}, word, enter=enter)
+            told = self._changed({each: vms.get(each) for each in machines}, word, enter=enter)
+            self.pod.doubtful -= unsure
+            return told
         finally:
             self._boundary(f"after {word} {names}")
 
@@ -219,9 +223,9 @@ class NightBroker:
             return
         pooled = [(pool, vm) for pool, vm in self.pod.machines() if not vms or vm in vms]
         if kind == "admin closes after a look":
-            for _, vm in pooled:
-                if vm.name == due.target:
-                    self.pod.change_maintenance(vm, enter=True, by=ADMIN)
+            open_ = [vm for _, vm in pooled if vm.state.power.value == "poweredOn" and not self.pod.in_maintenance(vm)]
+            if open_:
+                self.pod.change_maintenance(self._chance.choice(open_), enter=True, by=ADMIN)
         elif kind == "rdp after a look":
             running = [vm for _, vm in pooled if vm.state.power.value == "poweredOn"]
             gated = [vm for vm in running if self.pod.in_maintenance(vm)]

@@ -70,9 +70,8 @@ def cuts(gated: GatedPlayed) -> list[Cut]:
         if not (is_ours(entry) and entry.method == SUSPEND):
             continue
         asked = [each for each in gated.suspends if each[0] == entry.moid and each[1] <= entry.at]
-        back = next(
-            (each.at for each in later if each.moid == entry.moid and each.after.get("power") == Power.ON), None
-        )
+        same = (each for each in ledger[number + 1 :] if each.moid == entry.moid)
+        back = next((each.at for each in same if each.after.get("power") == Power.ON), None)
         for stay in gated.pod.stays:
             looked_at = asked[-1][3 if stay.by_rdp else 2] if asked else None
             if stay.moid == entry.moid and stay.since <= entry.at and (stay.until is None or stay.until > entry.at):
@@ -89,9 +88,8 @@ def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
 
 def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
     """GB: a session of the broker that began between the last look and the suspend has its desktop back at once."""
-    troubled = gated.night.events or any(kind in gated.struck for kind in ("away", "slow", "server error"))
     for cut in cuts(gated):
-        if cut.stay.by_rdp or cut.seen or troubled:
+        if cut.stay.by_rdp or cut.seen or gated.night.events:
             continue
         if cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE:
             yield f"GB: {cut.told}, and back at {cut.back_at}"

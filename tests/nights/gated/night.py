@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
 from gpuops.model.inventory import Inventory
@@ -29,6 +30,7 @@ from tests.nights.event import Event
 from tests.nights.gated.broker import NightBroker
 from tests.nights.gated.pod import ADMIN, NightPod, pod_of
 from tests.nights.gated.schedule import Trouble, is_calm, schedule_of
+from tests.nights.gated.schedule import called_off_s as called_off_s_of
 from tests.nights.gated.world import gated_site
 from tests.nights.night import Nightly, Played
 from tests.nights.place import NightPlace
@@ -108,6 +110,14 @@ class GatedNight(Nightly):
         self.gated.struck.update(self.broker.struck)
         self.gated.gated_at_end = frozenset(vm.moid for _, vm in self.pod.machines() if self.pod.in_maintenance(vm))
         return self.gated
+
+    def _evening(self) -> Iterable[tuple[RunKind, datetime]]:
+        called_off_s, called_off = called_off_s_of(self.played.seed), False
+        for half, moment in super()._evening():
+            yield half, moment
+            if half is RunKind.NIGHT and called_off_s is not None and not called_off:
+                called_off = True
+                yield RunKind.DAY, moment + timedelta(seconds=called_off_s)
 
     # --- the broker -----------------------------------------------------------------------------------------------
 

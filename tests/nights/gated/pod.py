@@ -61,8 +61,9 @@ class NightPod(Pod):
     changes: list[MaintenanceChange] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
     """VM (ref) -> whose its maintenance is."""
-    taken_over: set[str] = field(default_factory=set)
-    """VMs (refs) whose gate, closed by a night, an admin has opened: one that an admin closes after that is BOTH."""
+    doubtful: set[str] = field(default_factory=set)
+    """VMs (refs) whose gate is a night's for all that gpuops can know: an admin has opened it, or whether a request to
+    close it arrived is not known. A maintenance that an admin begins after that is BOTH."""
     wrongly_opened: list[tuple[str, datetime]] = field(default_factory=list)
     """(VM, when) where an admin's own maintenance was ended by a night."""
     came: list[tuple[str, datetime, bool]] = field(default_factory=list)
@@ -117,12 +118,12 @@ class NightPod(Pod):
         if enter and before:
             self.owners[vm.moid] = BOTH if owner not in (by, None) and by == ADMIN else owner or by
         elif enter:
-            self.owners[vm.moid] = BOTH if by == ADMIN and vm.moid in self.taken_over else by
+            self.owners[vm.moid] = BOTH if by == ADMIN and vm.moid in self.doubtful else by
         else:
             if before and by == OURS and owner == ADMIN:
                 self.wrongly_opened.append((vm.moid, self.world.clock.now()))
             if before and by == ADMIN and owner == OURS:
-                self.taken_over.add(vm.moid)
+                self.doubtful.add(vm.moid)
             self.owners.pop(vm.moid, None)
         Pod.change_maintenance(self, vm, enter=enter)
         if before is not enter:

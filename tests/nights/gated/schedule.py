@@ -65,6 +65,9 @@ def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
     people = [
         Trouble("logon", at_s=_moment(rng), target=rng.choice(desktops)) for _ in range(rng.choice([0, 1, 2, 4, 8]))
     ]
+    people += [  # who is there already, or just comes
+        Trouble("logon", at_s=rng.uniform(0, 40), target=rng.choice(desktops)) for _ in range(rng.choice([0, 0, 1, 2]))
+    ]
     people += [
         Trouble("rdp", at_s=_moment(rng), for_s=rng.uniform(60, 7200), target=rng.choice(desktops))
         for _ in range(rng.choice([0, 0, 1, 2]))
@@ -73,7 +76,10 @@ def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
         return tuple(people)
     for kind in rng.choices(AIMED_USERS, k=rng.choice([0, 1, 1, 3])):
         people.append(Trouble(kind, for_s=rng.choice([0.5, 2, 8]), skip=rng.choice([0, 1, 2, 3, 5, 8, 13])))
-    kinds = rng.sample((*AWAY, *LISTS, *REPLIES, *OTHERS), rng.choice([0, 1, 1, 2, 3, 5]))
+    if rng.randrange(8) == 0:  # nobody can say whether somebody came while their desktop was being suspended
+        people.append(Trouble(AIMED_USERS[2], for_s=8, skip=rng.choice([0, 1, 2])))
+        people.append(Trouble(rng.choice(["away", "server error"]), at_s=rng.uniform(8, 40), for_s=90))
+    kinds = rng.sample((*AWAY, *LISTS, *LISTS, *REPLIES, *REPLIES, *OTHERS), rng.choice([0, 1, 2, 3, 5]))
     return (*people, *(_of(kind, rng, desktops) for kind in kinds for _ in range(rng.choice([1, 1, 2, 3]))))
 
 
@@ -83,22 +89,33 @@ def _of(kind: str, rng: random.Random, desktops: Sequence[str]) -> Trouble:
         case "away" | "slow" | "login refused" | "server error":
             return Trouble(kind, at_s=_moment(rng), for_s=rng.choice([20, 90, 400, 3600]), skip=rng.choice([0, 1, 4]))
         case "stale sessions" | "stale machines" | "stale lists":
-            return Trouble(kind, at_s=_moment(rng), for_s=rng.choice([5, 30, 120, 600]), skip=rng.choice([0, 1, 2, 4]))
+            return Trouble(kind, at_s=_soon(rng), for_s=rng.choice([5, 30, 120, 600]), skip=rng.choice([0, 1, 2, 4]))
         case "partial sessions" | "partial machines":
-            return Trouble(kind, at_s=_moment(rng), for_s=rng.choice([1, 60, 1200]), skip=rng.choice([0, 1, 2, 4]))
+            return Trouble(kind, at_s=_soon(rng), for_s=rng.choice([1, 60, 1200]), skip=rng.choice([0, 1, 2, 4]))
         case "late close" | "late open":
             late_s = rng.choice([5, 20, 120, 500])
             return Trouble(kind, at_s=_from(rng, kind), for_s=late_s, skip=rng.choice([0, 0, 1, 2, 4, 7]))
         case _ if kind in REPLIES:
             return Trouble(kind, at_s=_from(rng, kind), skip=rng.choice([0, 0, 1, 2, 4, 7]))
         case "admin closes after a look":
-            return Trouble(kind, skip=rng.choice([0, 1, 2, 3, 5, 8]), target=target)
+            return Trouble(kind, skip=rng.choice([0, 1, 2, 2, 3, 5, 8]))
         case _:
             return Trouble(kind, at_s=_moment(rng), target=target)
 
 
 def _from(rng: random.Random, kind: str) -> float:
     return float(rng.choice([0, NIGHT_S - 4000])) if kind.endswith("open") or kind == "refused" else 0.0
+
+
+def _soon(rng: random.Random) -> float:
+    """At any moment, and most often while the night takes."""
+    return rng.choice([rng.uniform(0, 40), _moment(rng)])
+
+
+def called_off_s(seed: int) -> float | None:
+    """When somebody calls the night of a seed off by `rotate day`, after the evening; None = nobody does."""
+    rng = random.Random(f"{seed}:called off")
+    return rng.uniform(30, 400) if not is_calm(seed) and rng.randrange(5) == 0 else None
 
 
 def _moment(rng: random.Random) -> float:
