@@ -5,7 +5,7 @@ python -m tests.nights replay SEED|FILE                                         
 python -m tests.nights replay SEED --aims FAULT/STATE,...                       the same of one that coverage tells of
 python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]   which fault met which state
 python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]    the same, into RESULTS.md
-python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]    behind a broker's gate; kept: in RESULTS.md
+python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]       behind a gate; kept in RESULTS.md
 python -m tests.nights gate SEED                                                what happened in one of these
 python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """

@@ -7,11 +7,10 @@ the window closes, on however large a share of a GPU. Whoever comes later is giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.model.rotation import Policy
 from gpuops.sim.state.vm_state import Power
 from tests.nights.gated.night import GatedNight, GatedPlayed
 from tests.nights.gated.schedule import Trouble, schedule_of
@@ -61,23 +60,17 @@ class KnowingNight(GatedNight):
 def harvest_of(played: GatedPlayed) -> Harvest:
     """Of a calm night that was played."""
     seed = played.night.seed
-    site = gated_site(seed)
     names = played.night.names
     used = frozenset(
         names[stay.moid] for stay in played.pod.stays if stay.moid in names and stay.since <= EVENING + TAKES
     )
-    knowing = KnowingNight(seed, replace(site, policy=_parked(site.policy)), used).play_gated()
+    knowing = KnowingNight(seed, gated_site(seed, gated=False), used).play_gated()
     return Harvest(ml_hours(played), ml_hours(knowing))
-
-
-def _parked(policy: Policy) -> Policy:
-    """The same policy without a gate."""
-    return replace(policy, pools=tuple(replace(pool, parked=True, gated=False) for pool in policy.pools))
 
 
 def ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
     """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
-    site = gated_site(seed)
+    site = gated_site(seed, gated=False)
     desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]
     people = tuple(each for each in (troubles or schedule_of(seed, desktops)) if each.kind in ("logon", "rdp"))
-    return GatedNight(seed, people, (), replace(site, policy=_parked(site.policy))).play_gated()
+    return GatedNight(seed, people, (), site).play_gated()
