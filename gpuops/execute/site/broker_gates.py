@@ -78,7 +78,7 @@ class BrokerGates:
         refusals = {pool.id: pool.refusal for pool in broker.pools()}
         ids = {vm.ref: machine for vm in vms if (machine := machines.get(vm.ref, ""))}
         by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= SINGLY else {}
-        found: dict[str, DesktopMachine | None] = {ref: each for ref, each in by_id.items() if each is not None}
+        found = {ref: each for ref, each in by_id.items() if each is not None}
         gates: dict[str, Gate] = {}
         for _ in range(LISTS):
             left = [vm for vm in vms if vm.ref not in found and vm.ref not in gates]
@@ -94,11 +94,11 @@ class BrokerGates:
                 elif vm.ref in ids and vm.ref not in by_id and (each := broker.machine(ids[vm.ref])) is not None:
                     found[vm.ref] = each
         for vm in vms:
-            machine = found.get(vm.ref)
+            known = found.get(vm.ref)
             self._machines.pop(vm.ref, None)
-            if machine is not None:
-                self._machines[vm.ref] = machine
-            gates.setdefault(vm.ref, NO_MACHINE if machine is None else _gate(machine, refusals))
+            if known is not None:
+                self._machines[vm.ref] = known
+            gates.setdefault(vm.ref, NO_MACHINE if known is None else _gate(known, refusals))
         return gates
 
     def change(self, step: GateStep, vm: Vm) -> None:

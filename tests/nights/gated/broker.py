@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from gpuops.errors import BrokerUnreachable, LoginRefused, OutcomeUnknown, ProtocolError
@@ -171,7 +172,7 @@ class NightBroker:
         late = self._strikes(f"late {word}")
         if late is not None:
             for vm in asked.values():
-                self.pod.world.clock.schedule(late.for_s, lambda vm=vm: self._apply(vm, enter=enter), background=True)
+                self.pod.world.clock.schedule(late.for_s, partial(self._apply, vm, enter=enter), background=True)
             raise OutcomeUnknown("the reply was lost")
         refused = {identity: "no such machine" for identity, vm in asked.items() if not self._apply(vm, enter=enter)}
         if self._strikes(f"lost {word}"):

@@ -73,7 +73,7 @@ def cuts(gated: GatedPlayed) -> list[Cut]:
         same = (each for each in ledger[number + 1 :] if each.moid == entry.moid)
         back = next((each.at for each in same if each.after.get("power") == Power.ON), None)
         for stay in gated.pod.stays:
-            looked_at = asked[-1][3 if stay.by_rdp else 2] if asked else None
+            looked_at = (asked[-1][3] if stay.by_rdp else asked[-1][2]) if asked else None
             if stay.moid == entry.moid and stay.since <= entry.at and (stay.until is None or stay.until > entry.at):
                 found.append(Cut(entry.name, stay, looked_at, entry, back))
     return found
