@@ -65,6 +65,9 @@ LOOKS: Final = 2
 
 STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
 
+CAME_DURING: Final = "a session began while it was being suspended"
+MAY_HAVE_COME: Final = "whether a session began while it was being suspended is not known"
+
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
 
@@ -214,19 +217,26 @@ class VmExecutor(StepExecutor[Step]):
         held = before.gate if before is not None and self._guard is not None else None
         return self._closed.get(vm, held.machine if held is not None and held.closed else None)
 
-    def in_use_again(self, steps: Collection[Step]) -> frozenset[str]:
-        """Those of the desktops (refs) that were suspended behind a gate on which the broker knows a session, or cannot
-        say that there is none: it began between the last look and the suspend."""
+    def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
+        """By VM (ref), why a desktop that was suspended behind a gate is to be given back: somebody came between the
+        last look and the suspend, or the broker cannot say that nobody did. The operator's own command counts where it
+        knows of a session: it may see who comes past the broker."""
         suspends = (step for step in steps if isinstance(step, SuspendVm))
         machines = {step.vm: machine for step in suspends if (machine := self.closed_gate(step.vm)) is not None}
         suspended = {step.vm: step for step in steps if step.vm in machines}
         if self._gates is None or not machines:
-            return frozenset()
+            return {}
         self.inventory = with_gates(self.inventory, machines, self._gates)
         vms = [self.inventory.vms[ref] for ref in machines if ref in self.inventory.vms]
-        told = self._gates.sessions(vms, self.inventory.taken_at)
-        used = {ref: found.in_use(self._timeout_s(suspended[ref])) for ref, found in told.items()}
-        return frozenset(ref for ref, in_use in used.items() if in_use is not False)
+        found: dict[str, str] = {}
+        for source in (self._gates, self._sources.get(Source.COMMAND)):
+            for ref, told in source.sessions(vms, self.inventory.taken_at).items() if source is not None else ():
+                in_use = told.in_use(self._timeout_s(suspended[ref]))
+                if in_use:
+                    found[ref] = CAME_DURING
+                elif in_use is None and source is self._gates:
+                    found.setdefault(ref, MAY_HAVE_COME)
+        return found
 
     def _timeout_s(self, step: Step) -> int | None:
         """After which a disconnected session keeps the desktop of the step no more; None = any session keeps it."""

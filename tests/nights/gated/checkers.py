@@ -87,9 +87,11 @@ def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
 
 
 def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
-    """GB: a session of the broker that began between the last look and the suspend has its desktop back at once."""
+    """GB: a session of the broker that began between the last look and the suspend has its desktop back at once; so has
+    one by RDP where the operator's command sees it."""
     for cut in cuts(gated):
-        if cut.stay.by_rdp or cut.seen or gated.night.events:
+        untold = cut.stay.by_rdp and not gated.watched
+        if untold or cut.seen or gated.night.events:
             continue
         if cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE:
             yield f"GB: {cut.told}, and back at {cut.back_at}"

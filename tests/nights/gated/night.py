@@ -19,6 +19,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
+from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import Step
 from gpuops.sim.fault_injection.rule import Effect, Rule
@@ -28,7 +29,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.event import Event
 from tests.nights.gated.broker import NightBroker
-from tests.nights.gated.pod import ADMIN, NightPod, pod_of
+from tests.nights.gated.pod import ADMIN, NightPod, RdpWatch, pod_of
 from tests.nights.gated.schedule import Trouble, is_calm, schedule_of
 from tests.nights.gated.schedule import called_off_s as called_off_s_of
 from tests.nights.gated.world import gated_site
@@ -62,6 +63,8 @@ class GatedPlayed:
     """(desktop, when it was asked for, when the list of sessions, and when the VM in vCenter, was last read before it)
     of each suspend of ours."""
     struck: Counter[str] = field(default_factory=Counter)
+    watched: bool = False
+    """Whether the target has an `idle_command`, which sees who comes past the broker."""
     spun: str = ""
     """Where the engine went round without an end; the night ended there."""
     gated_at_end: frozenset[str] = frozenset()
@@ -98,7 +101,7 @@ class GatedNight(Nightly):
         self.pod = pod_of(self.world, seed)
         self._showing = self._noting = NotingShowing(self.world)
         self.broker = NightBroker(self.pod, chosen, self._boundary)
-        self.gated = GatedPlayed(self.played, self.pod, chosen)
+        self.gated = GatedPlayed(self.played, self.pod, chosen, watched=seed % 2 == 1)
         self._rounds: tuple[datetime, int] = (EVENING, 0)
         for trouble in chosen:
             self._schedule(trouble)
@@ -137,6 +140,8 @@ class GatedNight(Nightly):
             return found[0]
 
         place.gates = BrokerGates(opened, BrokerSessions(opened, rest=BrokerRest(place.passed_s)))
+        if self.gated.watched:
+            place.sources = {Source.COMMAND: RdpWatch(self.pod)}
         place.in_flight = self._in_flight
         return place
 
@@ -198,6 +203,10 @@ class GatedNight(Nightly):
         return self.pod.come_by_rdp(vm, trouble.for_s)
 
     def _maintains(self, vm: Any, trouble: Trouble, *, enter: bool) -> bool:
+        """An admin closes this gate, or opens one: this, or the first that is closed before a desktop that runs."""
+        if not enter and not self.pod.in_maintenance(vm):
+            gated = (each for _, each in self.pod.machines() if self.pod.in_maintenance(each))
+            vm = next((each for each in gated if each.state.power is Power.ON), vm)
         self.pod.change_maintenance(vm, enter=enter, by=ADMIN)
         return True
 

@@ -8,10 +8,13 @@ comes by RDP straight to the guest shows in vCenter alone.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.model.evidence import SessionCount
+from gpuops.model.vm import Vm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.pod import Pod, PodSession
 from gpuops.sim.outside_events import vms as vm_events
@@ -137,6 +140,18 @@ class NightPod(Pod):
     def shown_sessions(self, at: datetime) -> list[tuple[str, Stay]]:
         """Those that the broker had in its list at that moment, by their ids."""
         return [(identity, stay) for identity, stay in self.by_session.items() if stay.there(at)]
+
+
+class RdpWatch:
+    """Implements `SessionSource`: an operator's own command that sees who is in a guest, by whichever way they came."""
+
+    def __init__(self, pod: NightPod) -> None:
+        self._pod = pod
+
+    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+        now = self._pod.world.clock.now()
+        there = {stay.moid for stay in self._pod.stays if stay.by_rdp and stay.there(now)}
+        return {vm.ref: SessionCount(int(vm.ref in there), vm.ref in there, asked) for vm in vms}
 
 
 def pod_of(world: Any, seed: int) -> NightPod:

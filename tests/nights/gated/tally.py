@@ -35,7 +35,9 @@ class GatedTally:
     between: int = 0
     """Sessions of the broker that began between the last look and the suspend."""
     by_rdp: int = 0
-    """The same, straight to the guest."""
+    """The same, straight to the guest, and seen by no command."""
+    rdp_back: int = 0
+    """The same where an `idle_command` sees them: their desktops were back at once."""
     longest_s: float = 0.0
     """From a suspend under a session of the broker to the resume."""
     calm: int = 0
@@ -49,7 +51,7 @@ class GatedTally:
     cpu_s: float = 0.0
 
     def add(self, other: GatedTally) -> None:
-        for name in ("nights", "suspends", "seen", "between", "by_rdp", "calm", "hours", "possible"):
+        for name in ("nights", "suspends", "seen", "between", "by_rdp", "rdp_back", "calm", "hours", "possible"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("ungated_suspends", "ungated_cuts", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -75,7 +77,8 @@ class GatedTally:
                 ),
                 (
                     f"sessions at the last look that were cut: {self.seen}; begun between it and the suspend: "
-                    f"{self.between} by the broker (back after {self.longest_s:.0f} s at most), {self.by_rdp} by RDP"
+                    f"{self.between} by the broker (back after {self.longest_s:.0f} s at most), {self.by_rdp} by RDP, "
+                    f"and {self.rdp_back} where a command sees them, back as well"
                 ),
                 f"without a gate: {self.ungated_cuts} sessions cut in {self.ungated_suspends} suspends",
                 f"harvest of {self.calm} calm nights: {100 * self.harvest:.1f} % of {self.possible:.0f} hours",
@@ -125,7 +128,9 @@ def _add(found: GatedTally, seed: int) -> None:
         troubled_look = cut.stay.by_rdp and bool(gated.night.events)
         found.seen += cut.seen and not troubled_look
         found.between += not cut.seen and not cut.stay.by_rdp
-        found.by_rdp += cut.stay.by_rdp and (troubled_look or not cut.seen)
+        past_the_look = cut.stay.by_rdp and (troubled_look or not cut.seen)
+        found.by_rdp += past_the_look and not gated.watched
+        found.rdp_back += past_the_look and gated.watched
         if not (cut.seen or cut.stay.by_rdp or gated.night.events) and cut.back_at is not None:
             found.longest_s = max(found.longest_s, (cut.back_at - cut.suspended.at).total_seconds())
     if not is_calm(seed):
@@ -162,7 +167,11 @@ def section(found: GatedTally) -> str:
             f"| desktops suspended under a session that was there at the last look | {found.seen} |",
             f"| sessions by the broker that began between that look and the suspend, back at once | {found.between} |",
             f"| the longest until it was back | {found.longest_s:.0f} s |",
-            f"| sessions by RDP that began between that look and the suspend | {found.by_rdp} |",
+            (
+                f"| sessions by RDP that began between that look and the suspend, back at once by `idle_command` | "
+                f"{found.rdp_back} |"
+            ),
+            f"| the same without an `idle_command`: the desktop stays suspended | {found.by_rdp} |",
             (
                 f"| the same people without a gate (calm nights): sessions cut, of suspends | "
                 f"{found.ungated_cuts} of {found.ungated_suspends} |"
