@@ -220,7 +220,8 @@ class GatedNight(Nightly):
             if self.broker.calm:
                 return
             for _, each in list(self.pod.machines()):
-                if each.state.power is not Power.ON and not self.pod.in_maintenance(each):
+                idle = self.world.tasks.running(each) is None
+                if idle and each.state.power is not Power.ON and not self.pod.in_maintenance(each):
                     vm_events.power_on(each, _NOTHING)
             self.world.clock.schedule(POWER_CHECK_S, check, background=True)
 

@@ -80,7 +80,7 @@ class NightPod(Pod):
         self.came.append((vm.moid, self.world.clock.now(), session is not None))
         if session is None:
             return None
-        if self._chance.random() < 0.5:
+        if self._chance.random() < 0.5 and not self._is_used_by_rdp(vm):
             self._uses(vm, _IDLE_MHZ)
         now = self.world.clock.now()
         self.by_session[session.id] = stay = Stay(vm.moid, now, now + timedelta(seconds=shown_in_s), by_rdp=False)
@@ -92,6 +92,12 @@ class NightPod(Pod):
         if stay is not None and stay.until is None:
             stay.until = self.world.clock.now()
         Pod.log_off(self, pool, session)
+        if session.vm.is_registered and self._is_used_by_rdp(session.vm):
+            vm_events.use_desktop(session.vm, _NOTHING)
+
+    def _is_used_by_rdp(self, vm: Any) -> bool:
+        now = self.world.clock.now()
+        return any(stay.by_rdp and stay.moid == vm.moid and stay.there(now) for stay in self.stays)
 
     def come_by_rdp(self, vm: Any, stays_s: float) -> bool:
         """Somebody logs in to the guest itself; whether it runs."""
@@ -104,7 +110,7 @@ class NightPod(Pod):
 
         def leave() -> None:
             stay.until = self.world.clock.now()
-            if vm.is_registered and self.session_of(vm) is None:
+            if vm.is_registered and self.session_of(vm) is None and not self._is_used_by_rdp(vm):
                 self._uses(vm, _IDLE_MHZ)
 
         self.world.clock.schedule(stays_s, leave, background=True)
