@@ -16,7 +16,7 @@ from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
-FOLD: Final = 15
+FOLD: Final = 16
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
@@ -72,7 +72,7 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
             state.takes[night, vm] = count
     state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
     state.gates = {(night, vm): (count, machine) for night, vm, count, machine in body["gates"]}
-    state.lost_closes = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body.get("lost_closes", ())}
+    state.lost_closes = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost_closes"]}
     state.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
     state.durations = {
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
