@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
@@ -88,13 +90,26 @@ def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
 
 def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
     """GB: a session of the broker that began between the last look and the suspend has its desktop back at once; so has
-    one by RDP where the operator's command sees it."""
+    one by RDP where the operator's command sees it. Where vCenter refuses that, it was asked at once."""
     for cut in cuts(gated):
         untold = cut.stay.by_rdp and not gated.watched
         if untold or cut.seen or gated.night.events:
             continue
-        if cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE:
+        late = cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE
+        if late and not _refused_at_once(gated, cut):
             yield f"GB: {cut.told}, and back at {cut.back_at}"
+
+
+def _refused_at_once(gated: GatedPlayed, cut: Cut) -> bool:
+    """Whether its resume was asked for in time, and did not come about."""
+    states = {each.body["op"]: each.body["state"] for each, _ in gated.night.kept if each.kind is Kind.SETTLED}
+    return any(
+        record.body["step"].get("ResumeVm", {}).get("vm") == cut.suspended.moid
+        and timedelta() <= record.at - cut.suspended.at <= AT_ONCE
+        and states.get(record.body["op"]) == IntentState.FAILED
+        for record, _ in gated.night.kept
+        if record.kind is Kind.INTENT
+    )
 
 
 def nobody_is_kept_away(gated: GatedPlayed) -> Iterator[str]:
