@@ -67,14 +67,16 @@ bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (wha
 long: setup  ## the long suites
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 600 -m long
 
-soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
+soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
+	$(BIN)/python -m tests.nights gates --nights $(or $(GATED),20000) --jobs $$(nproc)
 
 mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
 	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)
 
 results: setup  ## what the nights reach, and which mutants they kill, into tests/nights/RESULTS.md
 	-$(BIN)/python -m tests.nights results --jobs $$(nproc)
+	-$(BIN)/python -m tests.nights gates --nights $(or $(GATED),4000) --jobs $$(nproc) --keep
 	$(MAKE) --no-print-directory mutants
 
 sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, extras too, in dist/

@@ -10,10 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.evidence import SessionCount
 from gpuops.model.vm import Vm
+
+NOT_IN_LIST: Final = "the broker's list of sessions lacks the one that its machine has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def matched(
         else:
             lost += 1
     vm_of = _vms_of(vms, machines)
-    of_vm = {ref: _count(by_machine[identity], asked) for identity, ref in vm_of.items()}
+    named = {machine.id: machine.session for machine in machines}
+    of_vm = {ref: _count(by_machine[identity], named[identity], asked) for identity, ref in vm_of.items()}
     unmatched = tuple(sorted(machine.name for machine in machines if machine.id not in vm_of))
     return SessionsRead(of_vm, vm_of, unmatched, lost)
 
@@ -65,9 +69,12 @@ def _vms_of(vms: Iterable[Vm], machines: Sequence[DesktopMachine]) -> dict[str, 
     return {claimants[0]: ref for ref, claimants in claims.items() if len(claimants) == 1}
 
 
-def _count(sessions: Sequence[DesktopSession], asked: datetime) -> SessionCount:
+def _count(sessions: Sequence[DesktopSession], named: str | None, asked: datetime) -> SessionCount:
     """A session that is disconnected counts as well: its user finds it when they come back. How long all of them are
-    is told where the broker tells it of each."""
+    is told where the broker tells it of each. A list that lacks the session which the machine's own record names
+    (`named`) is old or not whole, and what it tells of this machine is not believed."""
+    if named is not None and all(each.id != named for each in sessions):
+        return SessionCount(None, None, asked, because=NOT_IN_LIST)
     ages_s = [
         max(0, int((asked - each.started_at).total_seconds())) for each in sessions if each.started_at is not None
     ]

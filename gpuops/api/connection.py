@@ -171,11 +171,11 @@ def _ask_sessions_of(
     if site.broker is not None:
         from gpuops.api.broker import kept_open
         from gpuops.execute.site.broker_gates import BrokerGates
-        from gpuops.execute.site.broker_reads import BrokerSessions
+        from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
 
         opened = lru_cache(maxsize=1)(partial(kept_open, site))  # one login for both; a failed one is made again
-        asked = BrokerSessions(opened, say)
-        site.gates = BrokerGates(opened, asked, site.passed_s)
+        asked = BrokerSessions(opened, say, BrokerRest(site.passed_s))
+        site.gates = BrokerGates(opened, asked)
         if not isinstance(where, Simulated):
             sources[Source.BROKER] = asked
     if where.idle_command is not None:

@@ -1,9 +1,9 @@
 """A login to a Horizon Connection Server (2412 and later) by its REST API: pools, machines, sessions, the gate.
 
 Paths by the operation indexes of the Horizon Server API (developer.broadcom.com/xapis/vmware-horizon-server-api: 8.0.0,
-2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions and List
-Machines of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep earlier
-versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
+2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions, List
+Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep
+earlier versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
 
 A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
 says whether there is another page. Where it is missing, a full page means that there is one.
@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 from gpuops import clock
 from gpuops.broker import horizon_values as values
@@ -100,6 +101,14 @@ class Horizon:
     def machines(self) -> tuple[DesktopMachine, ...]:
         return self._every("/inventory/v1/machines", values.machine)
 
+    def machine(self, identity: str) -> DesktopMachine | None:
+        path = f"/inventory/v1/machines/{quote(identity, safe='')}"
+        reply = self._read(path, missing=True)
+        if reply.status == 404:
+            return None
+        with self._decoding(path):
+            return values.machine(values.structure(reply.body))
+
     def sessions(self) -> tuple[DesktopSession, ...]:
         return self._every("/inventory/v1/sessions", values.session)
 
@@ -121,13 +130,18 @@ class Horizon:
             hint="nothing of it was used; check the address",
         )
 
-    def _read(self, path: str, query: Mapping[str, int] | None = None) -> HorizonReply:
+    def _read(self, path: str, query: Mapping[str, int] | None = None, *, missing: bool = False) -> HorizonReply:
+        """`missing`: that there is no such thing is an answer too."""
         for pause_s in PAUSES_S:
             try:
-                return self._checked(path, self._authorised("GET", path, query=query))
+                return self._read_once(path, query, missing=missing)
             except BrokerUnreachable:
                 clock.pause(pause_s)
-        return self._checked(path, self._authorised("GET", path, query=query))
+        return self._read_once(path, query, missing=missing)
+
+    def _read_once(self, path: str, query: Mapping[str, int] | None, *, missing: bool) -> HorizonReply:
+        reply = self._authorised("GET", path, query=query)
+        return reply if missing and reply.status == 404 else self._checked(path, reply)
 
     # --- the gate -------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 Fields by the pages of the Horizon Server API (developer.broadcom.com, developer.omnissa.com): SessionInfo (2012),
 ManagedMachineData to V3 (8.0.0, 2111, 2312), DesktopPoolInfo and V5 (2312), DesktopPoolSessionSettingsV3,
-EnvironmentInfoV2 (2103, 2309), BulkItemResponseInfo. From memory: the words of `type` and `source` of a pool, and that
-`idle_duration` is in minutes, as `disconnected_session_timeout_minutes` is. No page shows a machine with the managed
+EnvironmentInfoV2 (2103, 2309), BulkItemResponseInfo. From memory: the words of `type` and `source` of a pool, that
+`idle_duration` is in minutes, as `disconnected_session_timeout_minutes` is, and `session_id` of a machine (the View API
+has a SessionId in its MachineBase, 2306). No page shows a machine with the managed
 object id or the uuid of its VM: `path`, "the virtual machine path", and the name are what there is.
 """
 
@@ -110,6 +111,7 @@ def machine(values: Mapping[str, Any]) -> DesktopMachine:
         _optional(managed, "path", str),
         state,
         in_maintenance,
+        _optional(values, "session_id", str) or None,
     )
 
 

@@ -89,6 +89,8 @@ class DesktopMachine:
     state: str | None = None
     """The broker's word: AVAILABLE, CONNECTED, DISCONNECTED, MAINTENANCE ..."""
     in_maintenance: bool | None = None
+    session: str | None = None
+    """Id of the session on it; None = there is none, or it is not told."""
 
 
 class SessionState(StrEnum):
@@ -137,6 +139,10 @@ class DesktopBroker(Protocol):
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         """Every machine of them."""
+        ...
+
+    def machine(self, identity: str) -> DesktopMachine | None:
+        """The machine of that id, as it is now; None = there is none."""
         ...
 
     def sessions(self) -> tuple[DesktopSession, ...]:

@@ -360,6 +360,8 @@ class Original:
     """Numbers of the leases under which this journal's own runs of the night acted."""
     given_up: bool = False
     """Whether a person gave it up: it is named, and neither waited for nor touched, until it is back."""
+    closes_late: bool = False
+    """A request to close its gate was given up with its outcome unknown so lately that it may still come."""
     gated_as: str | None = None
     """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
     open again; empty = the id is not known."""

@@ -73,6 +73,16 @@ def test_lists_come_page_by_page(broker: Horizon, monkeypatch: pytest.MonkeyPatc
     assert len(whole) == 119
 
 
+def test_a_machine_is_read_by_itself(broker: Horizon) -> None:
+    """It names the session that is on it; one that is not there is no error."""
+    used = next(each for each in broker.sessions() if each.machine is not None)
+    listed = {each.id: each for each in broker.machines()}
+    assert used.machine is not None
+    found = broker.machine(used.machine)
+    assert found == listed[used.machine] and found.session == used.id
+    assert broker.machine("../../config/v2/environment-properties") is None
+
+
 def test_no_user_is_kept(broker: Horizon) -> None:
     sessions = broker.sessions()
     assert len(sessions) == 10

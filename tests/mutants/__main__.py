@@ -1,4 +1,4 @@
-"""python -m tests.mutants [NAME...]   which checker kills each, in how many nights and seconds."""
+"""python -m tests.mutants [NAME...]   which checker kills each, in how many nights and seconds; FILE: all of it."""
 
 from __future__ import annotations
 

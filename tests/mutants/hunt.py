@@ -1,6 +1,6 @@
 """Hunt: nights under the engine that is first on the path, until a checker names the invariant; told as JSON.
 
-python -m tests.mutants.hunt INVARIANT FIRST SECONDS [quiet] [soap] [SITUATION]
+python -m tests.mutants.hunt INVARIANT FIRST SECONDS [quiet] [gated] [soap] [SITUATION]
 """
 
 from __future__ import annotations
@@ -8,27 +8,30 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import gpuops
 from tests.nights.checkers import violations
+from tests.nights.gated.checkers import violations as gated_violations
+from tests.nights.gated.night import play as play_gated
 from tests.nights.night import Nightly
 from tests.nights.situations import SITUATIONS
 from tests.nights.soap import SoapNightly
 
 
 def hunt(
-    invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool, situation: str = ""
+    invariant: str, first: int, budget_s: float, said_of: Callable[[int], list[str]], step: int = 2
 ) -> dict[str, Any]:
     """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
     began, nights, others = time.process_time(), 0, set()
-    for seed in count(first, 2):
+    for seed in count(first, step):
         if time.process_time() - began > budget_s:
             break
         nights += 1
         try:
-            said = violations(_night(seed, quiet=quiet, soap=soap, situation=situation).play())
+            said = said_of(seed)
         except Exception as error:
             said = [f"{type(error).__name__}: {error}"]
         named = [each for each in said if each.partition(":")[0] == invariant]
@@ -55,5 +58,11 @@ if __name__ == "__main__":
     named, beginning, seconds, *kinds = sys.argv[1:]
     chosen = next((kind for kind in kinds if kind in SITUATIONS), "")
     quietly, soaped = "quiet" in kinds, "soap" in kinds
-    found = hunt(named, int(beginning), float(seconds), quiet=quietly, soap=soaped, situation=chosen)
+
+    def told_of(seed: int) -> list[str]:
+        if "gated" in kinds:
+            return gated_violations(play_gated(seed))
+        return violations(_night(seed, quiet=quietly, soap=soaped, situation=chosen).play())
+
+    found = hunt(named, int(beginning), float(seconds), told_of, step=1 if "gated" in kinds else 2)
     print(json.dumps({**found, "engine": gpuops.__file__}))

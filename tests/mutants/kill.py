@@ -102,7 +102,7 @@ def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
         mutant.invariant,
         str(mutant.first),
         str(budget_s),
-        *(kind for kind in ("quiet", "soap") if getattr(mutant, kind)),
+        *(kind for kind in ("quiet", "gated", "soap") if getattr(mutant, kind)),
         *([mutant.situation] if mutant.situation else []),
     ]
     command = [sys.executable, "-m", "tests.mutants.hunt", *where]

@@ -46,6 +46,8 @@ class Mutant:
     first: int = 0
     quiet: bool = False
     """Whether nothing goes wrong in those nights but the engine."""
+    gated: bool = False
+    """Whether they are gated nights (`tests/nights/gated`)."""
     soap: bool = False
     """Whether they are played by our own client over SOAP, for a mutant of what stands below the engine."""
     situation: str = ""
@@ -61,13 +63,14 @@ class Mutant:
 
 
 def mutants(names: Sequence[str] = ()) -> tuple[Mutant, ...]:
-    """All of them, or those with these names. Raises KeyError for a name that none has."""
-    entries = [
-        entry
+    """All of them, or those with these names; the name of a file stands for all of it. Raises KeyError for a name that
+    none has."""
+    files = {
+        file.stem: [Mutant.of(entry) for entry in tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]]
         for file in sorted(HERE.glob("*.toml"))
-        for entry in tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]
-    ]
-    found = {entry["name"]: Mutant.of(entry) for entry in entries}
-    if len(found) != len(entries):
+    }
+    every = [mutant for of_file in files.values() for mutant in of_file]
+    found = {mutant.name: mutant for mutant in every}
+    if len(found) != len(every):
         raise ValueError("two mutants have one name")
-    return tuple(found[name] for name in names) if names else tuple(found.values())
+    return tuple(each for name in names for each in files.get(name) or [found[name]]) if names else tuple(every)

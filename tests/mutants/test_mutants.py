@@ -10,6 +10,7 @@ from tests.mutants.kill import kill_all
 from tests.mutants.lint import said_of
 from tests.mutants.table import ROOT, Mutant, mutants
 from tests.nights import checkers
+from tests.nights.gated.checkers import GATED
 from tests.sample import every_nth
 
 
@@ -26,7 +27,7 @@ def test_thirty_mutants_and_more_break_an_invariant() -> None:
 
 
 def test_every_invariant_of_a_mutant_has_a_checker() -> None:
-    told = " ".join(str(checker.__doc__) for checker in checkers.CHECKERS)
+    told = " ".join(str(checker.__doc__) for checker in (*checkers.CHECKERS, *GATED))
     named = {mutant.invariant for mutant in mutants() if mutant.invariant}
     assert named <= {word.rstrip(":") for word in told.split()}
 

@@ -5,6 +5,8 @@ python -m tests.nights replay SEED|FILE                                         
 python -m tests.nights replay SEED --aims FAULT/STATE,...                       the same of one that coverage tells of
 python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]   which fault met which state
 python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]    the same, into RESULTS.md
+python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]       behind a gate; kept in RESULTS.md
+python -m tests.nights gate SEED                                                what happened in one of these
 python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """
 
@@ -20,6 +22,10 @@ from tests.nights.aiming import aimed_night, pairs_of
 from tests.nights.checkers import violations
 from tests.nights.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
 from tests.nights.event import Event
+from tests.nights.gated import checkers as gated_checkers
+from tests.nights.gated import log as gated_log
+from tests.nights.gated import tally as gated_tally
+from tests.nights.gated.night import play as play_gated
 from tests.nights.log import lines
 from tests.nights.night import Nightly
 from tests.nights.results import section, write
@@ -44,6 +50,12 @@ def main(arguments: list[str]) -> int:
         reach.add_argument("--nights", type=int, default=MOST, help="aimed ones, at most: all pairs end it")
         reach.add_argument("--first", type=int, default=0, help="the seed of the first aimed night")
         reach.add_argument("--jobs", type=int, default=2)
+    behind = verbs.add_parser("gates")
+    behind.add_argument("--nights", type=int, default=1000)
+    behind.add_argument("--first", type=int, default=0)
+    behind.add_argument("--jobs", type=int, default=2)
+    behind.add_argument("--keep", action="store_true", help="write what they come to into RESULTS.md")
+    verbs.add_parser("gate").add_argument("seed", type=int)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--aims", help="as of replay")
@@ -60,6 +72,10 @@ def main(arguments: list[str]) -> int:
         ordinary = of_ordinary(tally(ORDINARY[: asked.ordinary], jobs=asked.jobs))
         reached = cover(asked.nights, jobs=asked.jobs, first=asked.first, before=ordinary)
         return _told(reached, keep=asked.verb == "results")
+    if asked.verb == "gates":
+        return _gates(range(asked.first, asked.first + asked.nights), jobs=asked.jobs, keep=asked.keep)
+    if asked.verb == "gate":
+        return _gate(asked.seed)
     if asked.verb == "replay":
         return _replay(asked.night, asked.aims)
     return _shrink(asked.seed, asked.aims, asked.out)
@@ -82,6 +98,22 @@ def _told(found: Coverage, *, keep: bool) -> int:
     print(section(found))
     print(*found.broken, *(f"called impossible, and reached: {pair}" for pair in found.surprising()), sep="\n")
     return 1 if found.rare() or found.surprising() or found.broken else 0
+
+
+def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
+    found = gated_tally.tally(seeds, jobs=jobs)
+    print(found)
+    if keep:
+        gated_tally.write(found)
+    return 1 if found.violations or found.harvest < gated_tally.LEAST_HARVEST else 0
+
+
+def _gate(seed: int) -> int:
+    gated = play_gated(seed)
+    print(*gated_log.lines(gated), sep="\n")
+    said = gated_checkers.violations(gated)
+    print(*said, sep="\n")
+    return 1 if said else 0
 
 
 def _nightly(seed: int, aims: str | None) -> Nightly:

@@ -215,7 +215,7 @@ def _somebody_asked(night: Played, op: str, until: datetime) -> bool:
     [(kind, step)] = intent.body["step"].items()
     names = {each.__name__: name for each, name in METHODS.items()}
     return any(
-        task.name == names[kind] and (task.entity.moid == step["vm"] or kind == "SetVmDrs")
+        task.name == names.get(kind) and (task.entity.moid == step["vm"] or kind == "SetVmDrs")
         for task in night.world.tasks.history()
         if task.queued_at <= until and (task.ended_at is None or task.ended_at >= intent.at - CALL)
     )

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from gpuops import clock
 from gpuops.api import Site, rotate_day, rotate_night, rotate_status
 from gpuops.broker.horizon import Horizon
-from gpuops.clock import wall_clock
+from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import OutcomeUnknown, UsageError
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
-from gpuops.model.rotation import Policy
+from gpuops.model.broker import DesktopMachine
+from gpuops.model.rotation import LATE, Policy
 from gpuops.model.target import BrokerTarget
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import CloseGate, OpenGate, ResumeVm, SetAttribute, Step, SuspendVm
@@ -86,8 +86,7 @@ class Gated:
                     found.append(site.closing.enter_context(self.broker(self.target)))
                 return found[0]
 
-            sessions = BrokerSessions(opened)
-            site.gates = BrokerGates(opened, sessions, clock.passed_s)
+            site.gates = BrokerGates(opened, BrokerSessions(opened))
             site.progress, site.in_flight = watch, in_flight
             return of(site)
 
@@ -387,13 +386,102 @@ class LosesReplies(Horizon):
 
 
 def test_lost_replies_of_the_broker_leave_nobody_gated(vdi: Gated) -> None:
+    """The last morning is later than any of the lost requests can come."""
     vdi.broker = LosesReplies
     vdi.night()
     assert vdi.suspended <= vdi.gated
     vdi.day()
     vdi.broker = Horizon
     vdi.day()
+    assert (vdi.suspended, vdi.gated) == (set(), set())
+    set_ahead(wall_clock() - machine_time() + LATE)
+    vdi.day()
     vdi.nothing_is_left()
+
+
+class ComesLate(Horizon):
+    """Each request to close a gate is lost, and arrives when `late` is told to let it."""
+
+    late: ClassVar[list[Collection[str]]] = []
+
+    def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        ComesLate.late.append(machines)
+        raise OutcomeUnknown("the reply was lost")
+
+    @classmethod
+    def let(cls, vdi: Gated) -> None:
+        with Horizon(vdi.target) as broker:
+            for machines in cls.late:
+                broker.enter_maintenance(machines)
+        cls.late.clear()
+
+
+def test_a_gate_that_closes_late_is_opened_again(vdi: Gated) -> None:
+    """The night is called off before its requests arrive; each was sent once."""
+    ComesLate.late.clear()
+    vdi.broker = ComesLate
+    night = vdi.night()
+    sent = [each for each in night.outcomes if isinstance(each.step, CloseGate) and each.verdict is Verdict.UNKNOWN]
+    assert len(sent) == len(ComesLate.late) > 0 and (vdi.suspended, vdi.gated) == (set(), set())
+    vdi.broker = Horizon
+    vdi.day()
+    ComesLate.let(vdi)
+    assert len(vdi.gated) == len(sent)
+    vdi.day()
+    assert vdi.gated == set()
+    set_ahead(wall_clock() - machine_time() + LATE)
+    vdi.day()
+    vdi.nothing_is_left()
+
+
+class ListsNothing(Horizon):
+    """Its list of machines is empty, and each of them is there when it is asked for."""
+
+    def machines(self) -> tuple[DesktopMachine, ...]:
+        return ()
+
+
+def test_a_machine_that_is_missing_from_a_list_is_not_taken_for_gone(vdi: Gated) -> None:
+    vdi.night()
+    assert vdi.gated
+    vdi.broker = ListsNothing
+    vdi.day()
+    vdi.nothing_is_left()
+
+
+class AdminIsFaster(Horizon):
+    """Somebody puts the machine into maintenance just before the night does, and the broker refuses the second."""
+
+    def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        super().enter_maintenance(machines)
+        return dict.fromkeys(machines, "it is in maintenance already")
+
+
+def test_a_gate_that_is_refused_because_somebody_closed_it_is_theirs(vdi: Gated) -> None:
+    vdi.broker = AdminIsFaster
+    night = vdi.night()
+    theirs = vdi.gated
+    assert theirs and vdi.suspended == set()
+    assert {each.reason for each in night.outcomes if isinstance(each.step, CloseGate)} == {IN_MAINTENANCE}
+    vdi.broker = Horizon
+    vdi.day()
+    assert vdi.gated == theirs
+
+
+def test_a_broker_that_fails_keeps_no_night_going_round(vdi: Gated) -> None:
+    """It is away from the first gate on: what waits for a gate is given up, and nothing is taken."""
+    rounds: list[int] = []
+
+    def watch(outcome: Outcome) -> None:
+        if isinstance(outcome.step, CloseGate):
+            vdi.pod.down = True
+
+    night = vdi.night(watch=watch, in_flight=lambda steps: rounds.append(len(steps)))
+    assert vdi.suspended == set() and len(rounds) < 100
+    assert not any(isinstance(each.step, SuspendVm) and each.verdict is Verdict.DONE for each in night.outcomes)
+    vdi.pod.down = False
+    vdi.day()
+    assert vdi.gated == set()
 
 
 def test_the_journal_lost_the_marker_alone_opens_the_gate(vdi: Gated) -> None:

@@ -56,6 +56,8 @@ class JournalState:
         self.gates: dict[tuple[str, str], tuple[int, str]] = {}
         """By night and VM, the effects that closed its gate at the broker, but for those that failed for certain, and
         the broker's id of its machine; none once it was opened again."""
+        self.lost_closes: dict[tuple[str, str], datetime] = {}
+        """By night and VM, when a request to close its gate was last given up with its outcome unknown."""
         self.lost: dict[tuple[str, str], datetime] = {}
         """By night and VM, when an effect on it was given up with its outcome unknown."""
         self.durations: dict[DurationKey, deque[float]] = {}
@@ -124,6 +126,7 @@ class JournalState:
             del self.originals[key]
             self.takes.pop(key, None)
             self.gates.pop(key, None)
+            self.lost_closes.pop(key, None)
             self.lost.pop(key, None)
         since = before.date().isoformat()
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
@@ -220,10 +223,13 @@ class JournalState:
         key = self.key_of(night, intended.vm, intended.uuid)
         self.gates[key] = self.gates.get(key, (0, ""))[0] + count, intended.step["CloseGate"]["machine"]
 
-    def _gate_opened(self, intended: Intended) -> None:
-        """Users may have the VM again: no night holds its gate any more."""
+    def _gate_opened(self, intended: Intended, at: datetime) -> None:
+        """Users may have the VM again: no night holds its gate any more, but one whose request to close it was lost so
+        lately that it may still come."""
         for key in [*self.gates]:
             saved = self.originals.get(key)
+            if key in self.lost_closes and at - self.lost_closes[key] < LATE:
+                continue
             if saved is not None and _is_of(intended, saved.vm, saved.uuid):
                 del self.gates[key]
 
@@ -249,7 +255,7 @@ class JournalState:
         if intended.state is IntentState.DONE:
             self._undone(intended)
             if intended.kind == "OpenGate":
-                self._gate_opened(intended)
+                self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
                 self._stopped(intended, record.at)
         duration_s = record.body["duration_s"]
@@ -267,6 +273,8 @@ class JournalState:
             self._took(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind == "CloseGate":
             self._gate_closed(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+            if intended.state is IntentState.UNKNOWN:
+                self.lost_closes[self.key_of(night, intended.vm, intended.uuid)] = record.at
         if kind in LATE_TO_TELL:
             key = self.key_of(night, intended.vm, intended.uuid)
             self.lost.pop(key, None)

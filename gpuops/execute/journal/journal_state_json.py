@@ -16,7 +16,7 @@ from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
-FOLD: Final = 15
+FOLD: Final = 16
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
@@ -36,6 +36,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
         ],
         "takes": [[*key, count] for key, count in state.takes.items() if key not in state.originals],
         "gates": [[*key, count, machine] for key, (count, machine) in state.gates.items()],
+        "lost_closes": [[*key, at.isoformat()] for key, at in state.lost_closes.items()],
         "lost": [[*key, at.isoformat()] for key, at in state.lost.items()],
         "durations": [[*key, *values] for key, values in state.durations.items()],
         "setbacks": {night: asdict(told) for night, told in state.setbacks.items()},
@@ -71,6 +72,7 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
             state.takes[night, vm] = count
     state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
     state.gates = {(night, vm): (count, machine) for night, vm, count, machine in body["gates"]}
+    state.lost_closes = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost_closes"]}
     state.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
     state.durations = {
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)

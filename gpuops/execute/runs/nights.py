@@ -66,6 +66,7 @@ class NightVms:
                 policy=_parsed(saved.policy) if saved.policy else None,
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
+                closes_late=key in state.lost_closes and now - state.lost_closes[key] < LATE,
                 gated_as=_gated_as(*state.gates.get(key, (0, ""))),
             )
             for key, saved in state.originals.items()

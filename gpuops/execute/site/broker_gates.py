@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.desktop_sessions import NOT_IN_LIST
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
-from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerSessions
+from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.broker import DesktopBroker, DesktopMachine
 from gpuops.model.evidence import SessionCount
 from gpuops.model.gate import NO_MACHINE, Gate, unknown_gate
@@ -16,46 +17,89 @@ from gpuops.model.vm import Vm
 if TYPE_CHECKING:
     from gpuops.plan.core.steps import GateStep
 
+SINGLY: Final = 64
+"""So many machines whose ids are known are read one by one, each as it is now; more are read in one list."""
+
+LISTS: Final = 2
+"""So often the list is read for a machine that is not in it."""
+
+_NOT_LISTED: Final = "the broker's list of machines lacks it"
+
 
 class BrokerGates:
     """Implements `DesktopGates` by a connection broker, which is opened when it is first asked and stays open.
 
-    A gate is read from the broker's lists of machines and pools, two bulk reads for any number of VMs. A VM is found by
-    the id of its machine, where a night has kept that, or by the inventory path of its machine. After a broker has not
-    answered it is left alone for a minute: a return must not wait for it at each step.
+    A VM is found by the id of its machine, where that is known, or by the inventory path of its machine. A list may be
+    old, or not whole. So what is about to be changed is read by itself; that a machine is missing is believed only when
+    the broker, asked for it or for its list once more, does not know it either; and nobody is believed to be without a
+    session whose machine names one. After a broker has not answered it is left alone for a minute: a return must not
+    wait for it at each step.
     """
 
-    def __init__(
-        self, opened: Callable[[], DesktopBroker], sessions: BrokerSessions, passed_s: Callable[[], float]
-    ) -> None:
-        """`opened` gives the broker, logged in, the same each time. `passed_s` counts seconds since some moment."""
+    def __init__(self, opened: Callable[[], DesktopBroker], sessions: BrokerSessions) -> None:
+        """`opened` gives the broker, logged in, the same each time. It rests when that of `sessions` does."""
         self._opened = opened
         self._sessions = sessions
-        self._passed_s = passed_s
-        self._failed_s: float | None = None
-        self._why = ""
+        self._rest = sessions.rest
+        self._machines: dict[str, DesktopMachine] = {}
+        """VM (ref) -> its machine as it was last read."""
         self.applied: bool | None = False
         """Whether a gate was changed; None = not known."""
 
     @property
     def fails(self) -> bool:
         """Whether it did not answer within the last minute."""
-        return self._failed_s is not None and self._passed_s() - self._failed_s < ASK_AGAIN.total_seconds()
+        return self._rest.rests
 
     def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
-        """As `BrokerSessions.sessions`."""
-        return self._sessions.sessions(vms, asked)
+        """As `BrokerSessions.sessions`; of a machine that the lists lack, or whose session they lack, unknown."""
+        told = dict(self._sessions.sessions(vms, asked))
+        for ref in {vm.ref for vm in vms} & self._machines.keys():
+            count = told.get(ref)
+            if count is None:
+                told[ref] = SessionCount(None, None, asked, because=_NOT_LISTED)
+            elif count.used is False and self._machines[ref].session is not None:
+                told[ref] = SessionCount(None, None, asked, because=NOT_IN_LIST)
+        return told
 
     def gates(self, vms: Sequence[Vm], machines: Mapping[str, str]) -> Mapping[str, Gate]:
         """By VM (ref), its gate now; unknown where the broker could not be asked. `machines`: ids that are known."""
         if not self.fails:
             try:
-                broker = self._opened()
-                found = _MachinesRead(broker.machines(), {pool.id: pool.refusal for pool in broker.pools()})
-                return {vm.ref: found.gate(vm, machines.get(vm.ref, "")) for vm in vms}
+                found = self._read(vms, machines)
+                self._rest.answered()
+                return found
             except GpuopsError as error:
-                self._note(error)
-        return {vm.ref: unknown_gate(f"the broker could not be asked: {self._why}") for vm in vms}
+                self._rest.failed(error)
+        return {vm.ref: unknown_gate(f"the broker could not be asked: {self._rest.why}") for vm in vms}
+
+    def _read(self, vms: Sequence[Vm], machines: Mapping[str, str]) -> dict[str, Gate]:
+        broker = self._opened()
+        refusals = {pool.id: pool.refusal for pool in broker.pools()}
+        ids = {vm.ref: machine for vm in vms if (machine := machines.get(vm.ref, ""))}
+        by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= SINGLY else {}
+        found = {ref: each for ref, each in by_id.items() if each is not None}
+        gates: dict[str, Gate] = {}
+        for _ in range(LISTS):
+            left = [vm for vm in vms if vm.ref not in found and vm.ref not in gates]
+            if not left:
+                break
+            listed = _MachinesRead(broker.machines())
+            for vm in left:
+                claims = listed.of(vm, ids.get(vm.ref, ""))
+                if len(claims) == 1:
+                    found[vm.ref] = claims[0]
+                elif claims:
+                    gates[vm.ref] = unknown_gate("more than one machine of the broker is this VM")
+                elif vm.ref in ids and vm.ref not in by_id and (each := broker.machine(ids[vm.ref])) is not None:
+                    found[vm.ref] = each
+        for vm in vms:
+            known = found.get(vm.ref)
+            self._machines.pop(vm.ref, None)
+            if known is not None:
+                self._machines[vm.ref] = known
+            gates.setdefault(vm.ref, NO_MACHINE if known is None else _gate(known, refusals))
+        return gates
 
     def change(self, step: GateStep, vm: Vm) -> None:
         """Sends one change, once. Raises OutcomeUnknown where the reply was lost, Refused in any other case."""
@@ -64,7 +108,7 @@ class BrokerGates:
         machine = step.machine or (vm.gate.machine if vm.gate is not None else "")
         closing = isinstance(step, CloseGate)
         if self.fails or not machine:
-            why = self._why if self.fails else "which machine of it this is cannot be told"
+            why = self._rest.why if self.fails else "which machine of it this is cannot be told"
             raise Refused(f"{vm.name}: the broker was not asked: {why}", hint="look: gpuops broker show")
         try:
             broker = self._opened()
@@ -73,37 +117,34 @@ class BrokerGates:
             self.applied = None
             raise
         except NotConnected as error:
-            self._note(error)
+            self._rest.failed(error)
             raise Refused(f"{vm.name}: {error.message}", hint="look: gpuops broker show") from error
+        self._rest.answered()
         if machine in refused:
             where = "into maintenance" if closing else "out of maintenance"
             raise Refused(f"{vm.name}: the broker does not put it {where}: {refused[machine]}")
         self.applied = True
 
-    def _note(self, error: GpuopsError) -> None:
-        self._failed_s, self._why = self._passed_s(), error.message
-
 
 class _MachinesRead:
-    """The broker's machines at one moment, and why those of a pool cannot be gated."""
+    """The broker's list of machines at one moment."""
 
-    def __init__(self, machines: Sequence[DesktopMachine], refusals: Mapping[str, str | None]) -> None:
-        self._refusals = refusals
+    def __init__(self, machines: Sequence[DesktopMachine]) -> None:
         self._by_id = {each.id: each for each in machines}
         self._by_path: dict[str, list[DesktopMachine]] = {}
         for each in machines:
             if each.path is not None:
                 self._by_path.setdefault(each.path, []).append(each)
 
-    def gate(self, vm: Vm, machine: str) -> Gate:
-        at_path = self._by_path.get(vm.path, [])
+    def of(self, vm: Vm, machine: str) -> Sequence[DesktopMachine]:
+        """The machine of that id, or those at the path of the VM."""
         known = self._by_id.get(machine)
-        if known is None and len(at_path) > 1:
-            return unknown_gate("more than one machine of the broker is this VM")
-        if known is None and not at_path:
-            return NO_MACHINE
-        found = known or at_path[0]
-        if found.in_maintenance is None:
-            return Gate(None, found.id, "the broker does not tell whether it is in maintenance")
-        refusal = self._refusals.get(found.pool or "", "its pool is not told")
-        return Gate(found.in_maintenance, found.id, f"its pool cannot be gated: {refusal}" if refusal else "")
+        return (known,) if known is not None else self._by_path.get(vm.path, ())
+
+
+def _gate(machine: DesktopMachine, refusals: Mapping[str, str | None]) -> Gate:
+    """What its record says, and why its pool cannot be gated."""
+    if machine.in_maintenance is None:
+        return Gate(None, machine.id, "the broker does not tell whether it is in maintenance")
+    refusal = refusals.get(machine.pool or "", "its pool is not told")
+    return Gate(machine.in_maintenance, machine.id, f"its pool cannot be gated: {refusal}" if refusal else "")

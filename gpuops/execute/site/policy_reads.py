@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuops.model.vm import Vm
 
 NO_SOURCES: Final[Mapping[Source, SessionSource]] = MappingProxyType({})
+NO_MACHINES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def with_policy_reads(
@@ -28,8 +29,12 @@ def with_policy_reads(
     vms: Collection[str] | None = None,
     sources: Mapping[Source, SessionSource] = NO_SOURCES,
     gates: DesktopGates | None = None,
+    machines: Mapping[str, str] = NO_MACHINES,
 ) -> Inventory:
-    """The same snapshot with all of it, as far as the policy asks for it; `vms` None = of all that it is about."""
+    """The same snapshot with all of it, as far as the policy asks for it; `vms` None = of all that it is about.
+
+    `machines`: by VM (ref), the broker's id of its machine where what is read of it must be as it is now.
+    """
     if policy.needs_tags:
         inventory = vcenter.with_tags(inventory, vms)
     among = inventory.vms.values() if vms is None else [inventory.vms[ref] for ref in vms if ref in inventory.vms]
@@ -37,7 +42,8 @@ def with_policy_reads(
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
     if policy.gates:
-        inventory = with_gates(inventory, dict.fromkeys(policy.behind_gates(among), ""), gates)
+        gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(among)}
+        inventory = with_gates(inventory, gated, gates)
         sources = {Source.BROKER: gates, **sources} if gates is not None else sources
     inventory = _with_sessions(inventory, policy.judged(among) if sources else (), sources)
     return _with_guest_sessions(inventory, policy, among, sources.get(Source.SESSIONS))

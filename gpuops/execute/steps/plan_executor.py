@@ -161,9 +161,9 @@ class _Run:
         self._executor.look([waiting.step.vm])
         yield from self._instead(waiting, PowerOffVm(waiting.step.vm))
 
-    def _give_back(self, waiting: WaitingStep) -> Iterator[Outcome]:
-        """A session began while the desktop was being suspended: it is resumed at once."""
-        waiting.reason = "a session began while it was being suspended"
+    def _give_back(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
+        """Somebody came, or may have, while the desktop was being suspended: it is resumed at once."""
+        waiting.reason = reason
         vm = self._executor.inventory.vms.get(waiting.step.vm)
         yield from self._instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
 
@@ -218,7 +218,7 @@ class _Run:
             if ended is not None:
                 outcome = self._executor.finish(sent.in_flight, ended)
                 if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
-                    yield from self._give_back(sent.waiting)
+                    yield from self._give_back(sent.waiting, in_use[sent.step.vm])
                     continue
             else:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))

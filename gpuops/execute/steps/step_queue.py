@@ -137,8 +137,17 @@ class StepQueue:
     def ready(self, inventory: Inventory, *, broker_fails: bool = False) -> list[WaitingStep]:
         """The next steps to send: so many in all, so many on one host, one on one VM.
 
-        `broker_fails`: what needs the broker waits until nothing else is left, for each of its steps may take minutes.
+        `broker_fails`: what needs the broker waits as long as anything else can go on, for each of its steps may take
+        minutes.
         """
+        if broker_fails:
+            others = [waiting for waiting in self.waiting if not isinstance(waiting.step, GateStep)]
+            ready = self._ready(others, inventory)
+            if ready or self.sent or any(waiting.rest_s for waiting in others):
+                return ready
+        return self._ready(self.waiting, inventory)
+
+    def _ready(self, candidates: Iterable[WaitingStep], inventory: Inventory) -> list[WaitingStep]:
         active = [sent for sent in self.sent if not sent.hung]
         places = self._limits.in_flight - len(active)
         if places <= 0:
@@ -152,7 +161,7 @@ class StepQueue:
         starts = _Starts(() if self._returning else self.waiting, inventory)
         overridden = {_cluster(sent.step, inventory) for sent in active}
         ready: list[WaitingStep] = []
-        for waiting in self._without_gates() if broker_fails else self.waiting:
+        for waiting in candidates:
             if len(ready) == places:
                 break
             host, vm = _host(waiting.step, inventory), waiting.step.vm
@@ -175,13 +184,6 @@ class StepQueue:
             busy_vms.add(vm)
             on_host[host] += 1
         return ready
-
-    def _without_gates(self) -> list[WaitingStep]:
-        """The steps that need no broker; all of them where no others are left but markers."""
-        unended = (*(sent.step for sent in self.sent), *(waiting.step for waiting in self.waiting))
-        if all(isinstance(step, GateStep | SetAttribute) for step in unended):
-            return self.waiting
-        return [waiting for waiting in self.waiting if not isinstance(waiting.step, GateStep)]
 
     def _first_waves(self, unended: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
         """The earliest wave that has not ended, of each host and of each VM."""

@@ -65,6 +65,9 @@ LOOKS: Final = 2
 
 STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
 
+CAME_DURING: Final = "a session began while it was being suspended"
+MAY_HAVE_COME: Final = "whether a session began while it was being suspended is not known"
+
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
 
@@ -158,12 +161,18 @@ class VmExecutor(StepExecutor[Step]):
         self._sent_since_look = False
         self.look({*vms, *ended})
         if self._guard is not None:
+            machines = {step.vm: machine for step in steps if (machine := self._machine_of(step))}
             self.inventory = with_policy_reads(
-                self.vcenter, self.inventory, self._guard.policy, vms, self._sources, self._gates
+                self.vcenter, self.inventory, self._guard.policy, vms, self._sources, self._gates, machines
             )
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)
+
+    def _machine_of(self, step: Step) -> str:
+        """The broker's id of the machine of the step's VM; empty = it is not known."""
+        gate = self.planned.vms[step.vm].gate if step.vm in self.planned.vms else None
+        return (step.machine if isinstance(step, GateStep) else "") or (gate.machine if gate is not None else "")
 
     def share_no_look(self) -> None:
         """What was read until now is not what the next steps go by: something was sent, or time has passed, which the
@@ -208,16 +217,26 @@ class VmExecutor(StepExecutor[Step]):
         held = before.gate if before is not None and self._guard is not None else None
         return self._closed.get(vm, held.machine if held is not None and held.closed else None)
 
-    def in_use_again(self, steps: Collection[Step]) -> frozenset[str]:
-        """Those of the desktops (refs) that were suspended behind a gate on which the broker knows a session: it began
-        between the last look and the suspend."""
+    def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
+        """By VM (ref), why a desktop that was suspended behind a gate is to be given back: somebody came between the
+        last look and the suspend, or the broker cannot say that nobody did. The operator's own command counts where it
+        knows of a session: it may see who comes past the broker."""
         suspends = (step for step in steps if isinstance(step, SuspendVm))
-        suspended = {step.vm: step for step in suspends if self.closed_gate(step.vm) is not None}
-        vms = [self.inventory.vms[ref] for ref in suspended if ref in self.inventory.vms]
-        if self._gates is None or not vms:
-            return frozenset()
-        told = self._gates.sessions(vms, self.inventory.taken_at)
-        return frozenset(ref for ref, found in told.items() if found.in_use(self._timeout_s(suspended[ref])))
+        machines = {step.vm: machine for step in suspends if (machine := self.closed_gate(step.vm)) is not None}
+        suspended = {step.vm: step for step in steps if step.vm in machines}
+        if self._gates is None or not machines:
+            return {}
+        self.inventory = with_gates(self.inventory, machines, self._gates)
+        vms = [self.inventory.vms[ref] for ref in machines if ref in self.inventory.vms]
+        found: dict[str, str] = {}
+        for source in (self._gates, self._sources.get(Source.COMMAND)):
+            for ref, told in source.sessions(vms, self.inventory.taken_at).items() if source is not None else ():
+                in_use = told.in_use(self._timeout_s(suspended[ref]))
+                if in_use:
+                    found[ref] = CAME_DURING
+                elif in_use is None and source is self._gates:
+                    found.setdefault(ref, MAY_HAVE_COME)
+        return found
 
     def _timeout_s(self, step: Step) -> int | None:
         """After which a disconnected session keeps the desktop of the step no more; None = any session keeps it."""
@@ -264,6 +283,8 @@ class VmExecutor(StepExecutor[Step]):
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
         """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
+        if isinstance(step, GateStep) and (reason := self._gate_objection(step)) is not None:
+            return reason
         for _ in range(LOOKS):
             if self._is_old(step):
                 self.share_no_look()
@@ -275,6 +296,18 @@ class VmExecutor(StepExecutor[Step]):
                 return reason
         if self._guard is not None and isinstance(step, TAKING_STEPS):
             return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
+        return None
+
+    def _gate_objection(self, step: GateStep) -> str | None:
+        """Why the broker is not asked. The look that steps share is too old to tell whose maintenance it is: of a
+        machine that is to be closed the broker is asked once more, just before."""
+        if isinstance(step, CloseGate) and step.vm in self.inventory.vms:
+            self.inventory = with_gates(self.inventory, {step.vm: step.machine}, self._gates)
+            gate = self.inventory.vms[step.vm].gate
+            if gate is not None and gate.closed is not False:
+                return IN_MAINTENANCE if gate.closed else gate.refusal
+        if self._gates is not None and self._gates.fails:
+            return "the broker was not asked, for it did not answer a moment ago"
         return None
 
     def keep_lease(self) -> None:
@@ -289,13 +322,19 @@ class VmExecutor(StepExecutor[Step]):
     def keep_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
         """Journals that a start was refused, when the VM cannot be read: whoever starts it before the next look keeps
         it, and its state alone would not say so."""
-        if self.is_the_only_request(op_id, step):
+        if isinstance(step, PowerOnVm) and self.is_the_only_request(op_id, step):
             outcome = Outcome(step, Verdict.FAILED, refused.line, trouble=refused.trouble)
             self.settle(op_id, outcome, counts=not isinstance(refused, LoginRefused))
 
     def is_the_only_request(self, op_id: str, step: Step) -> bool:
         """Whether no earlier request for this start may have arrived."""
-        return isinstance(step, PowerOnVm) and op_id in self._sent_once
+        return isinstance(step, PowerOnVm | CloseGate) and op_id in self._sent_once
+
+    def started_by_others(self, op_id: str, step: Step) -> Outcome:
+        """As any step; a gate that somebody else has closed just before is theirs, and its desktop is not taken."""
+        if isinstance(step, CloseGate):
+            return self.settle(op_id, Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE), counts=False)
+        return super().started_by_others(op_id, step)
 
     def send(self, step: Step, op_id: str) -> TaskRef | None:
         """The task of the request; None = it has none."""
@@ -352,7 +391,8 @@ class VmExecutor(StepExecutor[Step]):
         if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
             was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return was is not None and now_at is not None and was.host == now_at.host
-        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest | GateStep)
+        # of two requests to close a gate the one that comes late would close it when nobody expects that any more
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest | OpenGate)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """The changeVersion of the VM that a request went by, and the one it has now."""

@@ -234,6 +234,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
         return False
     if original.gated_as is not None and not (vm.gate is not None and vm.gate.closed is False):
         return False  # its user may not get it yet
+    if original.closes_late:
+        return False  # or not any more, a minute from now
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False

@@ -19,6 +19,7 @@ from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import GateStep
 
 FAILED_ON_HOST: Final = 3
 """So many failed steps on one host stop the taking,"""
@@ -93,8 +94,10 @@ def _refused(before: StepCounts, ended: Sequence[Outcome]) -> int:
 
 
 def is_refusal(outcome: Outcome) -> bool:
-    """Whether vCenter refused the step for want of a privilege, as it would the next one."""
-    return outcome.verdict in NOT_DONE and outcome.trouble is Trouble.DENIED
+    """Whether vCenter refused the step for want of a privilege, as it would the next one. What a broker says of one
+    machine it need not say of the next."""
+    asked_of_vcenter = not isinstance(outcome.step, GateStep)
+    return asked_of_vcenter and outcome.verdict in NOT_DONE and outcome.trouble is Trouble.DENIED
 
 
 MOST_CLOCK_DIFFERENCE: Final = timedelta(seconds=60)

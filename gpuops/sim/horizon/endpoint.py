@@ -78,6 +78,9 @@ class HorizonEndpoint:
         if incoming.verb == "GET" and path == "/rest/config/v2/environment-properties":
             return _json(200, {"cluster_name": "sim-pod", "local_connection_server_version": VERSION})
         prefix, _, action = path.rpartition("/")
+        if incoming.verb == "GET" and prefix == "/rest/inventory/v1/machines":
+            found = next((each for each in self._machines() if each["id"] == action), None)
+            return _json(404, {"error_message": "no such machine"}) if found is None else _json(200, found)
         actions = {"enter-maintenance": True, "exit-maintenance": False}
         if incoming.verb == "POST" and prefix == "/rest/inventory/v1/machines/action" and action in actions:
             return self._maintain(parse_json(incoming.body), enter=actions[action])
@@ -153,6 +156,7 @@ class HorizonEndpoint:
                 "desktop_pool_id": self.pod.pool_id(pool),
                 "type": "MANAGED_VIRTUAL_MACHINE",
                 "state": self._state(vm),
+                **({"session_id": session.id} if (session := self.pod.session_of(vm)) is not None else {}),
                 "user_ids": [],
                 "managed_machine_data": {
                     "path": _path(vm),

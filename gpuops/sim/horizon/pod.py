@@ -139,7 +139,8 @@ class Pod:
     def _await_power_check(self, pool: DesktopPoolState) -> None:
         def check() -> None:
             for own, vm in list(self.machines()):
-                if own is pool and vm.state.power is not Power.ON and not self.in_maintenance(vm):
+                at_rest = not self.in_maintenance(vm) and self.world.tasks.running(vm) is None
+                if own is pool and vm.state.power is not Power.ON and at_rest:
                     vm_events.power_on(vm, _NOTHING)
             self._await_power_check(pool)
 

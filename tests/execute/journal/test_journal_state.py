@@ -14,6 +14,7 @@ from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETU
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey
+from gpuops.model.rotation import LATE
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -289,3 +290,20 @@ def test_a_gate_is_held_from_the_intent_to_close_it_until_it_is_seen_open(
         writer.settle("r2", 1, opened)
     found = {key: machine for key, (count, machine) in writer.state().gates.items() if count > 0}
     assert found == ({("n1", "vm-1"): "of-vm-1"} if held else {})
+
+
+@pytest.mark.parametrize(("later", "held"), [(LATE - timedelta(seconds=1), True), (LATE, False)])
+def test_a_gate_whose_request_was_lost_is_held_though_it_was_opened(later: timedelta, held: bool) -> None:
+    """Another request was answered meanwhile: the lost one may still come, until it is too late for that."""
+    writer = Writer()
+    writer.begin("r1")
+    writer.save("vm-1")
+    writer.intend("r1", 1, "vm-1", "CloseGate")
+    writer.settle("r1", 1, "unknown")
+    lost = writer.now
+    writer.intend("r1", 2, "vm-1", "CloseGate")
+    writer.settle("r1", 2, "done")
+    writer.intend("r1", 3, "vm-1", "OpenGate")
+    writer.now = lost + later - HOUR
+    writer.settle("r1", 3, "done")
+    assert bool(writer.state().gates) is held

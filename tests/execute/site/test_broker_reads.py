@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpuops.advise.desktop_sessions import NOT_IN_LIST, matched
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
-from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerSessions
+from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerRest, BrokerSessions
 from gpuops.model.broker import DesktopMachine, DesktopSession
 from gpuops.model.vm import Vm
 
@@ -65,12 +66,32 @@ def test_each_look_asks_anew_and_a_machine_without_a_path_is_not_believed() -> N
 
 @pytest.mark.parametrize(("error", "again"), [(AWAY, True), (REFUSED, False)])
 def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, again: bool) -> None:
-    broker, said = Broker(error, error, ()), list[str]()
-    source = BrokerSessions(lambda: broker, said.append)  # type: ignore[arg-type,return-value]
+    broker, said, passed_s = Broker(error, error, ()), list[str](), [0.0]
+    rest = BrokerRest(lambda: passed_s[0])
+    source = BrokerSessions(lambda: broker, said.append, rest)  # type: ignore[arg-type,return-value]
     unknown = dict.fromkeys(("vm-1", "vm-2", "vm-3"))
     assert used(source, NOW) == used(source, NOW + timedelta(seconds=1)) == unknown
     assert broker.asked == 1
-    assert used(source, NOW + ASK_AGAIN) == unknown
+    passed_s[0] += ASK_AGAIN.total_seconds()
+    assert used(source, NOW) == unknown
     assert broker.asked == (2 if again else 1), "a login that is refused counts towards a lockout"
-    assert used(source, NOW + 2 * ASK_AGAIN) == ({"vm-1": False, "vm-2": False} if again else unknown)
+    passed_s[0] += ASK_AGAIN.total_seconds()
+    assert used(source, NOW) == ({"vm-1": False, "vm-2": False} if again else unknown)
+    assert rest.rests is not again
     assert said == [f"broker: {error.message} (gpuops help broker)"]
+
+
+def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
+    """vCenter's clock was set back by a day in the rest: the broker is asked again all the same."""
+    broker, passed_s = Broker(AWAY, ()), [0.0]
+    source = BrokerSessions(lambda: broker, rest=BrokerRest(lambda: passed_s[0]))  # type: ignore[arg-type,return-value]
+    assert used(source, NOW)["vm-1"] is None
+    passed_s[0] += ASK_AGAIN.total_seconds()
+    assert used(source, NOW - timedelta(days=1))["vm-1"] is False
+
+
+def test_a_list_of_sessions_that_lacks_the_one_of_a_machine_is_not_believed() -> None:
+    machine = DesktopMachine("m1", "a", "pool", path="/dc/vm/a", session="7")
+    there = matched(VMS, [machine], [DesktopSession("7", "m1")], NOW).of_vm["vm-1"]
+    missing = matched(VMS, [machine], [DesktopSession("8", "m2")], NOW).of_vm["vm-1"]
+    assert (there.used, missing.used, missing.because) == (True, None, NOT_IN_LIST)

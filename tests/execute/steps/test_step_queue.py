@@ -11,7 +11,7 @@ from gpuops.execute.steps.step_queue import StepQueue
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave
-from gpuops.plan.core.steps import OpenGate, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.steps import CloseGate, OpenGate, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from tests.execute.small_vcenter import START, small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)
@@ -96,3 +96,13 @@ def test_what_needs_a_broker_that_fails_waits_for_the_desktops() -> None:
     assert queue.ready(inventory, broker_fails=True) == []
     queue.end(queue.remove_sent(queue.sent[0]))
     assert [waiting.step for waiting in queue.ready(inventory, broker_fails=True)] == [opened]
+
+
+def test_where_only_a_gate_is_ready_a_broker_that_fails_is_asked() -> None:
+    """What waits behind that gate can never come first: the queue would go round until the broker's rest is over."""
+    inventory = small_world().snapshot()
+    closed, suspended = CloseGate("vm-1", "m"), SuspendVm("vm-1")
+    queue = StepQueue(Plan(waves=(Wave("", (closed,)), Wave("", (suspended,)))), PLENTY)
+    assert [waiting.step for waiting in queue.ready(inventory, broker_fails=True)] == [closed]
+    queue.again(queue.waiting[1], 20.0)
+    assert queue.ready(inventory, broker_fails=True) == [], "something rests: time passes"

@@ -9,8 +9,8 @@ import pytest
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import SuspendVm
-from gpuops.plan.rotation.stop_conditions import StepCounts, ahead_by, clock_trouble, reason_to_stop
+from gpuops.plan.core.steps import CloseGate, SuspendVm
+from gpuops.plan.rotation.stop_conditions import StepCounts, ahead_by, clock_trouble, is_refusal, reason_to_stop
 from tests.execute.small_vcenter import small_world
 
 ASKED = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -81,3 +81,11 @@ def test_a_minute_is_nothing_and_more_is_named() -> None:
     assert clock_trouble(timedelta(seconds=-61)) == (
         "vCenter's is 1 min 1 s behind this machine's: the hours of a night cannot be told"
     )
+
+
+def test_what_a_broker_refuses_is_no_refusal_of_vcenter() -> None:
+    refused = [
+        Outcome(step, Verdict.FAILED, "no", trouble=Trouble.DENIED)
+        for step in (CloseGate("vm-1", "m"), SuspendVm("vm-1"))
+    ]
+    assert [is_refusal(each) for each in refused] == [False, True]

@@ -1,0 +1,248 @@
+"""The Connection Server of a gated night, without a wire: what gpuops sees of it, with whatever is wrong just then.
+
+It answers as `gpuops.broker.horizon.Horizon` would: a read that fails is `BrokerUnreachable` after the time that three
+tries take; a change whose reply is lost is `OutcomeUnknown`.
+
+What is wrong with a list is what can be told: a list of sessions that is old or lacks some, while the record of the
+machine names its session; a list of machines that is old or lacks some. One in which both are wrong in the same way, at
+the same time and about the same desktop, nobody could tell from a true one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from gpuops.errors import BrokerUnreachable, LoginRefused, OutcomeUnknown, ProtocolError
+from gpuops.model.broker import (
+    AfterLogoff,
+    DesktopMachine,
+    DesktopPool,
+    DesktopPowerPolicy,
+    DesktopSession,
+    PoolKind,
+    SessionState,
+)
+from gpuops.sim.horizon.pod import ALWAYS_ON
+from tests.nights.gated.pod import ADMIN, NightPod, Stay
+from tests.nights.gated.schedule import Trouble
+from tests.nights.worlds import EVENING
+
+CALL_S: Final = 0.2
+AWAY_S: Final = 12.0
+"""What a read costs that is asked three times."""
+SLOW_S: Final = 9.0
+
+
+class NightBroker:
+    """The server, which outlives the processes of a night."""
+
+    def __init__(self, pod: NightPod, troubles: Collection[Trouble], boundary: Callable[[str], None]) -> None:
+        self.pod = pod
+        self._boundary = boundary
+        self._left = list(troubles)
+        """What has not struck yet."""
+        self._lying: list[tuple[Trouble, datetime]] = []
+        """What is wrong for a while, and until when."""
+        self._chance = random.Random(pod.seed)
+        self.struck: Counter[str] = Counter()
+        self.looks: dict[str, list[datetime]] = {}
+        """When the list of sessions was read whole, by what it was read for."""
+        self.looked_at: datetime | None = None
+        """When the list of sessions was last read by gpuops."""
+        self.calm = False
+
+    # --- what gpuops calls ----------------------------------------------------------------------------------------
+
+    def opened(self) -> NightBroker:
+        """A login. Raises NotConnected."""
+        self._arrive()
+        if self._strikes("login refused"):
+            raise LoginRefused("the broker refuses the login")
+        return self
+
+    def pools(self) -> tuple[DesktopPool, ...]:
+        self._arrive()
+        return tuple(
+            DesktopPool(
+                self.pod.pool_id(each),
+                each.name,
+                PoolKind.AUTOMATED,
+                DesktopPowerPolicy.ALWAYS_ON if each.power_policy == ALWAYS_ON else DesktopPowerPolicy.NONE,
+                AfterLogoff.NOTHING,
+                enabled=True,
+            )
+            for each in self.pod.world.desktop_pools
+        )
+
+    def machines(self) -> tuple[DesktopMachine, ...]:
+        self._arrive()
+        found = self._listed(self._old_s("stale machines", "stale lists"))
+        if self._lies("partial machines"):
+            found = [each for each in found if self._chance.random() < 0.6]
+        told = tuple(found)
+        self._after("admin closes after a look")
+        return told
+
+    def machine(self, identity: str) -> DesktopMachine | None:
+        """One machine, as it is now: a record that is asked for by itself is no list."""
+        self._arrive()
+        return next((each for each in self._listed(0.0) if each.id == identity), None)
+
+    def sessions(self) -> tuple[DesktopSession, ...]:
+        self._arrive()
+        self.looked_at = self.pod.world.clock.now()
+        at = self.looked_at - timedelta(seconds=self._old_s("stale sessions", "stale lists"))
+        vms = {vm.moid: vm for _, vm in self.pod.machines()}
+        found = [
+            self._session(identity, stay, vms[stay.moid])
+            for identity, stay in self.pod.shown_sessions(at)
+            if stay.moid in vms
+        ]
+        if self._lies("partial sessions"):
+            found = [each for each in found if self._chance.random() < 0.5]
+        told = tuple(found)
+        for kind in ("logon after a look", "rdp after a look"):
+            self._after(kind)
+        return told
+
+    def enter_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        return self._change(machines, enter=True)
+
+    def exit_maintenance(self, machines: Collection[str]) -> Mapping[str, str]:
+        return self._change(machines, enter=False)
+
+    # --- how it answers -------------------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        clock = self.pod.world.clock
+        clock.advance(SLOW_S if self._lies("slow") else CALL_S)
+        if self._lies("away"):
+            clock.advance(AWAY_S)
+            raise BrokerUnreachable("the broker does not answer")
+        if self._lies("server error"):
+            raise ProtocolError("the broker answers with status 500")
+
+    def _listed(self, old_s: float) -> list[DesktopMachine]:
+        at = self.pod.world.clock.now() - timedelta(seconds=old_s)
+        sessions = {stay.moid: identity for identity, stay in self.pod.shown_sessions(at)}
+        return [self._machine(pool, vm, sessions.get(vm.moid), at) for pool, vm in self.pod.machines()]
+
+    def _machine(self, pool: Any, vm: Any, session: str | None, at: datetime) -> DesktopMachine:
+        gated = self.pod.was_in_maintenance(vm, at)
+        state = "MAINTENANCE" if gated else "CONNECTED" if session else "AVAILABLE"
+        path = path_of(vm)
+        return DesktopMachine(
+            self.pod.machine_id(vm), vm.name, self.pod.pool_id(pool), path=path, state=state, in_maintenance=gated,
+            session=session,
+        )  # fmt: skip
+
+    def _session(self, identity: str, stay: Stay, vm: Any) -> DesktopSession:
+        return DesktopSession(identity, self.pod.machine_id(vm), SessionState.CONNECTED, stay.since)
+
+    def _change(self, machines: Collection[str], *, enter: bool) -> Mapping[str, str]:
+        word = "close" if enter else "open"
+        vms = {self.pod.machine_id(vm): vm for _, vm in self.pod.machines()}
+        names = " ".join(vms[each].name for each in machines if each in vms)
+        unsure = {vms[each].moid for each in machines if each in vms and enter} - self.pod.doubtful
+        self.pod.doubtful |= unsure
+        self._boundary(f"before {word} {names}")
+        try:
+            told = self._changed({each: vms.get(each) for each in machines}, word, enter=enter)
+            self.pod.doubtful -= unsure
+            return told
+        finally:
+            self._boundary(f"after {word} {names}")
+
+    def _changed(self, asked: Mapping[str, Any], word: str, *, enter: bool) -> Mapping[str, str]:
+        try:
+            self._arrive()
+        except (BrokerUnreachable, ProtocolError) as error:
+            raise OutcomeUnknown(f"{error.message}; whether the machines changed is not known") from error
+        if enter:
+            self._after("slow logon before a gate", [vm for vm in asked.values() if vm is not None])
+        if self._strikes("refused"):
+            return dict.fromkeys(asked, "the broker says no")
+        if self._strikes(f"unheard {word}"):
+            raise OutcomeUnknown("the request did not arrive")
+        late = self._strikes(f"late {word}")
+        if late is not None:
+            for vm in asked.values():
+                self.pod.world.clock.schedule(late.for_s, partial(self._apply, vm, enter=enter), background=True)
+            raise OutcomeUnknown("the reply was lost")
+        refused = {identity: "no such machine" for identity, vm in asked.items() if not self._apply(vm, enter=enter)}
+        if self._strikes(f"lost {word}"):
+            raise OutcomeUnknown("the reply was lost")
+        return refused
+
+    def _apply(self, vm: Any, *, enter: bool) -> bool:
+        if vm is None or not vm.is_registered:
+            return False
+        self.pod.change_maintenance(vm, enter=enter)
+        return True
+
+    # --- what is wrong --------------------------------------------------------------------------------------------
+
+    def _due(self, kind: str) -> Trouble | None:
+        passed_s = (self.pod.world.clock.now() - EVENING).total_seconds()
+        return None if self.calm else next((e for e in self._left if e.kind == kind and e.at_s <= passed_s), None)
+
+    def _strikes(self, kind: str) -> Trouble | None:
+        """What strikes this call; one that is to come later has let it pass."""
+        due = self._due(kind)
+        if due is None:
+            return None
+        self._left.remove(due)
+        if due.skip:
+            rest = Trouble(due.kind, due.at_s, due.for_s, due.target, due.skip - 1)
+            self._left.append(rest)
+            return None
+        self.struck[kind] += 1
+        return due
+
+    def _lies(self, kind: str) -> Trouble | None:
+        """What is wrong for a while."""
+        now = self.pod.world.clock.now()
+        begun = self._strikes(kind)
+        if begun is not None:
+            self._lying.append((begun, now + timedelta(seconds=max(begun.for_s, 60.0 if "stale" in kind else 0.0))))
+        if self.calm:
+            return None
+        return next((each for each, until in self._lying if each.kind == kind and now < until), None)
+
+    def _old_s(self, *kinds: str) -> float:
+        return max((found.for_s for kind in kinds if (found := self._lies(kind)) is not None), default=0.0)
+
+    def _after(self, kind: str, vms: Collection[Any] = ()) -> None:
+        """Somebody does something just at this call."""
+        due = self._strikes(kind)
+        if due is None:
+            return
+        pooled = [(pool, vm) for pool, vm in self.pod.machines() if not vms or vm in vms]
+        if kind == "admin closes after a look":
+            open_ = [vm for _, vm in pooled if vm.state.power.value == "poweredOn" and not self.pod.in_maintenance(vm)]
+            if open_:
+                self.pod.change_maintenance(self._chance.choice(open_), enter=True, by=ADMIN)
+        elif kind == "rdp after a look":
+            running = [vm for _, vm in pooled if vm.state.power.value == "poweredOn"]
+            gated = [vm for vm in running if self.pod.in_maintenance(vm)]
+            if running:
+                self.pod.come_by_rdp(self._chance.choice(gated or running), 600.0)
+        else:
+            free = [(pool, vm) for pool, vm in pooled if not self.pod.in_maintenance(vm)]
+            if free:
+                pool, vm = self._chance.choice(free)
+                self.pod.log_in(pool, vm, due.for_s if kind.startswith("slow") else 0.0)
+
+
+def path_of(vm: Any) -> str:
+    """Its inventory path, from the datacenter down."""
+    parts, at = [vm.name], vm.world.find(vm.parent or "")
+    while at is not None and getattr(at, "parent", None):
+        parts.append(at.display_name)
+        at = vm.world.find(str(getattr(at, "parent", "")))
+    return "/" + "/".join(reversed(parts))

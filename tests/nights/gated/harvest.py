@@ -1,0 +1,76 @@
+"""Harvest: what calm gated nights get, beside a planner that knows every session of the night beforehand.
+
+That planner takes the same desktops from the same world without a gate, and leaves those alone to which somebody comes
+while the night takes; it needs no second look and loses no time. What is counted are the hours that ML VMs run until
+the window closes, on however large a share of a GPU. Whoever comes later is given another desktop in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuops.sim.state.vm_state import Power
+from tests.nights.gated.night import GatedNight, GatedPlayed
+from tests.nights.gated.schedule import Trouble, schedule_of
+from tests.nights.gated.world import gated_site
+from tests.nights.worlds import CLOSES, EVENING, Site
+
+TAKES: Final = timedelta(minutes=15)
+"""In which a night of these sizes takes all that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """Hours that ML VMs ran on freed GPUs."""
+
+    hours: float
+    possible: float
+    """What the planner that knows all sessions gets."""
+
+
+def ml_hours(gated: GatedPlayed) -> float:
+    """How long the ML VMs of the night ran, all together, until its window closed."""
+    since: dict[str, datetime] = {}
+    total = timedelta()
+    for entry in gated.night.world.ledger:
+        power = entry.after.get("power")
+        if power is None or not gated.night.names.get(entry.moid, "").startswith("ml-") or entry.at > CLOSES:
+            continue
+        if power == Power.ON:
+            since.setdefault(entry.moid, entry.at)
+        elif entry.moid in since:
+            total += entry.at - since.pop(entry.moid)
+    return (total + sum((CLOSES - at for at in since.values()), timedelta())).total_seconds() / 3600
+
+
+class KnowingNight(GatedNight):
+    """The night of the planner that knows all sessions: to whom somebody comes while it takes is in use from the start,
+    and nobody comes to the others."""
+
+    def __init__(self, seed: int, site: Site, used: frozenset[str]) -> None:
+        super().__init__(seed, (), (), site)
+        for vm in self.world.by_type("VirtualMachine"):
+            if vm.name in used:
+                vm.state.console_connections = 1
+                vm.touch("runtime", "summary")
+
+
+def harvest_of(played: GatedPlayed) -> Harvest:
+    """Of a calm night that was played."""
+    seed = played.night.seed
+    names = played.night.names
+    used = frozenset(
+        names[stay.moid] for stay in played.pod.stays if stay.moid in names and stay.since <= EVENING + TAKES
+    )
+    knowing = KnowingNight(seed, gated_site(seed, gated=False), used).play_gated()
+    return Harvest(ml_hours(played), ml_hours(knowing))
+
+
+def ungated(seed: int, troubles: tuple[Trouble, ...] | None = None) -> GatedPlayed:
+    """The night of a seed, with the same people, under a policy that says its pool is parked: its window is open."""
+    site = gated_site(seed, gated=False)
+    desktops = [f"desktop-{number:03}" for number in range(1, site.size.desktops + 1)]
+    people = tuple(each for each in (troubles or schedule_of(seed, desktops)) if each.kind in ("logon", "rdp"))
+    return GatedNight(seed, people, (), site).play_gated()
