@@ -37,7 +37,7 @@ def watch(
 
     \b
     Example:
-      gpuops rotate watch --policy templates/lab-spare-policy.yaml --dry-run --vcenter sim:lab
+      gpuops rotate watch --policy templates/spare-policy.yaml --dry-run --vcenter sim:lab
       gpuops rotate watch --policy spare.yaml --health 9464 --vcenter prod
     """
     from contextlib import ExitStack

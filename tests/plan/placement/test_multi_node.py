@@ -114,7 +114,8 @@ class TestManyWorlds:
             for address, node, at in places:
                 if profile := beside[node][at]:
                     number = len(vms) + 1
-                    vms.append(vm(number, f"on-{number}", made.ref[5:], f"vgpu {profile}", power=PowerState.ON))
+                    there = vm(number, f"on-{number}", made.ref[5:], f"vgpu {profile}", power=PowerState.ON)
+                    vms.append(replace(there, memory_mib=8192, memory_reservation_mib=8192))  # GPUs alone are scarce
                     made = on_gpu(made, address, vms[-1].ref)
             hosts.append(made)
             held[made.ref] = beside
