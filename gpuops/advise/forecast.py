@@ -43,7 +43,7 @@ class UseHistory:
     """How many desktops of a pool were in use, slot by slot."""
 
     begin: datetime
-    """Of the first slot: a whole quarter of an hour."""
+    """When the first slot begins; a whole quarter of an hour by UTC."""
     in_use: tuple[int | None, ...]
     """None = not known: nobody looked, or too little was seen."""
 
@@ -97,7 +97,7 @@ class Forecast:
         return max((slot.in_use for slot in self._within(begin, until)), default=None)
 
     def up(self, begin: datetime, until: datetime) -> int | None:
-        """So many are to run: as many as are expected, and what nine forecasts of ten were short by at the most.
+        """How many are to run: what is expected, and the most that nine of ten forecasts were short by.
 
         0 where nobody is expected; None = nothing is known.
         """

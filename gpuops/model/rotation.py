@@ -106,7 +106,7 @@ class ReadyAhead:
     """That desktops of a pool run before those are there who will need them, by a forecast (`advise/forecast.py`)."""
 
     ahead: timedelta
-    """How far it looks: so many desktops run at every moment as are expected to be in use within this time."""
+    """At every moment as many desktops run as are expected to be in use at once within this time."""
     zone: tzinfo = UTC
     """Whose clocks the users come by."""
 

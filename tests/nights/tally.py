@@ -5,16 +5,20 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.nights.checkers import violations
 from tests.nights.night import play
 from tests.nights.schedule import ALL
+
+Part = TypeVar("Part")
+"""What a few nights come to."""
 
 CHUNK: Final = 10
 """Nights handed to a process at once: few, so that the last one at work does not keep the others waiting."""
@@ -69,25 +73,37 @@ class Tally:
 def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
     """These nights, in so many processes."""
     found, began = Tally(), time.monotonic()
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    if jobs == 1:
-        for chunk in chunks:
-            found.add(_nights(chunk))
-    else:
-        with ProcessPoolExecutor(jobs) as pool:
-            for each in pool.map(_nights, chunks):
-                found.add(each)
+    for each in in_processes(_nights, seeds, jobs, CHUNK):
+        found.add(each)
     found.wall_s = time.monotonic() - began
     return found
 
 
-def _nights(seeds: Sequence[int]) -> Tally:
-    found, began = Tally(), time.process_time()
+def in_processes(
+    nights: Callable[[Sequence[int]], Part], seeds: Sequence[int], jobs: int, chunk: int
+) -> Iterator[Part]:
+    """What `nights` tells of each few of these seeds, in so many processes, in their order."""
+    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
+    if jobs == 1:
+        yield from map(nights, chunks)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(nights, chunks)
+
+
+def one_by_one(add: Callable[[int], None], seeds: Sequence[int]) -> float:
+    """Calls it for each seed; the CPU seconds that took."""
+    began = time.process_time()
     with rarely_swept():
         for seed in seeds:
-            _add(found, seed)
+            add(seed)
             gc.collect()  # now, while the processor still has the night at hand
-    found.cpu_s = time.process_time() - began
+    return time.process_time() - began
+
+
+def _nights(seeds: Sequence[int]) -> Tally:
+    found = Tally()
+    found.cpu_s = one_by_one(partial(_add, found), seeds)
     return found
 
 

@@ -56,7 +56,7 @@ MOST_MINUTES = 90 * 24 * 60
 SLOT_MINUTES = 15
 """A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
 MOST_AHEAD_MINUTES = 4 * 60
-"""Of a forecast: with more, desktops run half a day for nobody."""
+"""The farthest that `ahead_min` may look; farther, desktops would run half a day for nobody."""
 
 _Askable = Literal["console", "cpu", "counters", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))

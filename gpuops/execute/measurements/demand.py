@@ -68,7 +68,7 @@ def limits_of(rule: IdleRule) -> Mapping[str, int]:
 
 
 def slot_use(series: Mapping[str, Values], limits: Mapping[str, int]) -> NDArray[np.int64]:
-    """Of one desktop: a row each of whether it was in use, ran, and ran without telling whether it was, slot by slot.
+    """Three rows with a column a slot: whether one desktop was in use, ran, and ran without telling whether it was.
 
     `series`: for each limit a row (average, highest, fifteenths covered) a step of five minutes.
     """

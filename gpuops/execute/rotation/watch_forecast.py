@@ -17,7 +17,7 @@ from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
 
 EVERY_S: Final = 3600.0
-"""Forecasts go by weeks: what was measured in the last hour changes nothing of the next."""
+"""How often the store is read anew. A forecast goes by earlier weeks, which an hour does not change."""
 
 
 @dataclass(slots=True)

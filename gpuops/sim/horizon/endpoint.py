@@ -159,7 +159,7 @@ class HorizonEndpoint:
                 **({"session_id": session.id} if (session := self.pod.session_of(vm)) is not None else {}),
                 "user_ids": [],
                 "managed_machine_data": {
-                    "path": _path(vm),
+                    "path": inventory_path(vm),
                     "in_maintenance_mode": self.pod.in_maintenance(vm),
                     "virtual_machine_power_state": _POWER[vm.state.power],
                 },
@@ -191,7 +191,7 @@ class HorizonEndpoint:
             }
 
 
-def _path(vm: VmEntity) -> str:
+def inventory_path(vm: VmEntity) -> str:
     """Its inventory path, from the datacenter down."""
     parts, at = [vm.name], vm.world.find(vm.parent or "")
     while at is not None and getattr(at, "parent", None):

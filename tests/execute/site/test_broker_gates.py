@@ -41,6 +41,7 @@ class Broker:
 
 
 def gates_of(broker: Broker) -> BrokerGates:
+    # the calls that it has are enough
     return BrokerGates(lambda: broker, BrokerSessions(lambda: broker))  # type: ignore[arg-type,return-value]
 
 

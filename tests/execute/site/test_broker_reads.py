@@ -68,6 +68,7 @@ def test_each_look_asks_anew_and_a_machine_without_a_path_is_not_believed() -> N
 def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, again: bool) -> None:
     broker, said, passed_s = Broker(error, error, ()), list[str](), [0.0]
     rest = BrokerRest(lambda: passed_s[0])
+    # its reads are enough
     source = BrokerSessions(lambda: broker, said.append, rest)  # type: ignore[arg-type,return-value]
     unknown = dict.fromkeys(("vm-1", "vm-2", "vm-3"))
     assert used(source, NOW) == used(source, NOW + timedelta(seconds=1)) == unknown
@@ -84,6 +85,7 @@ def test_one_that_fails_leaves_all_unknown_and_is_let_rest(error: GpuopsError, a
 def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
     """vCenter's clock was set back by a day in the rest: the broker is asked again all the same."""
     broker, passed_s = Broker(AWAY, ()), [0.0]
+    # its reads are enough
     source = BrokerSessions(lambda: broker, rest=BrokerRest(lambda: passed_s[0]))  # type: ignore[arg-type,return-value]
     assert used(source, NOW)["vm-1"] is None
     passed_s[0] += ASK_AGAIN.total_seconds()

@@ -27,6 +27,7 @@ from gpuops.model.broker import (
     PoolKind,
     SessionState,
 )
+from gpuops.sim.horizon.endpoint import inventory_path
 from gpuops.sim.horizon.pod import ALWAYS_ON
 from tests.nights.gated.pod import ADMIN, NightPod, Stay
 from tests.nights.gated.schedule import Trouble
@@ -135,7 +136,7 @@ class NightBroker:
     def _machine(self, pool: Any, vm: Any, session: str | None, at: datetime) -> DesktopMachine:
         gated = self.pod.was_in_maintenance(vm, at)
         state = "MAINTENANCE" if gated else "CONNECTED" if session else "AVAILABLE"
-        path = path_of(vm)
+        path = inventory_path(vm)
         return DesktopMachine(
             self.pod.machine_id(vm), vm.name, self.pod.pool_id(pool), path=path, state=state, in_maintenance=gated,
             session=session,
@@ -172,17 +173,18 @@ class NightBroker:
         late = self._strikes(f"late {word}")
         if late is not None:
             for vm in asked.values():
-                self.pod.world.clock.schedule(late.for_s, partial(self._apply, vm, enter=enter), background=True)
+                comes = partial(self._apply, vm, enter=enter, asked=self.pod.world.clock.now())
+                self.pod.world.clock.schedule(late.for_s, comes, background=True)
             raise OutcomeUnknown("the reply was lost")
         refused = {identity: "no such machine" for identity, vm in asked.items() if not self._apply(vm, enter=enter)}
         if self._strikes(f"lost {word}"):
             raise OutcomeUnknown("the reply was lost")
         return refused
 
-    def _apply(self, vm: Any, *, enter: bool) -> bool:
+    def _apply(self, vm: Any, *, enter: bool, asked: datetime | None = None) -> bool:
         if vm is None or not vm.is_registered:
             return False
-        self.pod.change_maintenance(vm, enter=enter)
+        self.pod.change_maintenance(vm, enter=enter, asked=asked)
         return True
 
     # --- what is wrong --------------------------------------------------------------------------------------------
@@ -237,12 +239,3 @@ class NightBroker:
             if free:
                 pool, vm = self._chance.choice(free)
                 self.pod.log_in(pool, vm, due.for_s if kind.startswith("slow") else 0.0)
-
-
-def path_of(vm: Any) -> str:
-    """Its inventory path, from the datacenter down."""
-    parts, at = [vm.name], vm.world.find(vm.parent or "")
-    while at is not None and getattr(at, "parent", None):
-        parts.append(at.display_name)
-        at = vm.world.find(str(getattr(at, "parent", "")))
-    return "/" + "/".join(reversed(parts))

@@ -90,13 +90,14 @@ def no_session_of_the_last_look_is_cut(gated: GatedPlayed) -> Iterator[str]:
 
 def who_came_between_is_back(gated: GatedPlayed) -> Iterator[str]:
     """GB: a session of the broker that began between the last look and the suspend has its desktop back at once; so has
-    one by RDP where the operator's command sees it. Where vCenter refuses that, it was asked at once."""
+    one by RDP where the operator's command sees it. Where vCenter refuses that, it was asked at once; a machine that
+    somebody has destroyed meanwhile cannot be given back."""
     for cut in cuts(gated):
         untold = cut.stay.by_rdp and not gated.watched
         if untold or cut.seen or gated.night.events:
             continue
         late = cut.back_at is None or cut.back_at - cut.suspended.at > AT_ONCE
-        if late and not _refused_at_once(gated, cut):
+        if late and not (_refused_at_once(gated, cut) or _destroyed_at_once(gated, cut)):
             yield f"GB: {cut.told}, and back at {cut.back_at}"
 
 
@@ -109,6 +110,16 @@ def _refused_at_once(gated: GatedPlayed, cut: Cut) -> bool:
         and states.get(record.body["op"]) == IntentState.FAILED
         for record, _ in gated.night.kept
         if record.kind is Kind.INTENT
+    )
+
+
+def _destroyed_at_once(gated: GatedPlayed, cut: Cut) -> bool:
+    """Whether the VM was gone before it had to be back."""
+    return any(
+        entry.moid == cut.suspended.moid
+        and entry.method == "Destroy_Task"
+        and timedelta() <= entry.at - cut.suspended.at <= AT_ONCE
+        for entry in gated.night.world.ledger
     )
 
 
@@ -130,13 +141,12 @@ def the_admins_maintenance_is_left(gated: GatedPlayed) -> Iterator[str]:
 
 
 def only_behind_a_gate(gated: GatedPlayed) -> Iterator[str]:
-    """GD: at the last look before a suspend its gate is closed."""
+    """GD: from the last look to the suspend its gate is closed, but for who opens it meanwhile."""
     for moid, asked, looked_at, _ in gated.suspends:
         vm = gated.night.world.find(moid)
         if vm is None or looked_at is None:
             continue
-        at = looked_at - LIST
-        if not (gated.pod.was_in_maintenance(vm, at) or gated.pod.was_in_maintenance(vm, asked)):
+        if not gated.pod.was_ever_in_maintenance(vm, looked_at - LIST, asked):
             yield f"GD: {gated.night.names.get(moid, moid)} was suspended at {asked:%H:%M:%S}, and its gate was open"
 
 

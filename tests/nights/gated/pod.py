@@ -122,14 +122,17 @@ class NightPod(Pod):
 
     # --- maintenance ----------------------------------------------------------------------------------------------
 
-    def change_maintenance(self, vm: Any, *, enter: bool, by: str = OURS) -> None:
+    def change_maintenance(self, vm: Any, *, enter: bool, by: str = OURS, asked: datetime | None = None) -> None:
+        """`asked`: when the request was sent that comes now; None = just now."""
         before, owner = self.in_maintenance(vm), self.owners.get(vm.moid)
         if enter and before:
             self.owners[vm.moid] = BOTH if owner not in (by, None) and by == ADMIN else owner or by
         elif enter:
             self.owners[vm.moid] = BOTH if by == ADMIN and vm.moid in self.doubtful else by
         else:
-            if before and by == OURS and owner == ADMIN:
+            begun = max((each.at for each in self.changes if each.moid == vm.moid), default=None)
+            unknown_to_us = asked is not None and begun is not None and begun > asked  # nobody can take it back
+            if before and by == OURS and owner == ADMIN and not unknown_to_us:
                 self.wrongly_opened.append((vm.moid, self.world.clock.now()))
             if before and by == ADMIN and owner == OURS:
                 self.doubtful.add(vm.moid)
@@ -142,6 +145,11 @@ class NightPod(Pod):
         """Whether it was at that moment."""
         later = [each for each in self.changes if each.moid == vm.moid and each.at > at]
         return self.in_maintenance(vm) if not later else not later[0].enter
+
+    def was_ever_in_maintenance(self, vm: Any, since: datetime, until: datetime) -> bool:
+        """Whether it was at some moment from the one to the other."""
+        entered = (each.enter and each.moid == vm.moid and since <= each.at <= until for each in self.changes)
+        return self.was_in_maintenance(vm, since) or any(entered)
 
     def shown_sessions(self, at: datetime) -> list[tuple[str, Stay]]:
         """Those that the broker had in its list at that moment, by their ids."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tests.nights.gated.checkers import cuts, violations
@@ -15,7 +14,7 @@ from tests.nights.gated.harvest import harvest_of, ungated
 from tests.nights.gated.night import play
 from tests.nights.gated.schedule import KINDS, ROW, is_calm
 from tests.nights.results import FILE
-from tests.nights.tally import rarely_swept
+from tests.nights.tally import in_processes, one_by_one
 
 CHUNK: Final = 10
 LEAST_HARVEST: Final = 0.95
@@ -91,25 +90,15 @@ class GatedTally:
 def tally(seeds: Sequence[int], *, jobs: int) -> GatedTally:
     """These nights, in so many processes."""
     found, began = GatedTally(), time.monotonic()
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    if jobs == 1:
-        for chunk in chunks:
-            found.add(_nights(chunk))
-    else:
-        with ProcessPoolExecutor(jobs) as pool:
-            for each in pool.map(_nights, chunks):
-                found.add(each)
+    for each in in_processes(_nights, seeds, jobs, CHUNK):
+        found.add(each)
     found.wall_s = time.monotonic() - began
     return found
 
 
 def _nights(seeds: Sequence[int]) -> GatedTally:
-    found, began = GatedTally(), time.process_time()
-    with rarely_swept():
-        for seed in seeds:
-            _add(found, seed)
-            gc.collect()
-    found.cpu_s = time.process_time() - began
+    found = GatedTally()
+    found.cpu_s = one_by_one(partial(_add, found), seeds)
     return found
 
 
