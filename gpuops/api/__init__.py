@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
+    from gpuops.execute.measurements.current_use import current_use
     from gpuops.execute.measurements.observing import observe, observe_for_ever
     from gpuops.execute.measurements.store import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night
@@ -65,6 +66,7 @@ __all__ = [
     "configure",
     "connect",
     "connect_checked",
+    "current_use",
     "defrag",
     "defrag_execute",
     "doctor",
@@ -107,6 +109,7 @@ _AT_FIRST_USE: Final = {
     "change_resume": "api.noticed.change_resume",
     "change_status": "execute.change.rolling_change.status",
     "configure": "execute.change.host_settings.configure",
+    "current_use": "execute.measurements.current_use.current_use",
     "defrag_execute": "api.noticed.defrag_execute",
     "history": "execute.past.history.history",
     "notify_flush": "api.noticed.notify_flush",

@@ -70,6 +70,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulator",
         "targets",
         "testing",
+        "top",
         "tour-night",
         "tour",
         "troubleshooting",
