@@ -66,13 +66,14 @@ def top(
     filters = FleetFilters(cluster, host)
     live = not once and not output.chosen().is_document and _moves_cursor()
     with open_site(common) as site:
-        found = _look(site, common, filters, judging)
+        found = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
         if live:
             from gpuops.cli.top_screen import TopScreen
 
-            TopScreen(
-                lambda: _look(site, common, filters, judging), every, TopView(level, sort, containing), found
-            ).run()
+            def look() -> Top:
+                return _look(site, common, filters, judging)
+
+            TopScreen(look, every, TopView(level, sort, containing), found).run()
             return
     rows = arranged(found.rows(level), sort, containing)
     output.show(top_text(found, level, rows), top_document(found, level, rows))
@@ -84,8 +85,10 @@ def _moves_cursor() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and not dumb
 
 
-def _look(site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None) -> Top:
-    """One read of everything, the newest samples of its GPUs and VMs, and what the journal has open."""
+def _look(
+    site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None, *, of_vms: bool = True
+) -> Top:
+    """One read of everything, the newest samples of its GPUs and of its VMs, and what the journal has open."""
     from gpuops import api
     from gpuops.cli.opening import read_inventory
     from gpuops.report.fleet import fleet
@@ -98,5 +101,5 @@ def _look(site: Site, common: CommonOptions, filters: FleetFilters, judging: Pol
         judged = {each.vm.ref: each for each in verdicts if each.pool is not None}
     part = fleet(seen, api.catalog_of(seen), filters)
     hosts = [each.ref for each in part.gpu_hosts]
-    use = api.current_use(site, seen, hosts, [vm.ref for vm in part.vms])
+    use = api.current_use(site, seen, hosts, [vm.ref for vm in part.vms] if of_vms else [])
     return Top(part, use, api.rotate_status(site, judging, seen), api.change_status(site), judged)

@@ -210,7 +210,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
         texts = [visible(column.cell(row)) for column in cut]
         styles = [_style(column, row) for column in cut]
         if number == selected:
-            styles = [f"{style} reverse".strip() for style in styles]
+            styles = ["reverse"] * len(styles)
         yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
     for _ in range(room - len(shown)):
         yield []
