@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import LoginRefused, NotConnected
 from gpuops.execute.measurements.host_readings import host_readings
 from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples
+from gpuops.execute.measurements.running_out import running_vgpus
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.unknown_use import without_unknown_use
 from gpuops.model.measurement import GPU_USE, HOST_COUNTERS, VM_COUNTERS, Cycle, Retention, Span
@@ -113,6 +114,7 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
     if site.shell is not None:
         blocks, entered = host_readings(site.shell, inventory, site.say)
         store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)
+    store.note_vgpus(now, running_vgpus(inventory))
     store.note_observed(begin, until)
     store.roll_up(until)
     store.forget(now, retention)

@@ -55,6 +55,17 @@ spans_table = Table(
 )
 """When a vCenter was observed; between two spans it was not."""
 
+vgpus_table = Table(
+    "measurements_vgpus",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # days since 1970, by UTC
+    Column("profile", String, primary_key=True),
+    Column("most", Integer, nullable=False),
+)
+"""The most vGPUs of a profile that ran at once at the looks of a day. Counted at the look, for a VM that is gone later
+tells nobody which profile it had."""
+
 
 def made_database(state_dir: Path, url: str) -> Database:
     """To write into: its tables are made if there are none. Raises UsageError, StateDamaged."""
