@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.evidence import vgpu_use_at
 from gpuops.errors import GpuopsError
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
 from gpuops.model.evidence import VgpuUse
 from gpuops.model.measurement import VGPU_USE
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 _LAST: Final = timedelta(hours=1)
 """How far back is looked: what is older than evidence may be is shown with its age."""
-_STEP: Final = timedelta(seconds=FINE_S)
+_STEP: Final = timedelta(minutes=5)
 _NOTHING: Final = "`gpuops observe` has stored nothing of the last hour that its host's nvidia-smi told of it"
 
 
@@ -44,6 +42,8 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        from gpuops.execute.measurements.store import Measurements  # a site whose policies need none loads none
+
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
         store = Measurements.found(self._store_dir, self._url, inventory.vcenter)
         if store is None:
