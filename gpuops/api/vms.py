@@ -81,7 +81,7 @@ def idle_replay(
     _refuse_unknown_pool(policy, pool)
     if policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
-    return replay(site.state_dir, site.journal_url, inventory, policy, since, pool)
+    return replay(*site.measurements_store, inventory, policy, since, pool)
 
 
 def _refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:

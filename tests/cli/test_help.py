@@ -57,6 +57,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "mig",
         "mode",
         "notices",
+        "observe",
         "output",
         "placement",
         "playbooks",
