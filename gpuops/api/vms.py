@@ -181,7 +181,7 @@ def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site
 
     found = capacity(request, inventory, site)
     fit = {name: each.slots for name, each in found.now.fits.items()}
-    return run_outs((site.state_dir, site.journal_url), inventory, fit, found.profile)
+    return run_outs(site.measurements_store, inventory, fit, found.profile)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, inspect, select, update
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
@@ -167,7 +167,8 @@ class Measurements:
         )
         found: dict[str, dict[date, int]] = {}
         with self._database.reading() as connection:
-            for profile, day, most in connection.execute(query):
+            there = inspect(connection).has_table(vgpus_table.name)  # not in a store of schema 1
+            for profile, day, most in connection.execute(query) if there else ():
                 found.setdefault(profile, {})[_FIRST_DAY + timedelta(days=day)] = most
         return found
 

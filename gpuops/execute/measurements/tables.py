@@ -30,7 +30,8 @@ from gpuops.execute.journal.stores import make_file, open_database
 FILE_NAME: Final = "measurements.sqlite"
 SCHEMA_VERSION: Final = 2
 _READ: Final = (1, 2)
-"""Schema 1 has no blocks of format 2 (`packing.py`); the first look that writes makes it schema 2."""
+"""Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; the first look that writes makes it schema
+2."""
 PAGE_BYTES: Final = 16 * 1024
 """Of a new file. A block has a kilobyte or five: smaller pages would stay a fifth empty."""
 _NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
@@ -78,8 +79,9 @@ def made_database(state_dir: Path, url: str) -> Database:
     try:
         with database.writing() as connection:
             alone(connection, "")
-            if not _has_tables(connection, database.name):
-                metadata.create_all(connection)
+            is_new = not _has_tables(connection, database.name)
+            metadata.create_all(connection)  # those that are not there: schema 1 had fewer
+            if is_new:
                 connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
             older = schema_table.c.version < SCHEMA_VERSION
             connection.execute(update(schema_table).where(older).values(version=SCHEMA_VERSION))

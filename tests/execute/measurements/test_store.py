@@ -16,7 +16,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.measurements.packing import WHOLE, Block
 from gpuops.execute.measurements.store import Measurements, Step, stored
-from gpuops.execute.measurements.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table
+from gpuops.execute.measurements.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
 from gpuops.model.measurement import CPU_MHZ, Measured, Retention, Span
 
 VC: Final = "vc-1"
@@ -162,11 +162,16 @@ def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: P
         store.write(BEGIN, {"vm-1": steps(7)})
     with closing(made_database(tmp_path, url)) as database:
         _say_schema(database, 1)
+        with database.writing() as connection:
+            vgpus_table.drop(connection)  # schema 1 had none
         found = Measurements.found(tmp_path, url, VC)
         assert found is not None
         with found:
             assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [7]
-        Measurements.open(tmp_path, url, VC).close()
+            assert found.vgpu_peaks() == {}
+        with Measurements.open(tmp_path, url, VC) as store:
+            store.note_vgpus(MIDNIGHT, {"nvidia_a40-8q": 3})
+            assert store.vgpu_peaks() == {"nvidia_a40-8q": {MIDNIGHT.date(): 3}}
         with database.reading() as connection:
             assert connection.scalars(select(schema_table.c.version)).all() == [SCHEMA_VERSION]
         _say_schema(database, SCHEMA_VERSION + 1)
