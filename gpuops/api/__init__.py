@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
+    from gpuops.api.reporting import fleet_report
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
@@ -68,6 +69,7 @@ __all__ = [
     "defrag",
     "defrag_execute",
     "doctor",
+    "fleet_report",
     "foresee",
     "history",
     "idle",
@@ -108,6 +110,7 @@ _AT_FIRST_USE: Final = {
     "change_status": "execute.change.rolling_change.status",
     "configure": "execute.change.host_settings.configure",
     "defrag_execute": "api.noticed.defrag_execute",
+    "fleet_report": "api.reporting.fleet_report",
     "history": "execute.past.history.history",
     "notify_flush": "api.noticed.notify_flush",
     "notify_test": "api.noticed.notify_test",

@@ -44,7 +44,7 @@ def history_text(events: PastEvents, asked: str) -> Shown:
         return _none(events, asked)
     parts: list[Shown] = []
     if events.nights:
-        parts += [_nights(events.nights), Text(_sum(events), "bold")]
+        parts += [_nights(events.nights), Text(history_summary(events), "bold")]
         if any("+" in _hours(night.harvested) for night in events.nights):
             parts.append(Text(_AT_LEAST, "dim"))
     if events.changes:
@@ -104,7 +104,8 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
     return table
 
 
-def _sum(events: PastEvents) -> str:
+def history_summary(events: PastEvents) -> str:
+    """`3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
     taken = sum(len(night.desktops) for night in events.nights)
     back = sum(night.returned for night in events.nights)
     share = share_of(events.harvested, events.available)
