@@ -15,7 +15,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from gpuops.model.profile_name import parse
 from gpuops.report.document import Document
+from gpuops.report.inventory import without_series
 from gpuops.report.text import count, visible
 
 _SCRIPTS: Final = ("page.js", "map.js", "night.js")
@@ -32,6 +34,7 @@ def page(document: Document) -> str:
             report=document,
             findings=findings_together(document["findings"]),
             idle=_candidates(document),
+            boards=_room_by_board(document["capacity"]["profiles"]),
             style=style,
             script=script,
             policy=_content_security_policy(script, style),
@@ -56,6 +59,24 @@ def _candidates(document: Document) -> list[Document]:
     """Desktops in the order in which a reader looks for them: idle ones, the largest first, then the others."""
     order = {"idle": 0, "unknown": 1, "busy": 2}
     return sorted(document["idle"] or (), key=lambda each: (order[each["verdict"]], -(each["gpus"] or 0), each["name"]))
+
+
+def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
+    """What fits, by GPU model; profiles that differ in the letter of their series alone share a record: `a40-8a|c|q`."""
+    boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for each in profiles:
+        stem = without_series(each["name"])
+        figures = tuple(_slots(each[key]) for key in ("now", "in_one_vm", "after"))
+        parts = parse(each["name"])
+        board = parts.esxi_prefix.rstrip("-") if parts is not None else "other profiles"
+        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(each["name"][len(stem) :])
+    return {
+        board: [
+            {"name": f"{stem}{'|'.join(letters)}", "now": now, "in_one_vm": in_one_vm, "after": after}
+            for (stem, now, in_one_vm, after), letters in rows.items()
+        ]
+        for board, rows in boards.items()
+    }
 
 
 def _content_security_policy(script: str, style: str) -> str:
