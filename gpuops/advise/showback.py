@@ -13,10 +13,8 @@ from typing import Final
 
 from gpuops.model.history import GpuHours, PastNight, PastVm, total
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.owner import NOBODY, OwnerKey
 
-NOBODY: Final = ""
-"""The owner of VMs that say none, or that are not in vCenter any more."""
 _ALL: Final = 10_000
 """100.00 % in hundredths of a percent."""
 
@@ -103,36 +101,6 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
     return list(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerKey:
-    """By what of a VM its owner is told: the folder that it lies in, a tag's category, or a custom attribute."""
-
-    kind: str = "folder"
-    """`folder`, `tag` or `attribute`."""
-    name: str = ""
-    """The category or the attribute."""
-
-    @property
-    def needs_tags(self) -> bool:
-        return self.kind == "tag"
-
-    def of(self, vm: Vm) -> str:
-        """Its owner; NOBODY where it says none. Of several tags of the category all, for each is an owner's."""
-        match self.kind:
-            case "folder":
-                return _folder(vm.path)
-            case "tag":
-                of_category = (
-                    tag.removeprefix(f"{self.name}:") for tag in vm.tags or () if tag.startswith(f"{self.name}:")
-                )
-                return ", ".join(sorted(of_category))
-            case _:
-                return vm.attributes.get(self.name, NOBODY).strip()
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}" if self.name else self.kind
-
-
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
     """The owner of a VM of a past night, as vCenter shows the VM now: by its instance uuid, which a managed object id
     is not once the VM was registered anew."""
@@ -143,10 +111,3 @@ def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
         return key.of(vm) if vm is not None else NOBODY
 
     return owner_of
-
-
-def _folder(path: str) -> str:
-    """`ml/team-a` of `/lab-dc/vm/ml/team-a/ml-07`: below the data centre's root folder of VMs."""
-    parts = path.strip("/").split("/")
-    below = parts[parts.index("vm") + 1 : -1] if "vm" in parts[:-1] else parts[:-1]
-    return "/".join(below)

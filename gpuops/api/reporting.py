@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from gpuops.advise.showback import OwnerKey, owner_in, showback
+from gpuops.advise.showback import owner_in, showback
 from gpuops.api.hosts import doctor
 from gpuops.api.vms import capacity, idle
 from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.history import EventKind
+from gpuops.model.owner import OwnerKey
 from gpuops.model.rotation import Policy
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.core.scope import Scope
 from gpuops.report.fleet import fleet
-from gpuops.report.page.report_document import FleetReport
+from gpuops.report.page.fleet_report import FleetReport
 
 
 def fleet_report(

@@ -47,19 +47,19 @@ def report(
     from gpuops.api import fleet_report
     from gpuops.cli.opening import open_site, remember
     from gpuops.config.date_text import parse_since
-    from gpuops.config.owner_key import parse_owner_key
     from gpuops.config.policy import load_policy
-    from gpuops.report.page.report_document import report_document
-    from gpuops.report.page.report_text import report_text
+    from gpuops.model.owner import OwnerKey
+    from gpuops.report.page.fleet_report import fleet_report_document
+    from gpuops.report.page.fleet_report_text import fleet_report_text
 
-    owners = parse_owner_key("--by", by)
+    owners = OwnerKey.parse("--by", by)
     night = load_policy(policy) if policy is not None else None
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
         found = fleet_report(site, since=began, policy=night, owners=owners)
     remember(common, found.fleet.inventory)
-    document = report_document(found)
+    document = fleet_report_document(found)
     if html is not None:
         from gpuops.report.page.html import page
 
@@ -68,7 +68,7 @@ def report(
         from gpuops.report.page.focus_csv import focus_csv
 
         _write(csv, focus_csv(found.showback))
-    output.show(report_text(found, document), document)
+    output.show(fleet_report_text(found, document), document)
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.showback import NOBODY, OwnerKey, largest_remainder, owner_in, showback
+from gpuops.advise.showback import largest_remainder, owner_in, showback
 from gpuops.model.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.inventory import Inventory
+from gpuops.model.owner import NOBODY, OwnerKey
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Vm
 

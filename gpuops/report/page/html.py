@@ -24,7 +24,7 @@ _SCRIPTS: Final = ("page.js", "map.js", "night.js")
 
 
 def page(document: Document) -> str:
-    """The page of a report's document (`report_document`)."""
+    """The page of a report's document (`fleet_report_document`)."""
     style = _source("page.css")
     script = '"use strict";\n' + "".join(map(_source, _SCRIPTS))
     text: str = (
@@ -62,7 +62,7 @@ def _candidates(document: Document) -> list[Document]:
 
 
 def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
-    """What fits, by GPU model; profiles that differ in the letter of their series alone share a record: `a40-8a|c|q`."""
+    """What fits, by GPU model; profiles that differ in the letter of their series alone are one: `a40-8a|c|q`."""
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for each in profiles:
         stem = without_series(each["name"])

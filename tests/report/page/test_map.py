@@ -11,13 +11,16 @@ from playwright.sync_api import Page
 from tests.report.page.conftest import Reported
 
 SHOWN = """() => [...document.querySelectorAll('.gpu')].map(gpu => ({
-  gpu: gpu.dataset.gpu, use: gpu.dataset.use, shown: gpu.offsetParent !== null, used: gpu.querySelector('.used').textContent,
-  slots: [...gpu.querySelectorAll('.slot')].map(slot => [slot.dataset.vm ?? null, slot.textContent, [...slot.classList]]) }))"""
+  gpu: gpu.dataset.gpu, use: gpu.dataset.use, shown: gpu.offsetParent !== null,
+  used: gpu.querySelector('.used').textContent,
+  slots: [...gpu.querySelectorAll('.slot')].map(slot => [
+    slot.dataset.vm ?? null, slot.textContent, [...slot.classList]]) }))"""
 CHIPS = """() => [...document.querySelectorAll('.host')].map(host => [host.dataset.host,
   [...host.querySelectorAll('.chip')].map(chip => chip.dataset.vm)])"""
 LANES = """() => [...document.querySelectorAll('[data-lane]')].map(lane => ({
   ref: lane.dataset.lane, name: lane.querySelector('bdi').textContent,
-  held: [...lane.querySelectorAll('.held')].map(held => [held.dataset.from, held.dataset.until, held.offsetLeft, held.offsetWidth]),
+  held: [...lane.querySelectorAll('.held')].map(held => [
+    held.dataset.from, held.dataset.until, held.offsetLeft, held.offsetWidth]),
   steps: [...lane.querySelectorAll('.step')].map(step => step.dataset.step),
   incidents: lane.querySelectorAll('.incident').length, width: lane.querySelector('.track').offsetWidth,
   deadline: lane.querySelector('.deadline')?.offsetLeft ?? null }))"""
@@ -147,7 +150,8 @@ def test_the_tables_say_the_figures_of_the_document(page: Page, reported: Report
     for row, night in zip(nights.all_inner_texts(), document["nights"], strict=True):
         cells = [cell.strip() for cell in row.split("\t")]
         assert cells[:5] == [
-            night["night"], night["outcome"], *(str(night[key]) for key in ("desktops_taken", "desktops_back", "ml_vms")),
+            night["night"], night["outcome"],
+            *(str(night[key]) for key in ("desktops_taken", "desktops_back", "ml_vms")),
         ]  # fmt: skip
         assert cells[5] == f"{night['gpu_hours']:.1f}"
         assert cells[-1] == str(night["incident_count"])

@@ -1,4 +1,4 @@
-"""Every figure of a report's nights beside what the VMs of drawn nights really did: killed, resumed, one after another."""
+"""Every figure of a report's nights beside what the VMs of drawn nights really did: killed, resumed, in a row."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuops.advise.showback import OwnerKey, owner_in, showback
+from gpuops.advise.showback import owner_in, showback
 from gpuops.execute.past.history import history
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import catalog_of
 from gpuops.model.history import EventKind
+from gpuops.model.owner import OwnerKey
 from gpuops.model.vm import PowerState
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination
 from gpuops.report.fleet import fleet
+from gpuops.report.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.report.page.focus_csv import focus_csv
-from gpuops.report.page.report_document import FleetReport, report_document
 from tests.execute.nights import Night
 from tests.execute.power_log import PowerLog
 
@@ -83,7 +84,7 @@ def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
         showback=showback(nights.nights, owner_in(inventory, owners)),
         owners=owners,
     )
-    return found, report_document(found)
+    return found, fleet_report_document(found)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

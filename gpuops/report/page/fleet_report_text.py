@@ -13,13 +13,13 @@ from gpuops.report.history import history_summary
 from gpuops.report.inventory import heading
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.page.fleet_map import GpuUse
-from gpuops.report.page.report_document import FleetReport
+from gpuops.report.page.fleet_report import FleetReport
 from gpuops.report.text import count, visible
 
 _MOST_OWNERS = 10
 
 
-def report_text(found: FleetReport, document: Document) -> Iterator[Shown]:
+def fleet_report_text(found: FleetReport, document: Document) -> Iterator[Shown]:
     """A heading and a line, or a short table, for each part. `document`: what the same report is for programs."""
     use = document["use"]
     yield heading(found.fleet.inventory, use["hosts"], use["gpus"])

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import JudgedVm
-from gpuops.advise.showback import OwnerKey, Showback
+from gpuops.advise.showback import Showback
 from gpuops.model.history import GpuHours, PastEvents, PastNight
+from gpuops.model.owner import OwnerKey
 from gpuops.model.rotation import Policy
 from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
@@ -44,7 +45,7 @@ class FleetReport:
         return self.nights.nights[0] if self.nights.nights else None
 
 
-def report_document(found: FleetReport) -> Document:
+def fleet_report_document(found: FleetReport) -> Document:
     """The whole report; null = not known."""
     inventory = found.fleet.inventory
     return {
