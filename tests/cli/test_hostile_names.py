@@ -47,6 +47,7 @@ OFFLINE: Final = (
 )
 LIVE: Final = (
     "doctor",
+    "report",
     "scheduler show",
     "mode show",
     "attach --vm moid:{ml-07} --profile a100-3-20c",
