@@ -26,8 +26,6 @@ _PAINTED: Final = "() => performance.getEntriesByName('first-contentful-paint')[
 _LOADED: Final = (
     "() => performance.timing.loadEventEnd > 0 && performance.timing.loadEventEnd - performance.timing.fetchStart"
 )
-    "() => performance.timing.loadEventEnd > 0 && performance.timing.loadEventEnd - performance.timing.fetchStart"
-)
 
 
 def run() -> Result:
