@@ -47,6 +47,16 @@ if (report.last_night !== null) {
     made.dataset.step = `${step.what} ${step.from}`;
     return made;
   };
+  // From when the broker's gate was closed until it was open again, below the bar.
+  const gated = (vm) => {
+    const closed = vm.steps.find((step) => step.what === "gate" && step.done);
+    if (closed === undefined) return [];
+    const opened = vm.steps.findLast((step) => step.what === "opening of the gate" && step.done);
+    const made = element("span", "gated");
+    made.style.left = left(closed.until);
+    made.style.width = width(closed.until, opened?.until ?? until({ until: null }));
+    return [made];
+  };
   const mark = (incident) => {
     const made = placed("incident", incident.at, `${incident.of}: ${incident.what}`,
       () => [incident.of, incident.what, incident.reason ?? "", `${minute(incident.at)} UTC`]);
@@ -87,7 +97,7 @@ if (report.last_night !== null) {
   const vmLane = (vm) => {
     const last = vm.held[vm.held.length - 1];
     const times = last ? `${clock(vm.held[0].from)} – ${last.until === null ? "now" : clock(last.until)}` : "not taken";
-    const made = lane("", vm.name, vm.gpus === null ? "?" : `${Number(vm.gpus.toFixed(2))}`, times, ...vm.held.map((held) => heldBar(held, vm)),
+    const made = lane("", vm.name, vm.gpus === null ? "?" : `${Number(vm.gpus.toFixed(2))}`, times, ...gated(vm), ...vm.held.map((held) => heldBar(held, vm)),
       ...vm.steps.map((step) => stepBar(step, vm)), ...night.incidents.filter((incident) => incident.of === vm.name).map(mark));
     made.dataset.lane = vm.ref;
     return made;
