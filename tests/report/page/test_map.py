@@ -62,6 +62,23 @@ def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
     assert on == {slot["vm"] for _, gpu in reported.gpus() for slot in gpu["slots"] if slot["profile"]}
 
 
+def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    document = spread_over_hours(reported.document)
+    night = document["last_night"]
+    night["vms"] = [{**vm, "held": [{**each, "until": None} for each in vm["held"]]} for vm in night["vms"]]
+    document["read_at"] = (at(night["began"]) + timedelta(hours=6)).isoformat()
+    path = tmp_path / "open.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    whole = at(night["back_by"]) - at(night["began"])
+    for made in found.page.evaluate(LANES):
+        [(_, last, left, width)] = made["held"]
+        assert last == ""
+        assert left + width == pytest.approx(made["width"] * (timedelta(hours=6) / whole), abs=3)
+    assert set(found.page.locator(".held.ml").all_text_contents()) == {"runs"}
+    found.page.close()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
