@@ -1,0 +1,215 @@
+"""The map and the night in a browser, beside the document: element by element, filter by filter."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from gpuops.report.page.html import page as page_of
+from tests.report.page.conftest import Reported, opened
+
+SHOWN = """() => [...document.querySelectorAll('.gpu')].map(gpu => ({
+  gpu: gpu.dataset.gpu, use: gpu.dataset.use, shown: gpu.offsetParent !== null,
+  used: gpu.querySelector('.used').textContent,
+  slots: [...gpu.querySelectorAll('.slot')].map(slot => [
+    slot.dataset.vm ?? null, slot.textContent, [...slot.classList]]) }))"""
+CHIPS = """() => [...document.querySelectorAll('.host')].map(host => [host.dataset.host,
+  [...host.querySelectorAll('.chip')].map(chip => chip.dataset.vm)])"""
+LANES = """() => [...document.querySelectorAll('[data-lane]')].map(lane => ({
+  ref: lane.dataset.lane, name: lane.querySelector('bdi').textContent,
+  held: [...lane.querySelectorAll('.held')].map(held => [
+    held.dataset.from, held.dataset.until, held.offsetLeft, held.offsetWidth]),
+  steps: [...lane.querySelectorAll('.step')].map(step => step.dataset.step),
+  step_at: [...lane.querySelectorAll('.step')].map(step => step.offsetLeft),
+  incidents: lane.querySelectorAll('.incident').length, width: lane.querySelector('.track').offsetWidth,
+  deadline: lane.querySelector('.deadline')?.offsetLeft ?? null }))"""
+
+
+def test_the_map_has_every_gpu_and_every_holder_of_the_document(page: Page, reported: Reported) -> None:
+    names = {vm["ref"]: vm for vm in reported.document["vms"]}
+    drawn = {each["gpu"]: each for each in page.evaluate(SHOWN)}
+    assert len(drawn) == reported.document["use"]["gpus"] > 0
+    for host, gpu in reported.gpus():
+        made = drawn.pop(f"{host['ref']} {gpu['address']}")
+        held = [(vm, text, classes) for vm, text, classes in made["slots"] if vm is not None]
+        assert [(vm, text) for vm, text, _ in held] == [
+            (slot["vm"], names[slot["vm"]]["name"]) for slot in gpu["slots"]
+        ]
+        assert all(names[vm]["role"] in classes for vm, _, classes in held)
+        assert made["use"] == gpu["use"]
+        assert made["used"] == ("?" if gpu["used"] is None else f"{round(100 * gpu['used'])} %")
+        free = len(made["slots"]) - len(held)
+        if gpu["open_slots"] is not None and gpu["use"] != "full":
+            assert free == gpu["open_slots"]
+        else:
+            assert free == (gpu["use"] in ("free", "partly"))
+    assert drawn == {}
+    waiting = {host["ref"]: host["vms_not_on_a_gpu"] for host in reported.document["hosts"]}
+    assert dict(page.evaluate(CHIPS)) == waiting
+
+
+def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
+    """Its sums are those of its own records, and each running VM with a vGPU is on a GPU of its own host."""
+    document = reported.document
+    uses = [gpu["use"] for _, gpu in reported.gpus()]
+    for use in ("free", "partly", "full", "unknown"):
+        assert document["use"][f"gpus_{use}"] == uses.count(use)
+    on = {vm["ref"] for vm in document["vms"] if vm["power"] == "poweredOn" and vm["profiles"]}
+    assert on == {slot["vm"] for _, gpu in reported.gpus() for slot in gpu["slots"] if slot["profile"]}
+
+
+def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    document = spread_over_hours(reported.document)
+    night = document["last_night"]
+    night["vms"] = [{**vm, "held": [{**each, "until": None} for each in vm["held"]]} for vm in night["vms"]]
+    document["read_at"] = (at(night["began"]) + timedelta(hours=6)).isoformat()
+    path = tmp_path / "open.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    whole = at(night["back_by"]) - at(night["began"])
+    for made in found.page.evaluate(LANES):
+        [(_, last, left, width)] = made["held"]
+        assert last == ""
+        assert left + width == pytest.approx(made["width"] * (timedelta(hours=6) / whole), abs=3)
+    assert set(found.page.locator(".held.ml").all_text_contents()) == {"runs"}
+    found.page.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cluster", "lab-cluster"), ("profile", "nvidia_a40-8q"), ("profile", "grid_a100-3-20c"), ("role", "desktop"),
+        ("role", "ml"), ("state", "free"), ("state", "partly"), ("state", "full"), ("state", "suspended"),
+        ("state", "poweredOn"), ("text", "vdi-07"), ("text", "ESX-02"), ("text", "nobody"),
+    ],
+)  # fmt: skip
+def test_a_filter_leaves_what_the_document_says(page: Page, reported: Reported, name: str, value: str) -> None:
+    page.evaluate(
+        "([name, value]) => { const form = document.getElementById('filters'); form[name].value = value;"
+        " form.dispatchEvent(new Event('input', {bubbles: true})); }",
+        [name, value],
+    )
+    expected = {
+        f"{host['ref']} {gpu['address']}" for host, gpu in reported.gpus() if fits(reported, host, gpu, name, value)
+    }
+    assert {each["gpu"] for each in page.evaluate(SHOWN) if each["shown"]} == expected
+    assert page.locator("output").text_content().startswith(f"{len(expected)} of ")  # type: ignore[union-attr]
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_function("() => [...document.querySelectorAll('.gpu')].every(gpu => gpu.offsetParent !== null)")
+
+
+def fits(reported: Reported, host: dict[str, Any], gpu: dict[str, Any], name: str, value: str) -> bool:
+    """What a filter means, told once more: GPUs of a state, or those of which a VM has what is asked for."""
+    names = {vm["ref"]: vm for vm in reported.document["vms"]}
+    holders = [names[slot["vm"]] for slot in gpu["slots"]]
+    match name, value:
+        case "cluster", _:
+            return bool(host["cluster"] == value)
+        case "profile", _:
+            return value in reported.document["rooms"][gpu["room"]] or any(value in vm["profiles"] for vm in holders)
+        case "role", _:
+            return any(vm["role"] == value for vm in holders)
+        case "state", "suspended" | "poweredOn":
+            return any(vm["power"] == value for vm in holders)
+        case "state", _:
+            return bool(gpu["use"] == value)
+        case _:
+            return value.lower() in host["name"].lower() or any(value.lower() in vm["name"].lower() for vm in holders)
+
+
+def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
+    page.locator("select[name=role]").select_option("desktop")
+    page.locator("input[name=text]").fill("vdi-01")
+    [shown] = [each for each in page.evaluate(SHOWN) if each["shown"]]
+    faded = {text for _, text, classes in shown["slots"] if "faded" in classes}
+    assert "vdi-01" not in faded
+    assert "vdi-02" in faded
+
+
+def test_the_night_has_every_period_and_step_of_the_document(page: Page, reported: Reported) -> None:
+    night = reported.document["last_night"]
+    drawn = {each["ref"]: each for each in page.evaluate(LANES)}
+    taken = [vm for vm in night["vms"] if vm["held"] or vm["steps"]]
+    assert len(drawn) == len(taken) > 0
+    for vm in taken:
+        made = drawn[vm["ref"]]
+        assert made["name"] == vm["name"]
+        assert [(first, last) for first, last, _, _ in made["held"]] == [
+            (each["from"], each["until"]) for each in vm["held"]
+        ]
+        assert made["steps"] == [f"{each['what']} {each['from']}" for each in vm["steps"]]
+        assert made["incidents"] == sum(each["of"] == vm["name"] for each in night["incidents"])
+
+
+def spread_over_hours(document: dict[str, Any]) -> dict[str, Any]:
+    """The same night, as long as one is: a VM every few minutes, the deadline in the morning."""
+    evening = datetime(2026, 11, 20, 20, tzinfo=UTC)
+    vms = []
+    for number, vm in enumerate(document["last_night"]["vms"]):
+        begins, ends = evening + timedelta(minutes=7 * number), evening + timedelta(hours=9, minutes=3 * number)
+        held = [{**each, "from": begins.isoformat(), "until": ends.isoformat()} for each in vm["held"][:1]]
+        step = {"what": "suspend", "from": begins.isoformat(), "until": begins.isoformat(), "done": True}
+        vms.append({**vm, "held": held, "steps": [step]})
+    incident = {
+        "at": (evening + timedelta(hours=5)).isoformat(),
+        "of": vms[0]["name"],
+        "what": "cut off",
+        "reason": None,
+    }
+    night = {
+        **document["last_night"], "vms": vms, "incidents": [incident], "began": evening.isoformat(),
+        "ended": (evening + timedelta(hours=10)).isoformat(), "back_by": (evening + timedelta(hours=11)).isoformat(),
+    }  # fmt: skip
+    return {**document, "last_night": night}
+
+
+def test_what_is_drawn_of_the_night_lies_at_its_time(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    """In proportion to the time from the first moment of the night to its deadline."""
+    document = spread_over_hours(reported.document)
+    path = tmp_path / "night.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    lanes = found.page.evaluate(LANES)
+    night = document["last_night"]
+    began, whole = at(night["began"]), at(night["back_by"]) - at(night["began"])
+    assert len(lanes) == len(night["vms"])
+    for made in lanes:
+        points = [(first, left) for first, _, left, _ in made["held"]]
+        points += [(last, left + width) for _, last, left, width in made["held"]]
+        points += [(step.partition(" ")[2], left) for step, left in zip(made["steps"], made["step_at"], strict=True)]
+        points.append((night["back_by"], made["deadline"]))
+        for moment, x in points:
+            assert x == pytest.approx(made["width"] * ((at(moment) - began) / whole), abs=3)
+    marked = [made["name"] for made in lanes if made["incidents"]]
+    assert marked == [night["incidents"][0]["of"]]
+    assert found.complaints == []
+    found.page.close()
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def test_the_tables_say_the_figures_of_the_document(page: Page, reported: Reported) -> None:
+    document = reported.document
+    nights = page.locator("section", has=page.locator("#nights")).locator("tbody tr")
+    assert nights.count() == len(document["nights"])
+    for row, night in zip(nights.all_inner_texts(), document["nights"], strict=True):
+        cells = [cell.strip() for cell in row.split("\t")]
+        assert cells[:5] == [
+            night["night"], night["outcome"],
+            *(str(night[key]) for key in ("desktops_taken", "desktops_back", "ml_vms")),
+        ]  # fmt: skip
+        assert cells[5] == f"{night['gpu_hours']:.1f}"
+        assert cells[-1] == str(night["incident_count"])
+    owners = page.locator("section", has=page.locator("#showback")).locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[0].strip() for row in owners] == [
+        each["owner"] or "nobody" for each in document["showback"]["owners"]
+    ]
+    idle = page.locator("section", has=page.locator("#idle")).locator("tbody tr")
+    assert idle.count() == len(document["idle"])
+    assert sorted(idle.locator("th").all_inner_texts()) == sorted(each["name"] for each in document["idle"])
