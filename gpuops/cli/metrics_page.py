@@ -1,0 +1,70 @@
+"""The page of metrics: threads that answer requests ask for it, and the main thread alone makes it.
+
+So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read.
+"""
+
+from __future__ import annotations
+
+from threading import Condition
+from typing import Final
+
+from gpuops import clock
+from gpuops.execute.state.http_listener import GetHandler, ListenOption
+from gpuops.report.metrics import CONTENT_TYPE
+
+OPTION: Final = ListenOption("--listen", 9188)
+PATIENCE_S: Final = 8.0
+"""So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
+STALE_S: Final = 300.0
+"""A page this old is given no more to one whose new page takes longer than that."""
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class AskedPage:
+    """The newest page, made anew for who asks, but not sooner than `every_s` after the last one."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._changed = Condition()
+        self._page = b""
+        self._made_s = 0.0
+        self._number = 0
+        self._asked = False
+
+    def ask(self) -> bytes | None:
+        """The page; None = it takes too long to make it, and the last one is old."""
+        with self._changed:
+            if self._age_s() < self._every_s:
+                return self._page
+            self._asked, number = True, self._number
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._number > number, PATIENCE_S)
+            return self._page if self._number > number or self._age_s() < STALE_S else None
+
+    def wait_until_asked(self) -> None:
+        """Returns when somebody asks for a new page."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked)
+
+    def told(self, page: bytes) -> None:
+        """The page is made."""
+        with self._changed:
+            self._page, self._made_s, self._asked = page, clock.passed_s(), False
+            self._number += 1
+            self._changed.notify_all()
+
+    def _age_s(self) -> float:
+        return clock.passed_s() - self._made_s
+
+
+def handler(page: AskedPage, unread: bytes) -> type[GetHandler]:
+    """Answers requests with the page; with `unread`, which says that vCenter was not read, where it takes too long."""
+
+    class MetricsRequest(GetHandler):
+        def page(self, path: str) -> tuple[int, str, bytes]:
+            if path != "/metrics":
+                return 404, _PLAIN, b"there is /metrics alone\n"
+            made = page.ask()
+            return 200, CONTENT_TYPE, unread if made is None else made
+
+    return MetricsRequest
