@@ -30,7 +30,7 @@ def write_private(path: Path, text: str, *, like: Path | None = None) -> None:
 
 
 def write_readable(path: Path, text: str) -> None:
-    """The same, for everybody to read (mode 0644): another program collects it, and it is no secret. Raises UsageError."""
+    """The same, for everybody to read (mode 0644), for a program that collects what is no secret. Raises UsageError."""
     _replace(path, text, mode=0o644)
 
 
