@@ -37,7 +37,7 @@ def metrics(
             min=1,
             max=3600,
             metavar="SECONDS",
-            help="With --listen: between two reads of vCenter, at the least.",
+            help="With --listen: an answer stands so long at the least.",
         ),
     ] = 30,
 ) -> None:
@@ -83,21 +83,30 @@ def _write(common: CommonOptions, path: Path) -> None:
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:
     """Answers until a signal ends it, or a login that is refused: tried again and again it would lock the account."""
-    from gpuops.cli.metrics_page import OPTION, AskedPage, handler
+    from gpuops import clock
+    from gpuops.cli.metrics_page import OPTION, AskedPage, handler, stands_s
     from gpuops.cli.opening import label_of
     from gpuops.execute.state.http_listener import listening
     from gpuops.report.metrics import MetricsWriter
+    from gpuops.report.text import visible
 
     address, vcenter = OPTION.address(where), label_of(common)
-    page = AskedPage(float(every_s))
+    page, writer = AskedPage(), MetricsWriter(vcenter)
     with ExitStack() as stack:
-        writer, reading = MetricsWriter(vcenter), _Reading(common, stack)
-        page.told(writer.text(reading.values()))
+        reading = _Reading(common, stack)
+
+        def make() -> None:
+            began_s = clock.passed_s()
+            values = reading.values()
+            took_s = clock.passed_s() - began_s if values is not None else 0.0
+            page.told(writer.text(values), stands_s(float(every_s), took_s))
+
+        make()
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
-        output.progress(f"metrics of {vcenter} are at port {port} of {address[0]}, path /metrics")
+        output.progress(f"metrics of {visible(vcenter)} are at port {port} of {address[0]}, path /metrics")
         while True:
             page.wait_until_asked()
-            page.told(writer.text(reading.values()))
+            make()
 
 
 class _Reading:
@@ -135,7 +144,9 @@ class _Reading:
 
     def _say(self, wrong: list[GpuopsError]) -> None:
         """Each trouble once, until it is over: a scrape comes every few seconds."""
+        from gpuops.report.layout import Text
+
         told = {error.message: error.line for error in wrong}
         for message in told.keys() - self._said:
-            output.note(f"warning: {told[message]}")
+            output.note(Text(f"warning: {told[message]}", "bold red"))
         self._said = set(told)

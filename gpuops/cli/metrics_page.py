@@ -17,14 +17,16 @@ PATIENCE_S: Final = 8.0
 """So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
 STALE_S: Final = 300.0
 """A page this old is given no more to one whose new page takes longer than that."""
+BUSY_PART: Final = 50
+"""A fiftieth of the time at the most goes into reading: a large vCenter is read less often."""
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class AskedPage:
-    """The newest page, made anew for who asks, but not sooner than `every_s` after the last one."""
+    """The newest page, made anew for who asks, once the last one has stood for as long as was said of it."""
 
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
+        self._stands_s = 0.0
         self._changed = Condition()
         self._page = b""
         self._made_s = 0.0
@@ -34,7 +36,7 @@ class AskedPage:
     def ask(self) -> bytes | None:
         """The page; None = it takes too long to make it, and the last one is old."""
         with self._changed:
-            if self._age_s() < self._every_s:
+            if self._age_s() < self._stands_s:
                 return self._page
             self._asked, number = True, self._number
             self._changed.notify_all()
@@ -46,15 +48,25 @@ class AskedPage:
         with self._changed:
             self._changed.wait_for(lambda: self._asked)
 
-    def told(self, page: bytes) -> None:
-        """The page is made."""
+    def told(self, page: bytes, stands_s: float) -> None:
+        """The page is made, and stands for so long."""
         with self._changed:
             self._page, self._made_s, self._asked = page, clock.passed_s(), False
+            self._stands_s = stands_s
             self._number += 1
             self._changed.notify_all()
 
     def _age_s(self) -> float:
         return clock.passed_s() - self._made_s
+
+
+def stands_s(every_s: float, took_s: float) -> float:
+    """How long a page stands that took so long to make.
+
+    >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
+    (30.0, 100.0, 300.0)
+    """
+    return max(every_s, min(BUSY_PART * took_s, STALE_S))
 
 
 def handler(page: AskedPage, unread: bytes) -> type[GetHandler]:
