@@ -15,8 +15,10 @@ from gpuops.report.metrics import CONTENT_TYPE
 OPTION: Final = ListenOption("--listen", 9188)
 PATIENCE_S: Final = 8.0
 """So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
-STALE_S: Final = 300.0
-"""A page this old is given no more to one whose new page takes longer than that."""
+LATE_S: Final = 60.0
+"""So long after its time a page is still given to one who would wait longer for a new one: then vCenter is away."""
+LONGEST_S: Final = 300.0
+"""No page stands longer, unless it is asked for by `--every`."""
 BUSY_PART: Final = 50
 """A fiftieth of the time at the most goes into reading: a large vCenter is read less often."""
 _PLAIN: Final = "text/plain; charset=utf-8"
@@ -41,7 +43,7 @@ class AskedPage:
             self._asked, number = True, self._number
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._number > number, PATIENCE_S)
-            return self._page if self._number > number or self._age_s() < STALE_S else None
+            return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
 
     def wait_until_asked(self) -> None:
         """Returns when somebody asks for a new page."""
@@ -66,7 +68,7 @@ def stands_s(every_s: float, took_s: float) -> float:
     >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
     (30.0, 100.0, 300.0)
     """
-    return max(every_s, min(BUSY_PART * took_s, STALE_S))
+    return max(every_s, min(BUSY_PART * took_s, LONGEST_S))
 
 
 def handler(page: AskedPage, unread: bytes) -> type[GetHandler]:

@@ -52,27 +52,27 @@ class MetricSource:
         def told(source: str, read: Callable[[], T]) -> T | None:
             """What lies on this machine; None = there is none, or it is damaged."""
             try:
-                found = read()
+                return read()
             except StateDamaged as error:
                 self.damaged.append(error)
                 sources[source] = False
                 return None
+
+        self._used = told("measurements", lambda: self._newest_use(inventory))
+        history = told("journal", self._history.events)
+        # one that is damaged is said once
+        night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
+        for source, found in (("measurements", self._used), ("journal", history)):
             if found is not None:
                 sources.setdefault(source, True)
-            return found
+        return MetricValues(inventory, catalog, room, read_at, self._used, history, night, sources)
 
+    def _newest_use(self, inventory: Inventory) -> NewestUse | None:
+        """Of VMs with vGPUs and hosts with GPUs."""
         site = self._site
         entities = {host.ref for host in inventory.hosts.values() if host.gpus}
         entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
-        self._used = told(
-            "measurements",
-            lambda: newest_use(
-                site.state_dir, site.journal_url, inventory.vcenter, entities, inventory.taken_at, self._used
-            ),
-        )
-        history = told("journal", self._history.events)
-        night = told("journal", lambda: standing(site, inventory)) if sources.get("journal", True) else None
-        return MetricValues(inventory, catalog, room, read_at, self._used, history, night, sources)
+        return newest_use(site.state_dir, site.journal_url, inventory.vcenter, entities, inventory.taken_at, self._used)
 
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
         vcenter, now_s = self._site.vcenter, self._site.passed_s()

@@ -232,11 +232,10 @@ def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     hosts, vms = values.inventory.hosts, values.inventory.vms
     of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
     of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
-    scale = {GPU_USE: 1 / _WHOLE, GPU_MEMORY: float(_KB)}
     for ref, series in values.used.averages.items():
         for name, average in series.items():
             counter, _, gpu = name.partition("@")
-            number = average * scale[counter]
+            number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
             if ref in vms and not gpu:
                 host = values.inventory.host_of(vms[ref])
                 of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
