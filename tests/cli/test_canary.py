@@ -62,6 +62,7 @@ SWEPT: Final = (
     "history show 2026-11-20",
     "observe --once",
     "observe status",
+    "metrics --textfile metrics.prom",
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",
