@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpuops
 from gpuops.api import catalog_of
 from gpuops.model.history import Incident, PastEvents
 from gpuops.model.inventory import Inventory
@@ -55,6 +56,16 @@ def test_names_are_as_prometheus_wants_them() -> None:
             assert name.endswith("_timestamp_seconds")
         if any(word in name for word in ("memory", "utilization", "timestamp")):
             assert name.endswith(BASE_UNITS), name
+
+
+def test_the_manual_names_each_with_its_labels() -> None:
+    page = (Path(gpuops.__file__).parent / "manual" / "metrics.md").read_text(encoding="utf-8")
+    told: dict[str, set[str]] = {}
+    last: set[str] = set()
+    for name, labels in re.findall(r"^\| `(gpuops_\w+)` \|([^|]*)\|", page, re.MULTILINE):
+        last = last if "the same" in labels else set(re.findall(r"`(\w+)`", labels))
+        told[name] = last
+    assert told == {name: set(family.labels) for name, family in NAMED.items()}
 
 
 @needs_promtool
