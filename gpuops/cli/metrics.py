@@ -66,7 +66,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     from gpuops.config.private_file import write_readable
     from gpuops.report.metrics import MetricsWriter, written_document, written_text
 
-    vcenter = common.vcenter or ""
+    vcenter = ""  # an address as it was typed may hold a password
     try:
         vcenter = label_of(common)
         with open_site(common) as site:
