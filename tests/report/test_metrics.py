@@ -18,6 +18,7 @@ import gpuops
 from gpuops.api import catalog_of
 from gpuops.model.history import Incident, PastEvents
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import GPU_MEMORY, GPU_USE, NewestUse
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.metrics import FAMILIES, UP, Family, MetricsWriter, MetricValues
@@ -102,6 +103,24 @@ def test_what_the_host_does_not_tell_is_absent_and_not_zero() -> None:
         assert of(name, known) and len(of(name, found)) < len(of(name, known)), name
     assert 0 not in of("gpuops_gpu_memory_size_bytes", found)
     assert len(of("gpuops_gpu_info", found)) == len(host.gpus), "the GPUs are there"
+
+
+def test_a_counter_is_of_the_gpu_that_it_names_or_absent() -> None:
+    world = SNAPSHOTS["lab"]()
+    host = next(each for each in world.hosts.values() if len(each.gpus) > 1)
+    address = str(host.gpus[0].address)
+    told = {f"{GPU_USE}@{address.upper()}": 5_000, f"{GPU_USE}@gpu-1": 1, f"{GPU_USE}@0000:ff:00.0": 2, GPU_USE: 3}
+
+    def found(world: Inventory) -> dict[str, float]:
+        used = NewestUse(NOW, {host.ref: told | {f"{GPU_MEMORY}@{address}": 7}, "vm-gone": told})
+        ratios = samples(text_of(world, used=used)).get("gpuops_gpu_utilization_ratio", {})
+        return {dict(labels)["gpu"]: value for labels, value in ratios.items()}
+
+    assert found(world) == {address: 0.5}
+    assert only(samples(text_of(world, used=NewestUse(NOW, {}))), "gpuops_measured_timestamp_seconds")
+    alone = replace(host, gpus=host.gpus[:1])
+    told.pop(f"{GPU_USE}@{address.upper()}")
+    assert found(world.with_hosts([alone])) == {address: 0.0001}, "which other GPU could it be"
 
 
 def test_two_samples_that_cannot_be_told_apart_are_absent() -> None:
