@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, ManagedBy, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -171,6 +171,7 @@ class Showing:
             attributes={fields[key].name: value for key, value in state.attributes.items() if value},
             datastores=(state.datastore,),
             snapshots=0,
+            managed_by=ManagedBy(*state.managed_by) if state.managed_by else None,
             devices=self._carried(vm.moid, state.devices),
             extra_config=dict(state.extra_config),
             change_version=state.change_version,

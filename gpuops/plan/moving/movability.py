@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.inventory import Inventory
@@ -132,7 +133,10 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 
 
 def owner_reasons(case: MovabilityCase) -> Reasons:
-    """Reasons from its owners, the administrators of the cluster and the caller."""
+    """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
+    managed = left_to_manager(case.vm)
+    if managed is not None:
+        yield managed
     if case.vm.ref in case.kept:
         yield case.kept[case.vm.ref]
     for mark in case.marks:

@@ -169,6 +169,13 @@ class QuestionDeclared(_Declared, frozen=True):
     choices: dict[str, str]
 
 
+class ManagerDeclared(_Declared, frozen=True):
+    """ManagedByInfo of a VM: `com.vmware.vcenter.wcp` and `VirtualMachine` are those of the VM Service."""
+
+    extension: str
+    type: str = "VirtualMachine"
+
+
 PowerWord = Literal["on", "off", "suspended", "fit"]
 """`fit`: on if its host takes it, otherwise off."""
 
@@ -203,6 +210,8 @@ class VmsDeclared(_Declared, frozen=True, kw_only=True):
     snapshot: str | None = None
     question: QuestionDeclared | None = None
     annotation: str = ""
+    managed_by: ManagerDeclared | None = None
+    """Another product that the VMs belong to."""
 
 
 class DesktopPoolDeclared(_Declared, frozen=True):
