@@ -76,7 +76,11 @@ def touched(night: Played) -> Iterator[str]:
             continue
         if takes(entry):
             taken.add(entry.moid)
-        if entry.moid in since and night.asked.get(entry.operation_id, entry.at) - since[entry.moid] > CALL and not _gives_back(entry, taken):
+        if (
+            entry.moid in since
+            and night.asked.get(entry.operation_id, entry.at) - since[entry.moid] > CALL
+            and not _gives_back(entry, taken)
+        ):
             yield f"seed {night.seed}: {entry.method} on {entry.name} {dict(entry.after)}, which is managed"
 
 

@@ -227,6 +227,25 @@ class DesktopPoolDeclared(_Declared, frozen=True):
     """How often a user logs in to a machine of it that is free."""
 
 
+class DirectPathProfileDeclared(_Declared, frozen=True):
+    """A DirectPath profile (vSphere 9.0)."""
+
+    name: str
+    vgpu: str
+    """A vGPU type: `nvidia_a40-8q`."""
+
+
+class ReservationDeclared(_Declared, frozen=True):
+    """Units of a vGPU type that only these VMs may take, as the VM classes of a Supervisor reserve them."""
+
+    vgpu: str
+    units: Annotated[int, Meta(ge=1)]
+    on: str
+    """Name of a cluster."""
+    vms: tuple[str, ...] = ()
+    """Names, where * stands for anything."""
+
+
 class ScenarioFile(_Declared, frozen=True, kw_only=True):
     """A whole scenario."""
 
@@ -247,6 +266,10 @@ class ScenarioFile(_Declared, frozen=True, kw_only=True):
     clusters: tuple[ClusterDeclared, ...]
     vms: tuple[VmsDeclared, ...]
     desktop_pools: tuple[DesktopPoolDeclared, ...] = ()
+    api_version: str | None = None
+    """`9.0.0.0`: of vSphere's API, whose release the hosts have too; None = that of `world.py`."""
+    direct_path_profiles: tuple[DirectPathProfileDeclared, ...] = ()
+    reservations: tuple[ReservationDeclared, ...] = ()
 
     @classmethod
     def of(cls, content: object) -> ScenarioFile:
