@@ -102,7 +102,7 @@ def ended(task: Any) -> str:
     try:
         WaitForTask(task)
     except vmodl.MethodFault as fault:
-        return "; ".join(each.message for each in fault.faultMessage)
+        return "; ".join(each.message or "" for each in fault.faultMessage)
     return ""
 
 

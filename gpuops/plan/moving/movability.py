@@ -35,6 +35,7 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
+from gpuops.plan.placement.keep_free import reserved_taken
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import seat
@@ -259,14 +260,17 @@ def admitted_moves(steps: Sequence[RelocateVm], inventory: Inventory, catalog: C
     """How many of the moves, from the first on, are admitted for certain, each after those before it.
 
     The search knows only counts and kinds, for speed. Here every move must be admitted by the rules that `place`,
-    `attach` and the rotation follow, and no suspended VM may lose its place.
+    `attach` and the rotation follow, no suspended VM may lose its place, and nothing that is reserved its room.
     """
     for number, step in enumerate(steps):
         if not _admitted(step, inventory, catalog):
             return number
-        lost = _without_place(step.host, inventory, catalog)
+        lost, before = _without_place(step.host, inventory, catalog), inventory
         inventory = project(step, inventory, catalog)
         if not _without_place(step.host, inventory, catalog) <= lost:
+            return number
+        target = inventory.hosts[step.host]
+        if any(each.too_few for each in reserved_taken([target], before, inventory, catalog)):
             return number
     return len(steps)
 
