@@ -93,4 +93,4 @@ def _unused(reservation: ReservationState, seats: Iterable[RunningVgpu], hosts: 
 
 
 def _room(vgpu: str, host: HostEntity, seats: tuple[RunningVgpu, ...]) -> int:
-    return room(vgpu, host.state.for_admission(tuple(seats)), host.state.policy) if host.state.usable else 0
+    return room(vgpu, host.state.for_admission(tuple(seats))) if host.state.usable else 0

@@ -6,11 +6,13 @@ each zone. Which VMs take a reserved unit is the Supervisor's to say: here a res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
-from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, VgpuPolicy, WantedVgpu, admit
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +49,32 @@ class DirectPathState:
     reservations: tuple[ReservationState, ...] = ()
 
 
-def room(vgpu: str, gpus: Sequence[GpuLoad], policy: VgpuPolicy) -> int:
-    """How many more vGPUs of the type these GPUs of one host take, each where the host would put it."""
-    loads = {gpu.pci_id: gpu for gpu in gpus}
-    for number in range(sum(_most(vgpu, gpu) for gpu in gpus) + 1):
-        found = admit("", [WantedVgpu(vgpu)], list(loads.values()), policy)
+def room(vgpu: str, gpus: Sequence[GpuLoad]) -> int:
+    """How many more vGPUs of the type these GPUs of one host take: which of them the host fills first is no matter."""
+    return sum(_on_gpu(vgpu, _Alike(gpu.board.name, gpu.mode, gpu.serves_vgpus, _kinds(gpu), gpu)) for gpu in gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """A GPU by what decides about its room; `gpu` is one of those that are alike."""
+
+    board: str
+    mode: GpuMode
+    serves_vgpus: bool
+    running: tuple[tuple[str, int | None], ...]
+    """(type, start), in the order in which they came."""
+    gpu: GpuLoad = field(compare=False)
+
+
+def _kinds(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
+    return tuple((seat.type.name, seat.start) for seat in gpu.seats)
+
+
+@lru_cache(maxsize=8192)
+def _on_gpu(vgpu: str, alike: _Alike) -> int:
+    gpu, number = alike.gpu, 0
+    while True:
+        found = admit("", [WantedVgpu(vgpu)], [gpu], VgpuPolicy.PERFORMANCE)
         if isinstance(found, NotAdmitted):
             return number
-        for seat in found:
-            loads[seat.pci_id] = _with(loads[seat.pci_id], [seat])
-    raise AssertionError("a host takes more vGPUs than its GPUs hold")
-
-
-def _most(vgpu: str, gpu: GpuLoad) -> int:
-    type_ = gpu.board.by_name.get(vgpu)
-    return 0 if type_ is None else max(type_.max_per_gpu, gpu.board.framebuffer_mib // type_.framebuffer_mib)
-
-
-def _with(gpu: GpuLoad, seats: Iterable[RunningVgpu]) -> GpuLoad:
-    return replace(gpu, seats=(*gpu.seats, *seats))
+        gpu, number = replace(gpu, seats=(*gpu.seats, *found)), number + 1
