@@ -4,13 +4,15 @@ A reservation is of one profile, and takes the room of others that its GPUs run 
 least follows from GPUs that are set aside for it: those on which it costs the others least, until it has enough.
 
 Example: 6 slots of 8 GB are reserved, one GPU has 6 free and another 4 beside two that run. Of a profile of half a GPU
-2 fit on the first alone, and the reservation has room without it: it is set aside last, and at the least none is left.
+2 fit on the first alone, and nothing of it where the 4 are: that GPU is set aside first, at no cost, and then the other
+for the 2 that are missing, so that at the least none of the profile is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, gpu_states
@@ -19,8 +21,9 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.plan.capacity.fleet_part import Fit, FleetPart
-from gpuops.plan.placement.keep_free import reserved_at, reserved_unknown
-from gpuops.plan.placement.wanted import KeptProfile
+from gpuops.plan.placement.reserved import remaining, reserved_in, reserved_unknown
+
+_NONE: Final = Slots(0, 0)
 
 
 def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
@@ -32,47 +35,54 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
         return replace(part, fits=doubted, notes=(*part.notes, unknown))
     states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
     rooms = Rooms(catalog)
-    for kept in reserved_at(first, inventory, catalog):
-        note = f"{kept.reserved} of {kept.profile} reserved, not free"
-        fits = {name: _less(fit, name, kept, note, states, rooms) for name, fit in part.fits.items()}
+    for told in reserved_in(first, inventory):
+        reserved, left = told.unused_reservation, remaining(told, inventory, catalog)
+        note = f"{reserved} of {told.profile} reserved, not free"
+        fits = {}
+        for name, fit in part.fits.items():
+            if name == told.profile:
+                fits[name] = _limited(fit, _own(fit.slots, left, reserved, note), note)
+            else:
+                fits[name] = _limited(fit, _beside(fit.slots, name, told.profile, reserved, states, rooms, note), note)
         part = replace(part, fits=fits, notes=(*part.notes, note))
     return part
 
 
-def _less(fit: Fit, profile: str, kept: KeptProfile, note: str, states: Sequence[GpuState], rooms: Rooms) -> Fit:
-    slots = fit.slots
-    if profile == kept.profile:
-        most = None if slots.at_most is None else max(0, slots.at_most - kept.count)
-        left = Slots(max(0, slots.at_least - kept.count), most, note)
-    else:
-        taken, exact = _taken(profile, kept, states, rooms)
-        if not taken:
-            return fit
-        least = max(0, slots.at_least - taken)
-        left = Slots(
-            least, max(0, slots.at_most - taken) if exact and slots.at_most is not None else slots.at_most, note
-        )
-    if left.at_most is None:
-        return replace(fit, slots=left)
-    one_node, one_host = (each.capped(left.at_most, note) for each in (fit.beside_one_node, fit.on_one_host))
-    return Fit(left, one_node, one_host)
+def _own(slots: Slots, left: Slots, reserved: int, note: str) -> Slots:
+    """What of the reserved profile is free: of what is counted here and in vCenter the smaller number, less that."""
+    assert left.at_most is not None, "counted from numbers of vCenter"
+    most = left.at_most if slots.at_most is None else min(slots.at_most, left.at_most)
+    least = min(slots.at_least, left.at_least)
+    return Slots(max(0, least - reserved), max(0, most - reserved), note)
 
 
-def _taken(profile: str, kept: KeptProfile, states: Sequence[GpuState], rooms: Rooms) -> tuple[int, bool]:
-    """(how many of the profile what is reserved takes away at the most, whether it takes so many in any case)."""
-    both = [rooms.on(state, (profile, kept.profile)) for state in states]
-    nothing = Slots(0, 0)
-    free = [(on.get(profile, nothing).at_least, on.get(kept.profile, nothing).at_least) for on in both]
-    alike = all(own == reserved for own, reserved in free)
-    missing = kept.count - sum(reserved for own, reserved in free if not own)
-    if missing <= 0:
-        return 0, False
-    if alike:
-        return min(missing, sum(own for own, _ in free)), True
+def _beside(
+    slots: Slots, profile: str, kept: str, reserved: int, states: Sequence[GpuState], rooms: Rooms, note: str
+) -> Slots:
+    """What of another profile is left when GPUs are set aside for what is reserved."""
+    both = [rooms.on(state, (profile, kept)) for state in states]
+    there = [(on.get(profile, _NONE), on.get(kept, _NONE)) for on in both]
+    shared = [(own, other) for own, other in there if own.possible and other.possible]
+    missing = reserved - sum(other.at_least for own, other in there if not own.possible)
+    if missing <= 0 or not shared:
+        return slots
+    if all(own.exact and own == other for own, other in shared):
+        taken = min(missing, sum(own.at_least for own, _ in shared))
+        most = None if slots.at_most is None else max(0, slots.at_most - taken)
+        return Slots(max(0, slots.at_least - taken), most, note)
+    # on which GPU it costs least for each slot; on one that may have none last
+    cost = sorted(shared, key=lambda each: (each[1].at_least == 0, each[0].at_least / (each[1].at_least or 1)))
     taken = 0
-    for own, reserved in sorted((each for each in free if all(each)), key=lambda each: each[0] / each[1]):
+    for own, other in cost:
         if missing <= 0:
             break
-        taken += own
-        missing -= reserved
-    return taken, False
+        taken += own.at_least
+        missing -= other.at_least
+    return Slots(max(0, slots.at_least - taken), slots.at_most, note) if taken else slots
+
+
+def _limited(fit: Fit, slots: Slots, note: str) -> Fit:
+    """The same with so many over all VMs, and no more in one."""
+    if slots is fit.slots or slots.at_most is None:
+        return replace(fit, slots=slots)
+    return Fit(slots, *(each.capped(slots.at_most, note) for each in (fit.beside_one_node, fit.on_one_host)))

@@ -12,7 +12,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.placement.keep_free import place_name
+from gpuops.plan.placement.reserved import place_name
 
 
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:

@@ -35,9 +35,9 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
-from gpuops.plan.placement.keep_free import reserved_taken
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
 from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
@@ -270,7 +270,7 @@ def admitted_moves(steps: Sequence[RelocateVm], inventory: Inventory, catalog: C
         if not _without_place(step.host, inventory, catalog) <= lost:
             return number
         target = inventory.hosts[step.host]
-        if any(each.too_few for each in reserved_taken([target], before, inventory, catalog)):
+        if any(each.too_few for each in reserved_left([target], before, inventory, catalog)):
             return number
     return len(steps)
 

@@ -4,7 +4,7 @@
 free already. Counted is what `gpuops capacity` counts as sure (`advise/room.py`); a VM that starts takes from the GPUs
 it is expected on, and as much as a VM on several GPUs may have on any of them. A host of no cluster is one of its own.
 
-What is reserved for VMs of others (vSphere 9.0) is kept in the same way, whatever a request asks for (`reserved_at`).
+What is reserved for VMs of others (`reserved.py`) stays free in the same way, whatever the request says.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.host_filters import bars, behind
 from gpuops.plan.placement.project import FIRST_DEVICE_KEY, release, take
+from gpuops.plan.placement.reserved import place_name, reserved_in, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
 from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu, pin_key
 
@@ -87,11 +88,6 @@ def kept_counts(keep: KeepFree, before: Inventory, after: Inventory, catalog: Ca
                     yield KeptCount(kept.profile, kept.count, place_name(host, before), was, now)
 
 
-def place_name(host: Host, inventory: Inventory) -> str:
-    """The name of the host's cluster, or its own where it is in none."""
-    return cluster_name(host, inventory) or host.name
-
-
 @dataclass(frozen=True, slots=True)
 class _KnownCount:
     """An answer, and for what: as long as these are the very same objects it holds."""
@@ -143,76 +139,6 @@ class FreeSlots:
         return behind([*bars(there, world)], found).at_least
 
 
-def reserved_at(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[KeptProfile, ...]:
-    """What must stay free in the host's cluster for those for whom it is reserved.
-
-    What is free for others is what vCenter's `remaining` leaves after `unusedReservation` (vSphere API 9.0,
-    DirectPathProfileManagerCapacityInfo). Where this counts more room than vCenter did, as the snapshot was read, the
-    difference is kept free too.
-
-    Example: 4 reserved and unused, 6 counted here, vCenter says 5 remain: 5 stay free, and 1 may be taken.
-    """
-    if inventory.reservations is None:
-        return ()
-    place = host.cluster or host.ref
-    as_read = inventory.as_read
-    known = inventory.worked_out.setdefault((reserved_at, place), {})
-    assert isinstance(known, dict), "nobody else has this key"
-    if id(as_read) not in known:
-        slots, kept = FreeSlots(as_read, catalog, claims=False), []
-        for each in inventory.reservations.in_place(place):
-            if each.unused_reservation:
-                counted = slots.in_cluster_of(as_read.hosts[host.ref], each.profile)
-                more = max(0, counted - each.remaining)
-                kept.append(KeptProfile(each.profile, each.unused_reservation + more, each.unused_reservation))
-        known[id(as_read)] = as_read, tuple(kept)
-    found: tuple[KeptProfile, ...] = known[id(as_read)][1]
-    return found
-
-
-def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
-    """That it is not known what is reserved in the host's cluster, and why; None = it is known."""
-    reservations = inventory.reservations
-    reason = reservations.untold(host.cluster or host.ref) if reservations is not None else ""
-    return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
-
-
-@dataclass(frozen=True, slots=True)
-class ReservedTaken:
-    """What a plan leaves of a profile that is reserved for VMs of others."""
-
-    kept: KeptProfile
-    where: str
-    before: int
-    after: int
-
-    @property
-    def too_few(self) -> bool:
-        """Whether the plan takes of what is reserved; one that takes none of too few that there are does not."""
-        return self.after < min(self.before, self.kept.count)
-
-    def __str__(self) -> str:
-        free = max(0, self.after - self.kept.count + self.kept.reserved)
-        return (
-            f"{self.where}: {self.kept.reserved} of {self.kept.profile} reserved, not free: "
-            f"{free} would be left of them"
-        )
-
-
-def reserved_taken(
-    hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
-) -> Iterator[ReservedTaken]:
-    """What is reserved in the clusters of these hosts, and what a plan that leads from one snapshot to the other
-    leaves of it."""
-    places = {host.cluster or host.ref: host for host in hosts} if before.reservations is not None else {}
-    for host in places.values():
-        for kept in reserved_at(host, before, catalog):
-            was, left = (
-                FreeSlots(each, catalog, claims=False).in_cluster_of(host, kept.profile) for each in (before, after)
-            )
-            yield ReservedTaken(kept, place_name(host, before), was, left)
-
-
 @dataclass(frozen=True, slots=True)
 class KeptRoom:
     """What is to stay free, asked of one place of a VM after another."""
@@ -220,7 +146,7 @@ class KeptRoom:
     wanted: Wanted
     inventory: Inventory
     catalog: Catalog
-    _free: dict[tuple[str, str, bool], int] = field(default_factory=dict)
+    _free: dict[tuple[str, str], int] = field(default_factory=dict)
     """Counts by profile and cluster, kept because many places are of one cluster."""
 
     def refusal(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
@@ -228,38 +154,46 @@ class KeptRoom:
 
         Of several profiles the first one is told.
         """
-        with_vm: Inventory | None = None
-        for kept in self.at(host):
-            free = self._free_in_cluster(host, kept)
-            if free - self.free_on(host, kept) >= kept.count:
+        then: FreeSlots | None = None
+        for kept in self.wanted.keep_free.profiles:
+            free = self._free_in_cluster(host, kept.profile)
+            if free - self.free_on(host, kept.profile) >= kept.count:
                 continue  # whatever it takes of this host, the others have enough
-            with_vm = with_vm or self._with_vm(host, seats)
-            then = replace(self._now(kept), inventory=with_vm)
-            left = free + sum(then.on(each, kept.profile) - self.free_on(each, kept) for each in self._touched(host))
+            then = then or replace(self._now, inventory=self._with_vm(host, seats))
+            left = free + sum(
+                then.on(each, kept.profile) - self.free_on(each, kept.profile) for each in self._touched(host)
+            )
             if left < min(free, kept.count):
                 return _refused(kept, left, host, self.inventory)
-        return None
+        return self._takes_reserved(host, seats)
 
-    def at(self, host: Host) -> tuple[KeptProfile, ...]:
-        """What is to stay free in the host's cluster: what the request asks for, and what is reserved there."""
-        return (*self.wanted.keep_free.profiles, *reserved_at(host, self.inventory, self.catalog))
+    def keeps(self, host: Host) -> bool:
+        """Whether anything is to stay free in the host's cluster."""
+        return bool(self.wanted.keep_free.profiles or reserved_in(host, self.inventory))
+
+    def _takes_reserved(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
+        if not reserved_in(host, self.inventory):
+            return None
+        after = self._with_vm(host, seats)
+        left = reserved_left([host], self.inventory, after, self.catalog)
+        return next((reserved_refusal(each, host) for each in left if each.too_few), None)
 
     def spare(self, host: Host, kept: KeptProfile) -> int:
         """How many of the profile the VM may take away in the host's cluster."""
-        return max(0, self._free_in_cluster(host, kept) - kept.count)
+        return max(0, self._free_in_cluster(host, kept.profile) - kept.count)
 
-    def free_on(self, host: Host, kept: KeptProfile) -> int:
+    def free_on(self, host: Host, profile: str) -> int:
         """How many there are on the host now."""
-        return self._now(kept).on(host, kept.profile)
+        return self._now.on(host, profile)
 
-    def _now(self, kept: KeptProfile) -> FreeSlots:
-        """vCenter counts no suspended VM, so neither does what is reserved."""
-        return FreeSlots(self.inventory, self.catalog, self.wanted.keep_free.claims and not kept.reserved)
+    @property
+    def _now(self) -> FreeSlots:
+        return FreeSlots(self.inventory, self.catalog, self.wanted.keep_free.claims)
 
-    def _free_in_cluster(self, host: Host, kept: KeptProfile) -> int:
-        key = (kept.profile, host.cluster or host.ref, bool(kept.reserved))
+    def _free_in_cluster(self, host: Host, profile: str) -> int:
+        key = (profile, host.cluster or host.ref)
         if key not in self._free:
-            self._free[key] = self._now(kept).in_cluster_of(host, kept.profile)
+            self._free[key] = self._now.in_cluster_of(host, profile)
         return self._free[key]
 
     def _touched(self, host: Host) -> Iterator[Host]:
@@ -287,10 +221,6 @@ class KeptRoom:
 def _refused(kept: KeptProfile, left: int, host: Host, inventory: Inventory) -> Rejection:
     cluster = cluster_name(host, inventory)
     where = f"in cluster {cluster}" if cluster else "on it"
-    if kept.reserved:
-        rule = f"{kept.reserved} of {kept.profile} reserved for others {where}, not free: left afterwards"
-        hint = "free other slots there, or have the reservation changed (gpuops help vsphere9)"
-        return Rejection(host.name, rule, kept.count, left, hint=hint)
     rule = f"vGPUs of {kept.profile} left free {where} afterwards (--keep-free)"
     scope = {"cluster": cluster} if cluster else {"host": hosts_called(host.name)}
     hint = (

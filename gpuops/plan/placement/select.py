@@ -24,7 +24,7 @@ from gpuops.plan.placement.candidates import (
     necessary_pins,
 )
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS
-from gpuops.plan.placement.keep_free import reserved_unknown
+from gpuops.plan.placement.reserved import reserved_unknown
 from gpuops.plan.placement.scorers import SCORERS, Score, Scorer, local_node
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu

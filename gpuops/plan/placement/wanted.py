@@ -62,8 +62,6 @@ class KeptProfile:
 
     profile: str
     count: int
-    reserved: int = 0
-    """So many of them are reserved for VMs of others (vSphere 9.0); 0 = a request asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

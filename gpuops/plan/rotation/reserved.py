@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
-from gpuops.plan.placement.keep_free import reserved_taken, reserved_unknown
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import reserved_left, reserved_unknown
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.ml_vms import Start
 
@@ -32,9 +32,9 @@ def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: C
         if start.moves:
             after = project(RelocateVm(start.vm.ref, start.host.ref), after)
         after = project(PowerOnVm(start.vm.ref, start.host.ref), after, catalog)
-    for each in reserved_taken([last.host], inventory, after, catalog):
-        if last.desktops and each.before < each.kept.count:
-            reserved = f"{each.kept.reserved} of {each.kept.profile} are reserved for others"
+    for each in reserved_left([last.host], inventory, after, catalog):
+        if last.desktops and each.before < each.reserved:
+            reserved = f"{each.reserved} of {each.profile} are reserved for others"
             return f"{each.where}: {reserved}, and have no room yet: they would take the slots of suspended desktops"
         if each.too_few:
             return str(each)

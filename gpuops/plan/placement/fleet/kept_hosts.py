@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.keep_free import KeptRoom
+from gpuops.plan.placement.reserved import reserved_in
 from gpuops.plan.placement.wanted import WantsVgpu
 
 if TYPE_CHECKING:
@@ -31,22 +32,18 @@ class KeptHosts:
 
 def kept_hosts(kept: KeptRoom, fleet: FleetIndex) -> KeptHosts:
     """The hosts of the question by what they leave when the VM is there."""
-    wanted = kept.wanted
-    known: dict[str, dict[str, tuple[int, int]]] = {}
+    wanted, keep = kept.wanted, kept.wanted.keep_free.profiles
+    known = [_taken_by_one(each.profile, kept, fleet) for each in keep]
     sure: list[str] = []
     unsure: list[str] = []
     for ref in wanted.hosts:
         host = fleet.inventory.hosts[ref]
-        keep = kept.at(host)
         spare = [kept.spare(host, each) for each in keep]
-        taken: list[tuple[int, int]] = []
-        for each in keep:
-            if each.profile not in known:
-                known[each.profile] = _taken_by_one(each.profile, kept, fleet)
-            # At the least and at the most; what has nothing to lose loses nothing, and nothing has more than all.
-            free = kept.free_on(host, each)
-            taken.append(known[each.profile].get(ref, (0, free)) if free else (0, 0))
-        if all(most <= left for (_, most), left in zip(taken, spare, strict=True)):
+        free = [kept.free_on(host, each.profile) for each in keep]
+        # At the least and at the most; what has nothing to lose loses nothing, and nothing has more than all.
+        taken = [found.get(ref, (0, here)) if here else (0, 0) for found, here in zip(known, free, strict=True)]
+        reserved = reserved_in(host, kept.inventory)
+        if not reserved and all(most <= left for (_, most), left in zip(taken, spare, strict=True)):
             sure.append(ref)
         elif all(least <= left for (least, _), left in zip(taken, spare, strict=True)):
             unsure.append(ref)

@@ -17,7 +17,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import gpu_hosts
-from gpuops.plan.placement.keep_free import kept_counts, reserved_taken
+from gpuops.plan.placement.keep_free import kept_counts
+from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
@@ -100,7 +101,7 @@ def _too_few_kept(before: Queue, after: Queue) -> str:
     for each in kept:
         if each.after < min(each.before, each.count):
             return f"{each.after} of {each.profile} free in {each.where}, and --keep-free asks for {each.count}"
-    taken = reserved_taken(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
+    taken = reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
     return next((f"too little of what is reserved ({each})" for each in taken if each.too_few), "")
 
 
