@@ -103,6 +103,16 @@ class Guest:
     address: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ManagedBy:
+    """The vCenter extension that a VM belongs to (vSphere API, VirtualMachineConfigInfo.managedBy)."""
+
+    extension: str
+    """Its key, such as `com.vmware.vcenter.wcp`."""
+    kind: str = ""
+    """What the extension calls the VM."""
+
+
 GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
 
 
@@ -170,6 +180,8 @@ class Vm:
     vapp: str | None = None
     """Name of the vApp it is a member of; None = of none."""
     snapshots: int | None = None
+    managed_by: ManagedBy | None = None
+    """The product that it belongs to; None = nobody's but the administrators', or `unreadable` names the path."""
     # detail
     devices: tuple[GpuDevice, ...] | None = None
     extra_config: Mapping[str, str] | None = None

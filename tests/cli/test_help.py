@@ -78,6 +78,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "tour-night",
         "tour",
         "troubleshooting",
+        "vsphere9",
         "watch",
         "windows",
     ]
