@@ -64,7 +64,7 @@ GIVING_BACK: list[Step] = [
 def test_nothing_is_done_to_a_vm_that_belongs_to_another_product_by_now(step: Step) -> None:
     planned = small_world().snapshot()
     for changed in ({"managed_by": KUBE}, {"unreadable": ("config.managedBy",)}):
-        now = planned.with_vm(replace(planned.vm("vm-1"), **changed))  # type: ignore[arg-type]
+        now = planned.with_vm(replace(planned.vm("vm-1"), **changed))
         assert "another product" in (said := objection(step, planned, now) or "") or "Kubernetes" in said
 
 
