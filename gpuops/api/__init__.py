@@ -16,7 +16,7 @@ from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, clone, defrag, foresee, idle, idle_replay, place, run
+from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
+    from gpuops.execute.measurements.current_use import current_use
     from gpuops.execute.measurements.observing import observe, observe_for_ever
     from gpuops.execute.measurements.store import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night
@@ -55,6 +56,7 @@ __all__ = [
     "Site",
     "broker_show",
     "capacity",
+    "capacity_forecast",
     "catalog_of",
     "change",
     "change_abandon",
@@ -65,6 +67,7 @@ __all__ = [
     "configure",
     "connect",
     "connect_checked",
+    "current_use",
     "defrag",
     "defrag_execute",
     "doctor",
@@ -107,6 +110,7 @@ _AT_FIRST_USE: Final = {
     "change_resume": "api.noticed.change_resume",
     "change_status": "execute.change.rolling_change.status",
     "configure": "execute.change.host_settings.configure",
+    "current_use": "execute.measurements.current_use.current_use",
     "defrag_execute": "api.noticed.defrag_execute",
     "history": "execute.past.history.history",
     "notify_flush": "api.noticed.notify_flush",

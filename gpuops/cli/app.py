@@ -32,6 +32,7 @@ from gpuops.distribution import NAME, refuse_other_project
 SECTIONS: Final = {
     "see what is there": {
         "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
+        "top": "Watch hosts, GPUs and VMs, and what they use now.",
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",

@@ -119,6 +119,15 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
     return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""
 
 
+def measurements_of(common: CommonOptions) -> tuple[Path, str]:
+    """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+    from gpuops.config.sources import measurement_settings
+    from gpuops.execute.site.site import measurements_store
+
+    settings = measurement_settings(common.vcenter, os.environ, _configuration())
+    return measurements_store(settings, *journal_of(common))
+
+
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
     from gpuops.config.sources import label, no_notices, notify_settings

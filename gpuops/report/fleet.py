@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states
@@ -21,6 +22,12 @@ from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_
 from gpuops.plan.core.scope import Scope, cluster_name
 from gpuops.report.text import visible
 
+POWER_WORDS: Final[Mapping[PowerState | None, str]] = {
+    PowerState.ON: "on",
+    PowerState.OFF: "off",
+    PowerState.SUSPENDED: "suspended",
+    None: "power unknown",
+}
 Free = Mapping[str, Slots]
 """Room for more vGPUs, by profile."""
 

@@ -13,15 +13,14 @@ from gpuops.advise.capacity import Slots
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import parse
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.report.device import describe
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.fleet import Fleet, Free, GpuView, HostView, NodeView
+from gpuops.report.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.text import count, size, visible
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
-_POWER = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended", None: "power unknown"}
 
 
 def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
@@ -52,7 +51,7 @@ def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
         host = fleet.inventory.host_of(vm)
         table.add_row(
             visible(vm.name),
-            _POWER[vm.power],
+            POWER_WORDS[vm.power],
             visible(host.name if host else "unknown"),
             "unknown" if vm.vcpus is None else str(vm.vcpus),
             size(vm.memory_mib),
@@ -75,7 +74,7 @@ def _host_text(view: HostView) -> Tree:
     if together := _on_several_gpus(view):
         tree.add(Text("free on this host: ").append(_free(together), "green"))
     for vm in view.waiting:
-        tree.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
+        tree.add(Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim"))
     return tree
 
 
@@ -108,7 +107,7 @@ def _node_text(tree: Tree, node: NodeView) -> None:
         if view.free and not view.whole:
             branch.add(Text("free: ").append(_free(view.free), "green"))
         for vm in view.holders or ():
-            branch.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
+            branch.add(Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim"))
         if view.holders is None:
             branch.add(Text("holders unknown", "yellow"))
 

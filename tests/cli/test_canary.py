@@ -34,6 +34,7 @@ SWEPT: Final = (
     "inventory --output yaml",
     "capacity",
     "idle",
+    "top --show vms",
     "doctor",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",

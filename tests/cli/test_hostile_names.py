@@ -49,6 +49,8 @@ LIVE: Final = (
     "doctor",
     "scheduler show",
     "mode show",
+    "top --show vms --policy {policy}",
+    "top --show gpus -o json",
     "attach --vm moid:{ml-07} --profile a100-3-20c",
     "detach --vm moid:{vdi-01} --all",
     "rotate night --policy {policy} --yes",

@@ -14,19 +14,20 @@ from gpuops.execute.runs.given_up import still_given_up
 from gpuops.execute.runs.nights import NightVms, note_later_starts
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
 from gpuops.execute.site import Site
+from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.rotation.lease import NO_NUMBER
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
 
 
-def status(site: Site, policy: Policy | None = None) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now.
+def status(site: Site, policy: Policy | None = None, now: Inventory | None = None) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now; `now` None = it is read.
 
     Without a policy, by the one that the last night in the journal ran under. By vCenter's markers alone where the
     journal cannot be read (`RotationStatus.journal_lost`).
     """
-    now = site.vcenter.inventory()
+    now = now or site.vcenter.inventory()
     with site.journal_to_read(now.vcenter, returning=True) as journal:
         holder, left_open, unreadable = _runs(journal, site)
         text = journal.last_policy(RunKind.NIGHT) if journal else None

@@ -1,0 +1,104 @@
+"""Asks vCenter what GPUs and VMs use now: the newest of the samples that hosts make every 20 s."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from gpuops.execute.measurements.unknown_use import without_unknown_use
+from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu_use import CurrentUse, GpuUse
+from gpuops.model.measurement import GPU_MEMORY, GPU_USE, Samples
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.model.host import Host
+    from gpuops.model.inventory import Inventory
+
+NEWEST: Final = timedelta(minutes=2)
+"""How old a sample may be: the newest ones come late."""
+
+_TEMPERATURE: Final = "gpu.temperature.average"
+_POWER: Final = "gpu.power.used.latest"
+_SAMPLE_S: Final = 20
+
+
+def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: Collection[str]) -> CurrentUse:
+    """What the GPUs of these hosts (refs) and the vGPUs of these VMs use, in one call for each fifty of them.
+
+    Raises NotConnected in its kinds, and ProtocolError for what is no reply.
+    """
+    span = (inventory.taken_at - NEWEST, inventory.taken_at)
+    gpus: dict[tuple[str, PciAddress], GpuUse] = {}
+    asked = sorted(ref for ref in hosts if inventory.hosts[ref].gpus and inventory.hosts[ref].connected)
+    names = (GPU_USE, GPU_MEMORY, _TEMPERATURE, _POWER)
+    for told in site.vcenter.samples("HostSystem", asked, names, _SAMPLE_S, span, _at_once):
+        for samples in told:
+            host = inventory.hosts[samples.entity]
+            gpus |= {(host.ref, address): use for address, use in gpus_of_samples(host, samples)}
+    used: dict[str, GpuUse] = {}
+    running = sorted(ref for ref in vms if inventory.vms[ref].vgpus and inventory.vms[ref].may_run)
+    for told in site.vcenter.samples("VirtualMachine", running, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _at_once):
+        for samples in told:
+            known = without_unknown_use(inventory.vms[samples.entity], samples)
+            used[samples.entity] = _use({name: newest(known, name) for name in (GPU_USE, GPU_MEMORY)})
+    return CurrentUse(inventory.taken_at, gpus, used)
+
+
+def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, GpuUse]]:
+    """What each GPU of a host used in the newest sample, of those that its samples tell of."""
+    found: dict[str, dict[str, int | None]] = {}
+    for series in samples.values:
+        name, _, instance = series.partition("@")
+        if instance:
+            found.setdefault(instance, {})[name] = newest(samples, series)
+    addresses = addresses_of_instances(tuple(found), host)
+    yield from ((addresses[instance], _use(values)) for instance, values in found.items() if instance in addresses)
+
+
+def addresses_of_instances(instances: Sequence[str], host: Host) -> Mapping[str, PciAddress]:
+    """Which GPU of a host each instance of its counters is; one that cannot be told is left out.
+
+    Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). Those that are no address
+    of a GPU of the host are its GPUs in the order of their numbers, if there are as many as the host's driver has:
+    a GPU that is given to VMs as a whole has no counters, since no driver of the host is at it.
+    """
+    listed = {gpu.address for gpu in host.gpus}
+    named = {instance: PciAddress.parse_or_none(instance) for instance in instances}
+    if all(address in listed for address in named.values()):
+        return {instance: address for instance, address in named.items() if address is not None}
+    driven = sorted(
+        (gpu.address for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active), key=str
+    )
+    if len(instances) != len(driven):
+        return {instance: address for instance, address in named.items() if address is not None and address in listed}
+    return dict(zip(sorted(instances, key=_numbers), driven, strict=True))
+
+
+def _numbers(instance: str) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"\d+", instance)], instance
+
+
+def newest(samples: Samples, series: str) -> int | None:
+    """The newest value that is there; None = none is."""
+    values = samples.values.get(series)
+    if values is None:
+        return None
+    present = values[values >= 0]
+    return int(present[-1]) if len(present) else None
+
+
+def _use(values: Mapping[str, int | None]) -> GpuUse:
+    percent, memory_kb = values.get(GPU_USE), values.get(GPU_MEMORY)
+    return GpuUse(
+        None if percent is None else percent / 100,
+        None if memory_kb is None else memory_kb >> 10,
+        values.get(_TEMPERATURE),
+        values.get(_POWER),
+    )
+
+
+def _at_once() -> None:
+    """One look is not paced: it has few calls, and somebody waits for it."""

@@ -1,0 +1,227 @@
+"""`gpuops top` as typed: one table in a pipe, the same figures as the inventory, and kept current on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+from typer.testing import CliRunner
+
+from gpuops.cli.app import app
+from gpuops.cli.top_screen import keys_of
+from gpuops.sim.server import start
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.wire import ready_file
+from tests.cli.conftest import LAB_POLICY, Lab
+
+WAIT_S = 60.0
+COLUMNS, ROWS = 120, 30
+
+
+@dataclass
+class Terminal:
+    """A terminal with `gpuops top` on it, as a person sees it."""
+
+    fd: int
+    pid: int
+    screen: pyte.Screen = field(default_factory=lambda: pyte.Screen(COLUMNS, ROWS))
+    sent: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._stream = pyte.ByteStream(self.screen)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def until(self, shown: Callable[[str], bool]) -> str:
+        """What it shows once that is so; fails after a minute."""
+        end = time.monotonic() + WAIT_S
+        while not shown(self.text):
+            assert time.monotonic() < end, self.text
+            self._read()
+        return self.text
+
+    def _read(self) -> None:
+        if select.select([self.fd], [], [], 0.1)[0]:
+            with suppress(OSError):  # the program has ended
+                told = os.read(self.fd, 65_536)
+                self.sent += told
+                self._stream.feed(told)
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.fd, keys)
+
+    def end(self) -> int:
+        """Its exit code once it ended by itself."""
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            self._read()
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(self.text)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    """A pseudo-terminal that `gpuops top` is typed at."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        # readline, which pytest imports, puts LINES and COLUMNS where programs that are run see them
+        kept = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+        environment = {**kept, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+        os.execve(sys.executable, [sys.executable, "-m", "gpuops", "top", *arguments], environment)
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    found = Terminal(fd, pid)
+    try:
+        yield found
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(fd)
+
+
+def typed(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["top", *arguments])
+
+
+def test_figures_are_those_of_the_inventory(lab: Lab) -> None:
+    seen = json.loads(lab.run("inventory", "--output", "json").stdout)
+    shown = json.loads(lab.run("top", "--show", "gpus", "--output", "json").stdout)
+    rows = {(row["host"], row["name"]): row for row in shown["rows"]}
+    gpus = {
+        (host["name"], gpu["address"]): gpu
+        for host in seen["hosts"]
+        for node in host["numa_nodes"]
+        for gpu in node["gpus"]
+    }
+    assert set(rows) == set(gpus)
+    for key, row in rows.items():
+        assert row["vms"] == sorted(vm["name"] for vm in gpus[key]["holders"])
+        assert (row["model"], row["memory_mib"]) == (gpus[key]["name"], gpus[key]["memory_mib"])
+        whole = gpus[key]["passthrough_active"]
+        assert (row["utilization_percent"] is None) == whole, "no driver of the host is at a GPU in DirectPath I/O"
+    vms = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
+    assert {row["key"] for row in vms["rows"]} == {vm["ref"] for vm in seen["vms"]}
+    assert lab.effects == []
+
+
+def test_use_is_what_the_counters_say(lab: Lab) -> None:
+    [desk] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-01"]
+    desk.state.cpu_usage_mhz = 5200
+    lab.server.world.clock.advance(60)
+    shown = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
+    rows = {row["name"]: row for row in shown["rows"]}
+    assert rows["vdi-01"]["utilization_percent"] == 60.0
+    assert shown["rows"][0]["name"] == "vdi-01", "the busiest first"
+    mig = [row for row in shown["rows"] if "a100-1-" in row["devices"] or "a100-3-" in row["devices"]]
+    assert mig and all(row["utilization_percent"] is None for row in mig), "a MIG-backed vGPU has no counter"
+
+
+def test_what_a_night_has_taken_and_the_verdict_on_desktops_are_shown(lab: Lab) -> None:
+    before = json.loads(lab.run("top", "--show", "vms", "--policy", LAB_POLICY, "--output", "json").stdout)
+    verdicts = {row["name"]: row["verdict"] for row in before["rows"] if row["verdict"]}
+    assert verdicts["vdi-01"].startswith("idle: ")
+    assert all(name.startswith("vdi-") for name in verdicts), "ML VMs are no desktops"
+    assert lab.run("rotate", "night", "--policy", LAB_POLICY, "--yes").exit_code == 0
+    done = lab.run("top", "--show", "vms")
+    assert done.exit_code == 0
+    assert "a night is open: " in done.stdout
+    taken = [line for line in done.stdout.splitlines() if "suspended, night: away" in line]
+    assert taken and all(line.startswith("vdi-") for line in taken)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--show", "racks"], "'racks'"),
+        (["--every", "1"], "greater than or equal to 5"),
+        (["--host", "esx-99"], "esx-99"),
+        (["--cluster", "nowhere"], "nowhere"),
+        (["--output", "csv"], "csv"),
+    ],
+)
+def test_wrong_input_is_one_line(lab: Lab, wrong: list[str], said: str) -> None:
+    done = lab.run("top", *wrong)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_keys_of_a_terminal() -> None:
+    assert list(keys_of(b"\x1b[A\x1bOB\x1b")) == ["up", "down", "escape"]
+    assert list(keys_of(b"\x1b[5~\x1b[200~x\r\x7f")) == ["page-up", "x", "enter", "back"]
+    assert list(keys_of("ä€q".encode())) == ["ä", "€", "q"]
+    assert list(keys_of(b"\xff\xfe")) == []
+
+
+def test_a_terminal_is_drilled_into_and_left_as_it_was(lab: Lab) -> None:
+    with terminal("--vcenter", f"sim@{lab.ready}") as shown:
+        before = termios.tcgetattr(shown.fd)
+        shown.until(lambda text: "q quit" in text and "esx-01.lab" in text)
+        assert "hosts, by use: 2" in shown.text
+        assert termios.tcgetattr(shown.fd)[3] & termios.ICANON == 0
+        shown.press(b"sssss")  # once around
+        shown.press(b"/esx-01\r")
+        shown.until(lambda text: 'with "esx-01": 1' in text)
+        shown.press(b"\r")
+        assert "nvidia_a40-8q" not in shown.until(lambda text: "GPUs of esx-01.lab" in text)
+        shown.press(b"v")
+        shown.until(lambda text: "VMs, by use" in text and "nvidia_a40-8q" in text)
+        shown.press(b"q")
+        assert shown.end() == 0
+        assert termios.tcgetattr(shown.fd)[3] == before[3]
+    assert b"\x1b[?1049h" in shown.sent and shown.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l")
+    assert lab.effects == []
+
+
+def test_a_change_in_vcenter_is_seen_and_a_signal_ends_it(lab: Lab) -> None:
+    with terminal("--show", "vms", "--every", "5", "--filter", "vdi-01", "--vcenter", f"sim@{lab.ready}") as shown:
+        shown.until(lambda text: "vdi-01" in text and " on " in text)
+        [desk] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-01"]
+        with lab.server.world.lock:
+            desk.state.power = Power.OFF
+            desk.power_changed()
+        shown.until(lambda text: " off " in text)
+        os.kill(shown.pid, signal.SIGTERM)
+        assert shown.end() == 128 + signal.SIGTERM
+        assert termios.tcgetattr(shown.fd)[3] & termios.ICANON
+    assert shown.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor is back"
+
+
+def test_a_vcenter_that_goes_away_is_said_above_the_last_rows(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    with start("lab", clock="stepped") as server:
+        ready_file.write(ready, ready_file.of(server))
+        with terminal("--every", "5", "--vcenter", f"sim@{ready}") as shown:
+            shown.until(lambda text: "esx-01.lab" in text)
+            server.close()
+            away = shown.until(lambda text: "vCenter is away" in text)
+            assert "esx-01.lab" in away, "the rows of the last look stay"
+            shown.press(b"g")
+            shown.until(lambda text: "GPUs, by use" in text)
+            shown.press(b"q")
+            assert shown.end() == 0
+
+
+def test_no_terminal_that_can_be_drawn_on_is_one_table() -> None:
+    done = typed("--vcenter", "sim:lab")
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) == 4
+    assert "\x1b" not in done.stdout

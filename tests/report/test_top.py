@@ -1,0 +1,217 @@
+"""What `gpuops top` shows: rows equal the inventory, unknown is no zero, keys move the view, no line is too wide."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.api import catalog_of
+from gpuops.execute.measurements.current_use import addresses_of_instances, gpus_of_samples
+from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.gpu_use import CurrentUse, GpuUse
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import Samples
+from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
+from gpuops.plan.rotation.status import RotationStatus
+from gpuops.report.fleet import fleet
+from gpuops.report.layout import cells, plain
+from gpuops.report.top import Top, arranged, heading_lines
+from gpuops.report.top_table import bar, picture, top_document, top_text
+from gpuops.report.top_view import TopView, meant_rows, pressed
+from gpuops.report.top_words import SortKey, TopLevel
+
+NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
+HOSTILE = '"><img src=x onerror=alert(1)>\x1b[2J\u202eevil 🎮'
+
+
+def a40(bus: int, *vms: str) -> PhysicalGpu:
+    return PhysicalGpu(
+        PciAddress(0, bus, 0, 0),
+        "NVIDIA A40",
+        0x10DE,
+        0x2235,
+        memory_mib=49_152,
+        graphics_type=GraphicsType.SHARED_DIRECT,
+        configured_graphics_type=GraphicsType.SHARED_DIRECT,
+        vgpu_mode=VgpuMode.SAME_SIZE,
+        vms=vms,
+    )
+
+
+def vm(number: int, host: str, name: str = "") -> Vm:
+    return Vm(
+        f"vm-{number}",
+        name or f"desk-{number}",
+        host=host,
+        power=PowerState.ON,
+        cpu_usage_mhz=100 * number,
+        console_connections=number % 2,
+        devices=(VgpuDevice(4000, "nvidia_a40-8q"),),
+    )
+
+
+HOSTS = {
+    "host-1": Host("host-1", "esx-01", connected=True, gpus=(a40(0x3B, "vm-1", "vm-2"), a40(0x5E))),
+    "host-2": Host("host-2", "esx-02", connected=True, in_maintenance=True, gpus=(a40(0x3B, "vm-3"),)),
+    "host-3": Host("host-3", "esx-03", connected=True),
+}
+VMS = {each.ref: each for each in (vm(1, "host-1"), vm(2, "host-1"), vm(3, "host-2", HOSTILE))}
+INVENTORY = Inventory("uuid", "8.0.3.0", NOW, hosts=HOSTS, vms=VMS)
+USE = CurrentUse(
+    NOW,
+    {("host-1", PciAddress(0, 0x3B, 0, 0)): GpuUse(40.0, 16_384, 60, 150)},
+    {"vm-1": GpuUse(30.0, 8192)},
+)
+QUIET = RotationStatus("uuid", None, None, None, False, "gpuops.night", None, None, (), {})
+
+
+def top(inventory: Inventory = INVENTORY, use: CurrentUse = USE, change: ChangeStatus | None = None) -> Top:
+    return Top(fleet(inventory, catalog_of(inventory)), use, QUIET, change or ChangeStatus(), {})
+
+
+def test_hosts_gpus_and_vms_are_those_of_the_inventory() -> None:
+    hosts = {row.name: row for row in top().rows(TopLevel.HOSTS)}
+    assert set(hosts) == {"esx-01", "esx-02"}, "a host without GPUs is not shown"
+    assert (hosts["esx-01"].gpus, hosts["esx-01"].gpus_held, hosts["esx-01"].vms) == (2, 1, ("desk-1", "desk-2"))
+    assert hosts["esx-02"].state == "maintenance" and hosts["esx-02"].warns
+    gpus = [(row.host, row.name, row.vms) for row in top().rows(TopLevel.GPUS)]
+    assert gpus == [
+        ("esx-01", "0000:3b:00.0", ("desk-1", "desk-2")),
+        ("esx-01", "0000:5e:00.0", ()),
+        ("esx-02", "0000:3b:00.0", (HOSTILE,)),
+    ]
+    assert {row.name: (row.what, row.cpu_mhz) for row in top().rows(TopLevel.VMS)}["desk-2"] == ("nvidia_a40-8q", 200)
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    first, second = top().rows(TopLevel.HOSTS)
+    assert first.use.utilization_percent == 40.0, "the mean of the GPUs that are measured"
+    assert first.use.memory_used_mib is None, "the sum of a part would look like the whole"
+    assert second.use.utilization_percent is None
+    assert first.sessions == 1 and second.sessions == 1
+    text = plain(top_text(top(), TopLevel.GPUS, top().rows(TopLevel.GPUS)))
+    assert [line.split()[4] for line in text.splitlines()[2:]] == ["40", "?", "?"]
+    document = top_document(top(), TopLevel.GPUS, top().rows(TopLevel.GPUS))
+    assert [row["utilization_percent"] for row in document["rows"]] == [40.0, None, None]
+    assert "40 % used (1 of them measured)" in plain(heading_lines(top()))
+
+
+def test_unknown_figures_are_last_whatever_is_sorted_by() -> None:
+    for key in (SortKey.USE, SortKey.MEMORY):
+        assert next(row.name for row in arranged(top().rows(TopLevel.VMS), key)) == "desk-1"
+    assert [row.name for row in arranged(top().rows(TopLevel.VMS), SortKey.SESSIONS)][-1] == "desk-2"
+    assert [row.host for row in arranged(top().rows(TopLevel.GPUS), SortKey.VMS)] == ["esx-01", "esx-02", "esx-01"]
+    assert [row.name for row in arranged(top().rows(TopLevel.GPUS), SortKey.NAME, "DESK-2")] == ["0000:3b:00.0"]
+
+
+def test_a_change_that_nobody_is_at_names_the_command() -> None:
+    parts = (PartProgress("host-1", "esx-01", "done", ()), PartProgress("host-2", "esx-02", "to do", ()))
+    cut_off = ChangeStatus("scheduler set", NOW, "", parts)
+    text = plain(heading_lines(top(change=cut_off)))
+    assert "scheduler set: 1 of 2 hosts done; nobody is at it, next: gpuops change status" in text
+
+
+def test_enter_goes_into_a_host_and_a_gpu_and_escape_comes_back() -> None:
+    view: TopView | None = TopView(sort=SortKey.NAME)
+    shown = []
+    for key in ("enter", "enter", "down", "enter", "escape", "escape", "escape"):
+        assert view is not None
+        view = pressed(view, key, top(), 10)
+        assert view is not None
+        shown.append((view.level, len(meant_rows(top(), view))))
+    gpus, vms, hosts = (TopLevel.GPUS, 2), (TopLevel.VMS, 2), (TopLevel.HOSTS, 2)
+    assert shown == [gpus, vms, vms, vms, gpus, hosts, hosts]
+
+
+def test_the_vms_of_a_gpu_are_those_that_are_on_it_now() -> None:
+    view = pressed(TopView(TopLevel.GPUS, SortKey.NAME), "enter", top(), 10)
+    assert view is not None and view.inside is not None
+    moved = replace(HOSTS["host-1"], gpus=(a40(0x3B, "vm-2"), a40(0x5E, "vm-1")))
+    later = top(replace(INVENTORY, hosts={**HOSTS, "host-1": moved}))
+    assert [row.name for row in meant_rows(later, view)] == ["desk-2"]
+
+
+def test_letters_of_a_filter_are_no_keys() -> None:
+    view: TopView | None = TopView(TopLevel.VMS)
+    for key in ("/", "q", "back", "d", "e", "s", "k", "-", "2", "enter"):
+        assert view is not None
+        view = pressed(view, key, top(), 10)
+    assert view is not None
+    assert (view.containing, view.typing) == ("desk-2", False)
+    assert [row.name for row in meant_rows(top(), view)] == ["desk-2"]
+    back = pressed(view, "escape", top(), 10)
+    assert back is not None and back.containing == ""
+    assert pressed(back, "q", top(), 10) is None
+
+
+def test_the_selected_row_stays_selected_when_figures_change() -> None:
+    view = pressed(TopView(TopLevel.VMS, SortKey.NAME), "down", top(), 10)
+    assert view is not None and view.selected == "vm-2"
+    busy = replace(USE, vms={"vm-2": GpuUse(90.0, 1)})
+    by_use = replace(view, sort=SortKey.USE)
+    assert by_use.selected_number(meant_rows(top(use=busy), by_use)) == 0
+    gone = top(replace(INVENTORY, vms={ref: each for ref, each in VMS.items() if ref != "vm-2"}))
+    assert view.selected_number(meant_rows(gone, view)) == 1
+
+
+@given(
+    st.integers(10, 200),
+    st.integers(4, 40),
+    st.lists(
+        st.sampled_from([*"hgvs/qx2-", "up", "down", "page-up", "page-down", "home", "end", "enter", "back", "escape"]),
+        max_size=12,
+    ),
+)
+def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, height: int, keys: list[str]) -> None:
+    view = TopView()
+    for key in keys:
+        view = pressed(view, key, top(), max(1, height - 5)) or view
+    lines = list(picture(top(), view, width, height, "vCenter is away"))
+    texts = ["".join(text for text, _ in line) for line in lines]
+    assert len(lines) <= max(height, 6)
+    assert all(unicodedata.category(each) not in ("Cc", "Cf") for text in texts for each in text)
+    narrowest = 60  # what stays of the columns needs so much
+    assert width < narrowest or all(cells(text) <= width for text in texts), texts
+
+
+@pytest.mark.parametrize(("percent", "shown"), [(None, ""), (0.0, "········"), (50.0, "████····"), (130.0, "████████")])
+def test_a_bar_is_as_long_as_the_use(percent: float | None, shown: str) -> None:
+    row = replace(top().rows(TopLevel.GPUS)[0], use=GpuUse(percent))
+    assert bar(row) == shown
+
+
+def test_instances_of_counters_are_gpus_by_address_or_else_by_order() -> None:
+    host = HOSTS["host-1"]
+    first, second = (gpu.address for gpu in host.gpus)
+    assert addresses_of_instances(("0000:5e:00.0", "0000:3b:00.0"), host) == {
+        "0000:5e:00.0": second,
+        "0000:3b:00.0": first,
+    }
+    assert addresses_of_instances(("gpu-10", "gpu-9"), host) == {"gpu-9": first, "gpu-10": second}
+    assert addresses_of_instances(("000:094:00.0", "000:059:00.0"), host) == {
+        "000:059:00.0": first,
+        "000:094:00.0": second,
+    }
+    assert addresses_of_instances(("gpu-1",), host) == {}, "which of two cannot be told"
+    given_away = replace(host, gpus=(replace(host.gpus[0], passthrough=Passthrough(True, True, True)), host.gpus[1]))
+    assert addresses_of_instances(("gpu-1",), given_away) == {"gpu-1": second}
+
+
+def test_the_newest_sample_that_is_there_counts() -> None:
+    ends = np.array([10, 30, 50], dtype=np.int64)
+    told = {
+        "gpu.utilization.average@0000:3b:00.0": np.array([500, 1250, -1], dtype=np.int64),
+        "gpu.mem.used.average@0000:3b:00.0": np.array([-1, -1, -1], dtype=np.int64),
+        "gpu.utilization.average": np.array([1, 1, 1], dtype=np.int64),
+    }
+    host = replace(HOSTS["host-1"], gpus=HOSTS["host-1"].gpus[:1])
+    [(address, use)] = gpus_of_samples(host, Samples("host-1", ends, told))
+    assert (str(address), use) == ("0000:3b:00.0", GpuUse(12.5, None, None, None))
