@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
+        "readiness": "Say whether hosts can be emptied, or lost.",
     },
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",

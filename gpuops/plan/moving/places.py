@@ -4,7 +4,8 @@ Problem: the host chooses the GPU of a VM that arrives, so who arrives first may
 The largest first, each on the host with the most room, finds a way mostly; where it does not, another order may.
 Choice: a search of all orders and hosts, depth first, in which that usual way is the first one that is tried. VMs that
 are alike are one, and so are orders that lead to the same GPUs. A VM that finds no place now finds none after others
-have come: nobody makes room by arriving. After `MOST_TRIES` questions it gives up, and says so.
+have come, for nobody makes room by arriving; so more of one kind than fit without the others end it at once.
+After `MOST_TRIES` questions it gives up, and says so.
 What this gives up: VMs that run elsewhere stay where they are; room is not made by moving those first.
 
 `plan/hosts/change/emptying.py` asks it for hosts that are emptied, `plan/hosts/readiness/loss.py` for one that failed.
@@ -20,8 +21,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 
-MOST_TRIES: Final = 5_000
-"""So many times a VM is tried on a host: some seconds. Worlds of four hosts and eight VMs need a tenth of it."""
+MOST_TRIES: Final = 2_000
+"""So many times a VM is tried on a host: about a second."""
 
 Admit = Callable[[Vm, Host, Inventory], Inventory | None]
 """The snapshot with the VM on that host; None = it surely finds no place there."""
@@ -44,10 +45,13 @@ def find_places(
 ) -> PlacesFound:
     """A place for every VM: those of the first group come first, in whatever order, then those of the next.
 
-    `targets`: by ref of a VM the refs of the hosts that may take it, the likeliest first. `single`: refs of VMs for
+    `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first. `single`: refs of VMs for
     which no other may stand, however alike they are.
     """
-    search = _Search(targets, admit, _kinds([vm for group in groups for vm in group], targets, single))
+    vms = [vm for group in groups for vm in group]
+    search = _Search(targets, admit, _kinds(vms, targets, single))
+    if search.too_many(vms, inventory):
+        return PlacesFound(None, search.tries <= MOST_TRIES)
     places = search.place([list(group) for group in groups if group], inventory)
     return PlacesFound(None if places is None else tuple(places), search.tries <= MOST_TRIES)
 
@@ -61,6 +65,26 @@ class _Search:
     tries: int = 0
     failed: set[object] = field(default_factory=set)
     """What is known to lead nowhere: who still waits, and what is on each host."""
+
+    def too_many(self, vms: Sequence[Vm], inventory: Inventory) -> bool:
+        """Whether there are more of one kind than find a place when nobody else comes."""
+        return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
+
+    def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
+        """Whether all of these find a place; they are alike, so each fills one host after another."""
+        waiting = list(alike)
+        for ref in self.targets[alike[0].ref]:
+            while waiting:
+                self.tries += 1
+                after = self.admit(waiting[-1], inventory.hosts[ref], inventory)
+                if after is None:
+                    break
+                inventory = after
+                waiting.pop()
+        return not waiting
+
+    def _all(self) -> list[int]:
+        return sorted(set(self.kinds.values()))
 
     def place(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host]] | None:
         if not groups:
@@ -139,5 +163,5 @@ def _needs(vm: Vm, targets: Mapping[str, Sequence[str]], single: Collection[str]
     devices = None if vm.devices is None else tuple(replace(each, key=0) for each in vm.devices)
     settings = tuple(sorted((vm.extra_config or {}).items()))
     size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
-    where = vm.host, tuple(targets[vm.ref]), vm.datastores, vm.vapp, vm.unreadable, vm.power
+    where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
     return devices, settings, size, where, vm.ref if vm.ref in single else ""

@@ -58,13 +58,28 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
+class Staying:
+    """A VM that cannot leave its host, and why."""
+
+    vm: Vm
+    rejection: Rejection
+    reasons: tuple[str, ...]
+    """Those of the rejection, for a text that names several VMs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Emptied:
-    """Hosts without their VMs: who went where, by host, in order; and every reason why a VM cannot go."""
+    """Hosts without their VMs: who went where, by host, in order; and every VM that cannot go."""
 
     away: dict[str, tuple[Away, ...]]
-    rejections: tuple[Rejection, ...]
+    stays: tuple[Staying, ...]
     proven: bool = True
     """False: not every order of moves was tried; there may be one that empties them."""
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Why they cannot be emptied; () = they can."""
+        return tuple(each.rejection for each in self.stays)
 
 
 def emptied(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
@@ -72,7 +87,7 @@ def emptied(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, cata
     down = [replace(host, in_maintenance=True) for host in hosts]
     before = inventory.with_hosts(down)
     world = _World(before, catalog, vms)
-    found = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.rejections))
+    found = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
     if not world.roomless:
         return found
     proven, first = True, _World(before, catalog, vms)
@@ -86,7 +101,7 @@ def emptied(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, cata
         places = find_places(leave, targets, before, partial(_moved, catalog=catalog))
         if places.places is not None:
             again = _World(before, catalog, vms, given={vm.ref: target for vm, target in places.places})
-            return Emptied({host.ref: tuple(again.leave(host)) for host in down}, tuple(again.rejections))
+            return Emptied({host.ref: tuple(again.leave(host)) for host in down}, tuple(again.stays))
         proven = proven and places.whole
     return replace(found, proven=proven)
 
@@ -118,7 +133,7 @@ class _World:
     vms: Displacement
     given: Mapping[str, Host] = field(default_factory=dict)
     """By ref of a VM where it goes, in the order in which they leave; of the others that is still to be found."""
-    rejections: list[Rejection] = field(default_factory=list)
+    stays: list[Staying] = field(default_factory=list)
     movable: set[str] = field(default_factory=set)
     """Refs of the VMs that may be moved."""
     roomless: bool = False
@@ -133,8 +148,8 @@ class _World:
     def leave(self, host: Host) -> Iterator[Away]:
         for vm in self.in_order(host):
             found = self._away(vm, host)
-            if isinstance(found, Rejection):
-                self.rejections.append(found)
+            if isinstance(found, Staying):
+                self.stays.append(found)
                 continue
             if found.leaving is Leaving.VMOTION and found.target is not None:
                 self.inventory = project(RelocateVm(vm.ref, found.target.ref), self.inventory, self.catalog)
@@ -146,7 +161,7 @@ class _World:
         profiles = [self.catalog.profile(name) for name in vm.profiles]
         return sum(each.framebuffer_mib for each in profiles if each is not None), vm.memory_mib or 0
 
-    def _away(self, vm: Vm, host: Host) -> Away | Rejection:
+    def _away(self, vm: Vm, host: Host) -> Away | Staying:
         cluster = self.inventory.clusters.get(host.cluster or "")
         stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if is_cluster_agent(vm) or self._drs_moves(vm, host):
@@ -154,7 +169,8 @@ class _World:
         managed = left_to_manager(vm)
         if managed is not None:
             hint = f"have its manager move or stop {vm.name}: gpuops changes no VM of others"
-            return Rejection(host.name, f"{vm.name} cannot leave it while it runs: {managed}", hint=hint)
+            rule = f"{vm.name} cannot leave it while it runs: {managed}"
+            return Staying(vm, Rejection(host.name, rule, hint=hint), (managed,))
         if _may_move(vm, stands):
             target, reasons = self._target(vm, host)
             if target is not None:
@@ -193,7 +209,7 @@ class _World:
         found = sorted((each for each in near if each.ref in fit and slow[each.ref] is None), key=_fullness)
         return found, (*map(str, refusals), *(str(each) for each in slow.values() if each is not None))
 
-    def _stopped(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Rejection:
+    def _stopped(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Staying:
         """Shut down in place of a move, where that is allowed and the guest can be asked."""
         against = tuple(_against_stopping(vm))
         if self.vms is Displacement.MOVE or against:
@@ -201,7 +217,7 @@ class _World:
             if self.vms is not Displacement.MOVE:
                 rule = f"{vm.name} can neither be moved nor shut down: {'; '.join((*_few(reasons), *against))}"
             hint = f"shut {vm.name} down, or let it be: --vms shut-down" if not against else f"see to {vm.name} first"
-            return Rejection(host.name, rule, hint=hint)
+            return Staying(vm, Rejection(host.name, rule, hint=hint), _few(reasons))
         powered_off = self.vms is Displacement.POWER_OFF
         return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, _few(reasons))
 

@@ -18,9 +18,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.moving.places import find_places
+from gpuops.plan.placement.host_filters import sees_files
 from gpuops.plan.placement.keep_free import reserved_taken
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> Loss:
     found = restart.one_after_another(vms, world)
     if found.spared or not restart.others:
         return found
-    targets = {vm.ref: [each.ref for each in restart.others] for vm in vms}
+    targets = {vm.ref: [each.ref for each in restart.others if restart.may_take(vm, each, world)] for vm in vms}
     places = find_places([vms], targets, world, restart.after, restart.apart)
     return replace(found, proven=places.whole) if places.places is None else Loss(places.places)
 
@@ -94,6 +96,10 @@ class _Restart:
     def apart(self) -> frozenset[str]:
         """Refs of the VMs that some rule keeps apart."""
         return frozenset(ref for rule in self._rules() if rule.kind is RuleKind.APART for ref in rule.vms)
+
+    def may_take(self, vm: Vm, host: Host, world: Inventory) -> bool:
+        """Whether the host sees its files."""
+        return sees_files(Wanted(vm, (), (host.ref,)), host, world) is None
 
     def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> Loss:
         """In this order, each on the first host that takes it."""

@@ -1,4 +1,4 @@
-"""For each host with GPUs: whether it can be emptied, by which moves, what stands against it, and whether it can be lost.
+"""For each host with GPUs: whether it can be emptied, by which moves, what is against it, and whether it can be lost.
 
 A host is ready where every VM that must leave it surely has a place elsewhere by vMotion, each after those before it.
 What vCenter would do by itself in maintenance mode is another question: the advanced options of DRS answer it.
@@ -16,11 +16,12 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
+from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, emptied, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.readiness.loss import Loss, loss_of
 from gpuops.plan.moving.drs_options import evacuation_obstacles
 from gpuops.plan.moving.stun import Stun, own_stun_settings, stun_between, tolerated_s
+from gpuops.plan.placement.host_filters import unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,11 @@ class HostReadiness:
     host: Host
     away: tuple[Away, ...]
     """Who leaves for where, in this order."""
-    blockers: tuple[Rejection, ...]
-    """Not empty = it cannot be emptied."""
-    proven: bool
+    stays: tuple[Staying, ...]
+    """The VMs that cannot leave it; not empty = it cannot be emptied."""
+    unreachable: Rejection | None = None
+    """Why nothing that is shown of it is certain."""
+    proven: bool = True
     """False: not every order of moves was tried; there may be one that empties it."""
     stuns: Mapping[str, Stun] = field(default_factory=dict)
     """By ref of a VM that moves vCenter's estimate of its stun; without an entry it is unknown."""
@@ -44,7 +47,13 @@ class HostReadiness:
     @property
     def ready(self) -> bool:
         """Whether all that must leave it can."""
-        return not self.blockers
+        return not self.stays and self.unreachable is None
+
+    @property
+    def blockers(self) -> tuple[Rejection, ...]:
+        """Everything that keeps it from being emptied."""
+        unreachable = () if self.unreachable is None else (self.unreachable,)
+        return (*unreachable, *(each.rejection for each in self.stays))
 
     @property
     def moves(self) -> tuple[Away, ...]:
@@ -99,14 +108,15 @@ def host_readiness(host: Host, inventory: Inventory, catalog: Catalog) -> HostRe
     away = found.away[host.ref]
     stuns = {each.vm.ref: stun for each in away if (stun := _stun(each, host)) is not None}
     return HostReadiness(
-        host,
-        away,
-        (*_unreachable(host), *found.rejections),
-        found.proven,
-        stuns,
-        tuple(_by_vcenter(host, inventory)),
-        tuple(_notes(host, away, stuns, inventory)),
-        loss_of(host, inventory, catalog),
+        host=host,
+        away=away,
+        stays=found.stays,
+        unreachable=unreachable(host),
+        proven=found.proven,
+        stuns=stuns,
+        by_vcenter=tuple(_by_vcenter(host, inventory)),
+        notes=tuple(_notes(host, away, stuns, inventory)),
+        loss=loss_of(host, inventory, catalog),
     )
 
 
@@ -114,12 +124,6 @@ def _stun(away: Away, host: Host) -> Stun | None:
     if away.leaving is not Leaving.VMOTION or away.target is None:
         return None
     return stun_between(away.vm, (host, away.target))
-
-
-def _unreachable(host: Host) -> Iterator[Rejection]:
-    if host.connected is not True:
-        what = "is not connected" if host.connected is False else "whether it is connected cannot be read"
-        yield Rejection(host.name, f"{what}: what runs there is not known for certain", hint="reconnect it first")
 
 
 def _by_vcenter(host: Host, inventory: Inventory) -> Iterator[str]:
