@@ -45,8 +45,8 @@ def find_places(
 ) -> PlacesFound:
     """A place for every VM: those of the first group come first, in whatever order, then those of the next.
 
-    `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first. `single`: refs of VMs for
-    which no other may stand, however alike they are.
+    `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first.
+    `single`: refs of VMs for which no other may stand, however alike they are.
     """
     vms = [vm for group in groups for vm in group]
     search = _Search(targets, admit, _kinds(vms, targets, single))
