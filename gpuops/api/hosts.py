@@ -50,10 +50,11 @@ def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
 
     Raises UsageError, HostNotFound for a name that is not there, NotConnected in its kinds.
     """
+    from gpuops.plan.hosts.change.emptying import stun_hosts
     from gpuops.plan.hosts.readiness.question import readiness as ask
-    from gpuops.plan.hosts.readiness.question import stun_hosts
 
-    inventory = site.vcenter.with_config_targets(inventory, stun_hosts(scope, inventory))
+    scope.check(inventory)
+    inventory = site.vcenter.with_config_targets(inventory, stun_hosts(scope.hosts(inventory), inventory))
     return ask(scope, site.with_vgpus(inventory), catalog_of(inventory))
 
 

@@ -9,7 +9,7 @@ with a vGPU unless told so); `plan/moving/movability.py` says when a VM may be m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -122,6 +122,15 @@ def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
     """The VMs that must leave the host, or may have to: largest first."""
     found = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
     return sorted(found, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
+
+
+def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
+    """Refs of the hosts whose stun estimates matter when these are emptied: all with GPUs of the clusters in which a
+    VM with a vGPU must leave one of these."""
+    leaving = (host for host in hosts if any(vm.vgpus for vm in runs_there(host, inventory)))
+    clusters = {host.cluster for host in leaving if host.cluster is not None}
+    near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
+    return frozenset(host.ref for host in near if host.connected is True)
 
 
 @dataclass(slots=True)

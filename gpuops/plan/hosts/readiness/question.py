@@ -79,20 +79,6 @@ class Readiness:
         return all(each.ready for each in self.hosts)
 
 
-def stun_hosts(scope: Scope, inventory: Inventory) -> frozenset[str]:
-    """Refs of the hosts whose stun estimates matter: those meant, and the others with GPUs of their clusters, where a
-    VM with a vGPU runs on one that is meant.
-
-    Raises UsageError, HostNotFound for a name that is not there.
-    """
-    scope.check(inventory)
-    meant = scope.hosts(inventory)
-    leaving = [host for host in meant if any(vm.vgpus for vm in runs_there(host, inventory))]
-    clusters = {host.cluster for host in leaving if host.cluster is not None}
-    near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
-    return frozenset(host.ref for host in near if host.connected is True)
-
-
 def readiness(scope: Scope, inventory: Inventory, catalog: Catalog) -> Readiness:
     """The answer for each host of the scope, as if it alone were emptied, or died.
 
