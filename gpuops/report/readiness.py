@@ -122,11 +122,10 @@ def _names(vms: Sequence[Vm]) -> str:
 def _by_vcenter(found: Readiness) -> Iterator[Text]:
     """Once for all hosts of a cluster, which share the reasons."""
     for reasons in dict.fromkeys(each.by_vcenter for each in found.hosts if each.by_vcenter):
-        yield Text("vCenter alone: ", "yellow").append(
-            f"entering maintenance mode waits for VMs with vGPUs: {visible('; '.join(reasons))}"
-        )
+        yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
+        yield from (Text(f"        {visible(reason)}") for reason in reasons)
         if any(EVACUATION in reason for reason in reasons):
-            yield Text(f"        next: {EVACUATION} = -1 in {WHERE}", "dim")
+            yield from _next(f"{EVACUATION} = -1 in {WHERE}")
 
 
 def _without_place(found: Readiness) -> Iterator[Text]:
@@ -146,7 +145,7 @@ def _without_place(found: Readiness) -> Iterator[Text]:
 def _notes(found: Readiness) -> Iterator[Text]:
     for each in found.hosts:
         for note in each.notes:
-            yield Text(f"note: {visible(each.host.name)} {visible(note)}", "dim")
+            yield Text(f"note: {visible(each.host.name)}: {visible(note)}", "dim")
 
 
 def _summary(found: Readiness) -> str:

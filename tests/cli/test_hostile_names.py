@@ -47,6 +47,7 @@ OFFLINE: Final = (
 )
 LIVE: Final = (
     "doctor",
+    "readiness",
     "scheduler show",
     "mode show",
     "top --show vms --policy {policy}",

@@ -225,7 +225,11 @@ class _World:
             rule = f"{vm.name} cannot leave it while it runs: {'; '.join(_few(reasons))}"
             if self.vms is not Displacement.MOVE:
                 rule = f"{vm.name} can neither be moved nor shut down: {'; '.join((*_few(reasons), *against))}"
-            hint = f"shut {vm.name} down, or let it be: --vms shut-down" if not against else f"see to {vm.name} first"
+            hint = (
+                f"shut {vm.name} down, or let a rolling change do so: --vms shut-down"
+                if not against
+                else f"see to {vm.name} first"
+            )
             return Staying(vm, Rejection(host.name, rule, hint=hint), _few(reasons))
         powered_off = self.vms is Displacement.POWER_OFF
         return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, _few(reasons))
