@@ -8,7 +8,7 @@ from typing import Final
 from gpuops.model.vm import Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Leaving, Staying
-from gpuops.plan.hosts.readiness.loss import Loss
+from gpuops.plan.hosts.readiness.loss import HostLoss
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.moving.drs_options import EVACUATION, WHERE
 from gpuops.plan.moving.stun import Stun
@@ -73,7 +73,7 @@ def _seconds(stun: Stun) -> str:
     return f"{stun.at_least_s} to {stun.at_most_s} s"
 
 
-def _lost(loss: Loss) -> str:
+def _lost(loss: HostLoss) -> str:
     """`nvidia_a40-8q 5 of 6`, profile by profile."""
     parts = [f"{each.profile} {each.placed} of {each.running}" for each in loss.profiles]
     return ", ".join(parts) or "nothing to lose"
@@ -196,7 +196,7 @@ def _stun(stun: Stun | None) -> Document | None:
     return None if stun is None else {"at_least_s": stun.at_least_s, "at_most_s": stun.at_most_s}
 
 
-def _loss(loss: Loss) -> Document:
+def _loss(loss: HostLoss) -> Document:
     return {
         "spared": loss.spared,
         "proven": loss.proven,

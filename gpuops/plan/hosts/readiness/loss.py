@@ -44,7 +44,7 @@ class ProfileLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class HostLoss:
     """What becomes of the VMs with GPUs of one host."""
 
     places: tuple[tuple[Vm, Host], ...] = ()
@@ -67,7 +67,7 @@ class Loss:
         return tuple(ProfileLoss(name, placed[name] + lost[name], placed[name]) for name in names)
 
 
-def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> Loss:
+def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
     """Where the running VMs with GPUs of this host could start, were it dead."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
     vms.sort(key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
@@ -81,7 +81,7 @@ def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> Loss:
         return found
     targets = {vm.ref: [each.ref for each in restart.others if restart.may_take(vm, each, world)] for vm in vms}
     places = find_places([vms], targets, world, restart.after, restart.apart)
-    return replace(found, proven=places.whole) if places.places is None else Loss(places.places)
+    return replace(found, proven=places.whole) if places.places is None else HostLoss(places.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Restart:
         """Whether the host sees its files."""
         return sees_files(Wanted(vm, (), (host.ref,)), host, world) is None
 
-    def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> Loss:
+    def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
         """In this order, each on the first host that takes it."""
         places: list[tuple[Vm, Host]] = []
         stranded: list[Stranded] = []
@@ -113,7 +113,7 @@ class _Restart:
                 continue
             host, world = found
             places.append((vm, host))
-        return Loss(tuple(places), tuple(stranded))
+        return HostLoss(tuple(places), tuple(stranded))
 
     def after(self, vm: Vm, host: Host, world: Inventory) -> Inventory | None:
         """The snapshot once it runs there; None = it does not start there for certain."""

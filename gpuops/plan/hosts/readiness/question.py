@@ -18,7 +18,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, emptied, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are
-from gpuops.plan.hosts.readiness.loss import Loss, loss_of
+from gpuops.plan.hosts.readiness.loss import HostLoss, loss_of
 from gpuops.plan.moving.drs_options import evacuation_obstacles
 from gpuops.plan.moving.stun import Stun, own_stun_settings, stun_between, tolerated_s
 from gpuops.plan.placement.host_filters import unreachable
@@ -42,7 +42,7 @@ class HostReadiness:
     by_vcenter: tuple[str, ...] = ()
     """Why entering maintenance mode waits for its VMs with vGPUs, unless somebody moves them; () = it does not."""
     notes: tuple[str, ...] = ()
-    loss: Loss = field(default_factory=Loss)
+    loss: HostLoss = field(default_factory=HostLoss)
 
     @property
     def ready(self) -> bool:
