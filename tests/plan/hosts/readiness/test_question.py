@@ -23,6 +23,7 @@ from tests.plan.snapshots import catalog
 
 TWO = world([[8, 8]], [[8]])
 FIRST, SECOND = "vm-1-1-1", "vm-1-1-2"
+KUBERNETES = "is managed by the vSphere Supervisor (VM Service): changed through Kubernetes (kubectl, in its namespace)"
 
 
 def answer(inventory: Inventory, host: str = "esx-01") -> HostReadiness:
@@ -65,10 +66,7 @@ def test_each_move_has_its_place_and_its_turn() -> None:
         (
             vm(FIRST, managed_by=ManagedBy("com.vmware.vcenter.wcp", "VM")),
             FIRST,
-            (
-                "is managed by the vSphere Supervisor (VM Service): changed through Kubernetes (kubectl, in its "
-                "namespace)",
-            ),
+            (KUBERNETES,),
         ),
         (
             vm(FIRST, datastores=("local-1",)),
