@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
+    from gpuops.api.reporting import fleet_report
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
@@ -70,6 +71,7 @@ __all__ = [
     "defrag",
     "defrag_execute",
     "doctor",
+    "fleet_report",
     "foresee",
     "history",
     "idle",
@@ -111,6 +113,7 @@ _AT_FIRST_USE: Final = {
     "configure": "execute.change.host_settings.configure",
     "current_use": "execute.measurements.current_use.current_use",
     "defrag_execute": "api.noticed.defrag_execute",
+    "fleet_report": "api.reporting.fleet_report",
     "history": "execute.past.history.history",
     "notify_flush": "api.noticed.notify_flush",
     "notify_test": "api.noticed.notify_test",

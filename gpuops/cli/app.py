@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
+        "report": "Report the fleet and its nights, as one HTML page too.",
     },
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",

@@ -57,6 +57,19 @@ class HeldPeriod:
 
 
 @dataclass(frozen=True, slots=True)
+class PastStep:
+    """One step of a night, or of its return, on a VM: from its intent until its outcome was noted."""
+
+    what: str
+    """`gate`, `suspend`, `start`, `resume`, `shutdown`."""
+    begins: datetime
+    ends: datetime | None = None
+    """None = no outcome is known yet."""
+    done: bool | None = None
+    """None = it goes on, or what became of it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class PastVm:
     """One VM of a past night."""
 
@@ -74,6 +87,8 @@ class PastVm:
     """Whether it was seen as it was before the night."""
     given_up: bool = False
     """Whether a person gave it up."""
+    steps: tuple[PastStep, ...] = ()
+    """In the order of their intents."""
 
     @property
     def is_ml(self) -> bool:
@@ -184,6 +199,8 @@ class PastNight:
     """Whether the journal knows of its return alone."""
     free: tuple[FreeGpus, ...] | None = None
     """What was free on the hosts that it used; None = an older gpuops did not note that."""
+    back_by: datetime | None = None
+    """When its desktops had to be back; None = its policy has no windows, or cannot be read."""
 
     @property
     def desktops(self) -> tuple[PastVm, ...]:

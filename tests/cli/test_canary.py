@@ -36,6 +36,7 @@ SWEPT: Final = (
     "idle",
     "top --show vms",
     "doctor",
+    "report",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",

@@ -62,6 +62,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "policy",
         "profiles",
         "queue",
+        "report",
         "roles",
         "rotation",
         "scheduler",

@@ -192,6 +192,7 @@ RULES: Final = (
             "gpuops/cli/failure.py",
             "gpuops/cli/help.py",
             "gpuops/cli/output.py",
+            "gpuops/report/page/html.py",
             "gpuops/report/schema.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",

@@ -20,7 +20,7 @@ from gpuops.execute.past.past_night import (
     in_order,
 )
 from gpuops.execute.runs.run_kind import CHANGE, ROTATION_RUNS
-from gpuops.model.history import GAVE_UP, Incident, PastChange, PastNight, RunBy
+from gpuops.model.history import GAVE_UP, Incident, PastChange, PastNight, PastStep, RunBy
 
 _VERBS: Final = {
     "setscheduler": "scheduler set",
@@ -138,6 +138,8 @@ class PastEventsReader:
             self._changes[run.id].subjects.setdefault(step.name, False)
         else:
             step.vm = self._vm_of(run, kind, ref, body["before"])
+            if step.vm is not None:
+                step.vm.steps[body["op"]] = PastStep(_TOLD.get(kind, "setting"), step.at)
         self._steps[body["op"]] = step
 
     def _vm_of(self, run: RunSoFar, kind: str, ref: str, before: Mapping[str, Any]) -> VmSoFar | None:
@@ -165,6 +167,8 @@ class PastEventsReader:
         vm = step.vm
         if vm is None:
             return
+        done = {IntentState.DONE: True, IntentState.FAILED: False}.get(state)
+        vm.steps[body["op"]] = PastStep(_TOLD.get(step.kind, "setting"), step.at, record.at, done)
         if state is IntentState.DONE and step.kind in TAKEN_BY[vm.role] and not step.run.returns:
             vm.took(_moment(body.get("suspended") or body.get("started"), step.at, record.at))
         elif state is IntentState.DONE and step.kind in RETURNED_BY[vm.role]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,8 +13,8 @@ from gpuops.catalog import load
 from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastVm, RunBy
-from gpuops.model.rotation import Role
+from gpuops.model.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastStep, PastVm, RunBy
+from gpuops.model.rotation import Policy, Role
 from gpuops.plan.rotation.gpu_share import gpus_of
 
 TAKEN_BY: Final = {
@@ -74,6 +75,8 @@ class VmSoFar:
     """Whether the reply to the step that takes it was lost."""
     closed: bool = False
     given_up: bool = False
+    steps: dict[str, PastStep] = field(default_factory=dict)
+    """By op id."""
 
     @property
     def is_held(self) -> bool:
@@ -96,7 +99,7 @@ class VmSoFar:
     def past(self) -> PastVm:
         return PastVm(
             self.ref, self.uuid, self.name, self.role, self.profiles, _gpus(self.profiles), tuple(self.held),
-            self.closed, self.given_up,
+            self.closed, self.given_up, tuple(self.steps.values()),
         )  # fmt: skip
 
 
@@ -139,16 +142,18 @@ class NightSoFar:
         return found
 
     def past(self, vcenter: str) -> PastNight:
+        policy = _policy(self.policy)
         return PastNight(
             self.id,
             vcenter,
             self.began,
-            _policy_name(self.policy),
+            policy.name if policy is not None else None,
             tuple(run.past() for run in self.runs),
             tuple(sorted((vm.past() for vm in self.vms.values()), key=lambda vm: (vm.is_ml, vm.name))),
             in_order(self.incidents.values()),
             self.by_markers,
             tuple(self.free.values()) if self.free is not None else None,
+            _back_by(policy, self.id) if policy is not None else None,
         )
 
 
@@ -162,9 +167,16 @@ def _gpus(profiles: tuple[str, ...]) -> float | None:
 
 
 @lru_cache(maxsize=16)
-def _policy_name(text: str) -> str | None:
+def _policy(text: str) -> Policy | None:
     """None = this version cannot read it, or no run of the night is known."""
     try:
-        return parse_policy(text, "the journal", accepted_before=True).name if text else None
+        return parse_policy(text, "the journal", accepted_before=True) if text else None
     except PolicyError:
         return None
+
+
+def _back_by(policy: Policy, night: str) -> datetime | None:
+    """The deadline of the window that this night was of; of a night without a window, whose name is a minute, none."""
+    evening = date.fromisoformat(night[:10]) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", night) else None
+    nights = (window.night_of(evening) for window in policy.windows if evening is not None)
+    return max((each.back_by for each in nights if each is not None), default=None)

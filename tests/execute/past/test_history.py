@@ -22,47 +22,13 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from tests.execute.journal.conftest import postgresql
 from tests.execute.nights import Night
-from tests.execute.small_vcenter import SLOTS, World
+from tests.execute.power_log import PowerLog
 
 __all__ = ["postgresql"]
 
 HOURS = 8
 NIGHT = "2026-11-20"
 ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
-
-
-class PowerLog:
-    """When each VM of a world changed its power state, as the world itself does it."""
-
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._world = world
-        self.changes: list[tuple[datetime, str, PowerState]] = []
-        set_power = World._set_power
-
-        def logged(world: World, ref: str, power: PowerState) -> None:
-            self.changes.append((world.now, ref, power))
-            set_power(world, ref, power)
-
-        monkeypatch.setattr(World, "_set_power", logged)
-
-    def gpu_hours(self, name: str, held: PowerState) -> float:
-        """GPUs times hours in this state, of the VMs named so."""
-        since: dict[str, datetime] = {}
-        found = 0.0
-        for at, ref, power in self.changes:
-            vm = self._world.vms[ref]
-            if not vm.name.startswith(name):
-                continue
-            if power is held:
-                since.setdefault(ref, at)
-            elif ref in since:
-                hours = (at - since.pop(ref)).total_seconds() / 3600
-                found += hours * sum(1 / SLOTS[profile] for profile in vm.profiles)
-        assert not since, "all of it is over"
-        return found
-
-    def suspended(self) -> set[str]:
-        return {ref for _, ref, power in self.changes if power is SUSPENDED}
 
 
 @pytest.fixture

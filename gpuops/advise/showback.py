@@ -1,0 +1,113 @@
+"""Whose ML VMs had the GPU-hours of past nights: a share for each owner, and the shares add up to 100.00 %.
+
+Hours are those of `PastVm.hours`: of a VM that stopped by itself at some moment that nobody saw, and of one whose
+profile the catalogue does not know, they are not certain. Such VMs count with what they had in any case, and the row
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.history import GpuHours, PastNight, PastVm, total
+from gpuops.model.inventory import Inventory
+from gpuops.model.owner import NOBODY, OwnerKey
+
+_ALL: Final = 10_000
+"""100.00 % in hundredths of a percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerShare:
+    """What the VMs of one owner had."""
+
+    owner: str
+    vms: int
+    hours: GpuHours
+    hundredths: int | None
+    """Of a percent of all hours that are certain; None = nobody had any."""
+
+    @property
+    def percent(self) -> float | None:
+        return None if self.hundredths is None else self.hundredths / 100
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRun:
+    """One time that an ML VM ran in a night, and whose it was."""
+
+    night: PastNight
+    vm: PastVm
+    number: int
+    """Which of the times that the night held it."""
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Showback:
+    """The owners, the largest first, and each run that they are the sums of."""
+
+    owners: tuple[OwnerShare, ...]
+    runs: tuple[OwnedRun, ...]
+
+    @property
+    def hours(self) -> GpuHours:
+        return total(each.hours for each in self.owners)
+
+
+def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
+    """What the ML VMs of each owner had in these nights."""
+    runs = tuple(
+        OwnedRun(night, vm, number, owner_of(vm))
+        for night in nights
+        for vm in night.ml
+        for number in range(len(vm.held))
+    )
+    by_owner: dict[str, list[OwnedRun]] = {}
+    for run in runs:
+        by_owner.setdefault(run.owner, []).append(run)
+    sums = [
+        (owner, total(each.vm.held[each.number].hours(each.vm.gpus) for each in those))
+        for owner, those in by_owner.items()
+    ]
+    sums.sort(key=lambda each: (-each[1].at_least, each[0]))
+    parts = largest_remainder([hours.at_least for _, hours in sums])
+    owners = (
+        OwnerShare(owner, len({each.vm.uuid or each.vm.ref for each in by_owner[owner]}), hours, part)
+        for (owner, hours), part in zip(sums, parts, strict=True)
+    )
+    return Showback(tuple(owners), runs)
+
+
+def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int | None]:
+    """The whole split in proportion into integers that add up to it; None for each where there is nothing to split.
+
+    Each gets its quota rounded down, and what is left goes, one each, to the largest remainders (Hamilton's method);
+    of equal ones to the first.
+
+    >>> largest_remainder([1.0, 1.0, 1.0])
+    [3334, 3333, 3333]
+    """
+    amount = sum(amounts)
+    if amount <= 0:
+        return [None for _ in amounts]
+    quotas = [whole * each / amount for each in amounts]
+    parts = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(amounts)), key=lambda index: parts[index] - quotas[index])
+    for index in by_remainder[: whole - sum(parts)]:
+        parts[index] += 1
+    return list(parts)
+
+
+def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
+    """The owner of a VM of a past night, as vCenter shows the VM now: by its instance uuid, which a managed object id
+    is not once the VM was registered anew."""
+
+    def owner_of(past: PastVm) -> str:
+        known = inventory.vms_with_uuid(past.uuid) if past.uuid is not None else ()
+        vm = known[0] if len(known) == 1 else inventory.vms.get(past.ref) if past.uuid is None else None
+        return key.of(vm) if vm is not None else NOBODY
+
+    return owner_of

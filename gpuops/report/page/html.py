@@ -1,0 +1,163 @@
+"""The page: one HTML file that opens from disk, loads nothing, and shows what a report's document says.
+
+Names of VMs are written by their owners. In the markup Jinja2 escapes them; in the document that the page carries no
+`<` is left, so that nothing in it ends its element; the script puts text into text nodes alone. A Content Security
+Policy in the page lets nothing run but its one script and nothing load at all (CSP 3: the SHA-256 of inline text).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from gpuops.model.profile_name import parse
+from gpuops.report.document import Document
+from gpuops.report.inventory import without_series
+from gpuops.report.text import count, visible
+
+_SCRIPTS: Final = ("page.js", "map.js", "night.js")
+
+
+def page(document: Document) -> str:
+    """The page of a report's document (`fleet_report_document`)."""
+    style = _source("page.css")
+    script = '"use strict";\n' + "".join(map(_source, _SCRIPTS))
+    text: str = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=document,
+            findings=findings_together(document["findings"]),
+            idle=_candidates(document),
+            boards=_room_by_board(document["capacity"]["profiles"]),
+            style=style,
+            script=script,
+            policy=_content_security_policy(script, style),
+            data=_embedded(document),
+        )
+    )
+    return text
+
+
+def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Findings that differ in their subject alone are one, with all subjects; worst first, as they came."""
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for each in findings:
+        together.setdefault((each["severity"], each["reason"], each["fix"]), []).append(each["subject"])
+    return [
+        {"severity": severity, "reason": reason, "fix": fix, "subjects": subjects}
+        for (severity, reason, fix), subjects in together.items()
+    ]
+
+
+def _candidates(document: Document) -> list[Document]:
+    """Desktops in the order in which a reader looks for them: idle ones, the largest first, then the others."""
+    order = {"idle": 0, "unknown": 1, "busy": 2}
+    return sorted(document["idle"] or (), key=lambda each: (order[each["verdict"]], -(each["gpus"] or 0), each["name"]))
+
+
+def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
+    """What fits, by GPU model; profiles that differ in the letter of their series alone are one: `a40-8a|c|q`."""
+    boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for each in profiles:
+        stem = without_series(each["name"])
+        figures = tuple(_slots(each[key]) for key in ("now", "in_one_vm", "after"))
+        parts = parse(each["name"])
+        board = parts.esxi_prefix.rstrip("-") if parts is not None else "other profiles"
+        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(each["name"][len(stem) :])
+    return {
+        board: [
+            {"name": f"{stem}{'|'.join(letters)}", "now": now, "in_one_vm": in_one_vm, "after": after}
+            for (stem, now, in_one_vm, after), letters in rows.items()
+        ]
+        for board, rows in boards.items()
+    }
+
+
+def _content_security_policy(script: str, style: str) -> str:
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def _embedded(document: Document) -> str:
+    """The document as JSON that may stand in a `script` element (HTML standard, restrictions for its contents)."""
+    import msgspec
+
+    text = msgspec.json.encode(document).decode()
+    for sign, escape in _ESCAPES.items():
+        text = text.replace(sign, escape)
+    return text
+
+
+@cache
+def _source(name: str) -> str:
+    return files("gpuops.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import FunctionLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        visible=lambda text: visible(str(text)),
+        minute=_minute,
+        slots=_slots,
+        hours=_hours,
+        percent=_percent,
+        count=count,
+        duration=_duration,
+    )
+    return environment
+
+
+def _minute(moment: str | None) -> str:
+    """`2026-11-20 20:01`, in UTC."""
+    return "-" if moment is None else f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _slots(figure: Mapping[str, int | None] | None) -> str:
+    """`3`, `3 to 4`, `at least 3`, `-` for None."""
+    if figure is None:
+        return "-"
+    least, most = figure["at_least"], figure["at_most"]
+    if most is None:
+        return f"at least {least}"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _hours(figure: Mapping[str, float | None]) -> str:
+    """`41.2`; `41.2+` where it may be more; `unknown`."""
+    exact, least = figure["gpu_hours"], figure["gpu_hours_at_least"]
+    if exact is not None:
+        return f"{exact:.1f}"
+    return f"{least:.1f}+" if least else "unknown"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
+
+
+def _duration(seconds: float | None) -> str:
+    """`3 h 05 min`; `now` where it is known of the look alone."""
+    if seconds is None:
+        return "now"
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

@@ -1,0 +1,113 @@
+"""`gpuops report` as typed: text, document, page and table of the scenario `lab` after a night, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.report.page.focus_csv import FOCUS_COLUMNS
+from tests.cli.conftest import LAB_POLICY, Lab
+
+Gpuops = Callable[..., Result]
+
+
+@pytest.fixture
+def after_a_night(lab: Lab) -> Lab:
+    for half in ("night", "day"):
+        assert lab.run("rotate", half, "--policy", LAB_POLICY, "--yes").exit_code == 0
+    return lab
+
+
+def document(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_its_figures_are_those_of_the_other_commands(after_a_night: Lab) -> None:
+    lab = after_a_night
+    found = document(lab.run("report", "--policy", LAB_POLICY, "-o", "json"))
+    past = document(lab.run("history", "--kind", "night", "-o", "json"))
+    assert (found["totals"], found["nights"]) == (past["totals"], past["nights"])
+    [whole] = document(lab.run("history", "show", found["nights"][0]["night"], "-o", "json"))["nights"]
+    assert found["last_night"] == whole
+    assert {step["what"] for vm in whole["vms"] for step in vm["steps"]} >= {"suspend", "resume", "start", "shutdown"}
+
+    seen = document(lab.run("inventory", "-o", "json"))
+    holders = {
+        (host["name"], gpu["address"]): {vm["ref"] for vm in gpu["holders"]}
+        for host in seen["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
+    }  # fmt: skip
+    mapped = {
+        (host["name"], gpu["address"]): {slot["vm"] for slot in gpu["slots"]}
+        for host in found["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"]
+    }  # fmt: skip
+    assert mapped == holders
+    assert {vm["name"] for vm in found["vms"]} == {vm["name"] for vm in seen["vms"]}
+
+    room = document(lab.run("capacity", "--policy", LAB_POLICY, "-o", "json"))
+    fits = {each["name"]: (each["now"]["at_least"], each["after"]["at_least"]) for each in room["profiles"]}
+    assert {
+        each["name"]: (each["now"]["at_least"], each["after"]["at_least"]) for each in found["capacity"]["profiles"]
+    } == fits
+    assert found["findings"] == document(lab.run("doctor", "-o", "json"))["findings"]
+    judged = document(lab.run("idle", "--policy", LAB_POLICY, "-o", "json"))["vms"]
+    assert [(each["name"], each["verdict"], each["because"]) for each in found["idle"]] == [
+        (each["name"], each["verdict"], each["because"]) for each in judged
+    ]
+
+
+def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, tmp_path: Path) -> None:
+    page, table = tmp_path / "fleet.html", tmp_path / "hours.csv"
+    table.write_text("old", encoding="utf-8")
+    table.chmod(0o644)
+    done = after_a_night.run("report", "--html", str(page), "--csv", str(table))
+    assert done.exit_code == 0, done.output
+    assert f"wrote {page}\n" in done.stderr
+    assert "1 night: " in done.stdout
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    lines = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
+    assert tuple(lines[0]) == FOCUS_COLUMNS
+    assert {line["SubAccountName"] for line in lines} == {"ml"}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (page, table)] == [0o600, 0o644]
+    assert {path.name for path in tmp_path.iterdir()} == {"fleet.html", "hours.csv", "home", "ready.json"}
+
+
+@pytest.mark.parametrize("key", ["tag:team", "attribute:owner"])
+def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
+    found = document(after_a_night.run("report", "--by", key, "-o", "json"))["showback"]
+    assert (found["by"], [each["owner"] for each in found["owners"]]) == (key, [None])
+    assert "nobody" in after_a_night.run("report", "--by", key).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--by", "tag:"), "error: --by: 'tag:' says no owner of a VM"),
+        (("--by", "cluster"), "error: --by: 'cluster' says no owner of a VM"),
+        (("--since", "yesterday"), "error: --since: 'yesterday' is no time ago and no date"),
+        (("--policy", "/nowhere.yaml"), "error: /nowhere.yaml"),
+        (("--output", "csv"), "error: --output csv is of gpuops history alone"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
+    done = CliRunner().invoke(app, ["report", *words, "--vcenter", "sim:lab"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(line)
+    assert done.stderr.splitlines()[1].startswith("next: ")
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "fleet.html", tmp_path):
+        done = CliRunner().invoke(app, ["report", "--html", str(path), "--vcenter", "sim:lab"])
+        assert done.exit_code == 2
+        assert str(path) in done.stderr.splitlines()[0]
