@@ -50,6 +50,7 @@ SECTIONS: Final = {
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
         "observe": "Keep what performance counters say, for weeks.",
+        "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {
         "scheduler": "Show and set the vGPU scheduler of hosts.",

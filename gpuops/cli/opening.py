@@ -119,6 +119,13 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
     return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""
 
 
+def label_of(common: CommonOptions) -> str:
+    """How the user names the vCenter that is meant; empty = none is configured. Asks no vCenter. Raises TargetError."""
+    from gpuops.config.sources import label
+
+    return label(common.vcenter, os.environ, _configuration().default) or ""
+
+
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
     from gpuops.config.sources import label, no_notices, notify_settings

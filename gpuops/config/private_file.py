@@ -26,10 +26,21 @@ def write_private(path: Path, text: str, *, like: Path | None = None) -> None:
     A device, a pipe or a directory is refused: root could put a file in the place of /dev/null.
     `like` is a file whose owner and mode the new one gets.
     """
+    _replace(path, text, like=like)
+
+
+def write_readable(path: Path, text: str) -> None:
+    """The same, for everybody to read (mode 0644), for a program that collects what is no secret. Raises UsageError."""
+    _replace(path, text, mode=0o644)
+
+
+def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | None = None) -> None:
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file", hint="name a file of yours")
         with _written_beside(path, text, like.stat() if like is not None else None) as written:
+            if mode is not None:
+                written.chmod(mode)
             written.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error

@@ -125,6 +125,16 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestUse:
+    """What GPUs are used for, by the newest steps of a store."""
+
+    until: datetime
+    """Until when it was observed."""
+    averages: Mapping[str, Mapping[str, int]]
+    """By managed object id of the VM or host, and by series; what was not measured, or is old, is left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTier:
     """What a store holds at one length of steps."""
 

@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
-journal, vms, requests, measurements, replay, watch, forecast
+journal, vms, requests, measurements, replay, watch, metrics, forecast
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ MODULES = {
     "measurements": "tests.bench.measurements",
     "replay": "tests.bench.replay",
     "watch": "tests.bench.watch",
+    "metrics": "tests.bench.metrics",
     "forecast": "tests.bench.forecast",
 }
 

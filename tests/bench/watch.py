@@ -236,7 +236,7 @@ def quiet_share() -> float:
     """The share of a core that a watch takes where nothing changes: one look, and the waits until the next."""
     with (
         our_simulator(FLEET) as served,
-        Connection(_target(served.endpoint)) as connection,
+        Connection(target_at(served.endpoint)) as connection,
         tempfile.TemporaryDirectory() as folder,
         Site(connection, Path(folder), wall_clock) as site,
     ):
@@ -250,7 +250,7 @@ def quiet_share() -> float:
     return (looked - began) / LONGEST_S + (waited - looked) / SLICE_S
 
 
-def _target(endpoint: Endpoint) -> Target:
+def target_at(endpoint: Endpoint) -> Target:
     at = urlsplit(endpoint.url)
     password = Secret(endpoint.password)
     return Target(

@@ -152,6 +152,29 @@ class Measurements:
                         found[name][place + skipped : place + skipped + len(values)] = values
                 yield entity, found
 
+    def newest(
+        self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
+    ) -> Mapping[str, Mapping[str, int]]:
+        """Of each of these VMs and hosts (ids) the average of the newest step of five minutes in this while that has
+        one, by series: the counter, and those of its GPUs (`counter@GPU`). What was not measured is left out."""
+        query = (
+            select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
+            .where(*self._in_blocks(begin, until, Step.FINE))
+            .order_by(blocks_table.c.begin)
+        )
+        found: dict[str, dict[str, int]] = {}
+        with self._database.reading() as connection:
+            for row in connection.execute(query):
+                if row.entity not in entities:
+                    continue
+                first, end = (ceil((at.timestamp() - row.begin) / Step.FINE.seconds) for at in (begin, until))
+                for name, values in self._unpacked(row.packed).series.items():
+                    if name.partition("@")[0] in counters:
+                        known = [average for average, _, covered in values[max(0, first) : max(0, end)] if covered]
+                        if known:
+                            found.setdefault(row.entity, {})[name] = int(known[-1])
+        return found
+
     def entities(self, begin: datetime, until: datetime) -> frozenset[str]:
         """The VMs and hosts (ids) of which a block of five-minute steps touches this while."""
         query = select(blocks_table.c.entity).where(*self._in_blocks(begin, until, Step.FINE)).distinct()

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Lock
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import UsageError
+from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
 
 STALE_S: Final = 900.0
 """A look that ended so long ago is none any more: three times the longest wait between two looks."""
-_LOOPBACK: Final = "127.0.0.1"
-_HINT: Final = "say --health 9464, or an address of this machine: --health 127.0.0.1:9464"
+_OPTION: Final = ListenOption("--health", 9464)
 
 
 class Health:
@@ -47,10 +45,7 @@ class Health:
 
 def health_address(text: str) -> tuple[str, int]:
     """Host and port of `9464` or `127.0.0.1:9464`. Raises UsageError."""
-    host, colon, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
-        raise UsageError(f"--health {text!r} is not [HOST:]PORT", hint=_HINT)
-    return host.strip("[]") or _LOOPBACK, int(port)
+    return _OPTION.address(text)
 
 
 @contextmanager
@@ -61,29 +56,10 @@ def served(address: tuple[str, int]) -> Iterator[Callable[[], None]]:
     """
     health = Health()
 
-    class HealthRequest(BaseHTTPRequestHandler):
-        server_version, sys_version = "gpuops", ""
+    class HealthRequest(GetHandler):
+        def page(self, path: str) -> tuple[int, str, bytes]:
+            status, said = health.told() if path == "/healthz" else (404, {"status": "there is /healthz alone"})
+            return status, "application/json", json.dumps(said).encode()
 
-        def do_GET(self) -> None:
-            status, said = health.told() if self.path == "/healthz" else (404, {"status": "there is /healthz alone"})
-            body = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """What is asked every few seconds is not worth a line."""
-
-    try:
-        server = ThreadingHTTPServer(address, HealthRequest)
-    except OSError as error:
-        raise UsageError(f"--health {address[0]}:{address[1]} cannot be used: {error.strerror}", hint=_HINT) from error
-    with server:
-        server.daemon_threads = True
-        Thread(target=server.serve_forever, name="health", daemon=True).start()
-        try:
-            yield health.looked
-        finally:
-            server.shutdown()
+    with listening(_OPTION, address, HealthRequest):
+        yield health.looked

@@ -16,6 +16,16 @@ from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 
 @dataclass(frozen=True, slots=True)
+class NightStanding:
+    """What the nights that are not over hold, in two figures."""
+
+    desktops_away: int
+    """Suspended or shut down for a night, and not back."""
+    back_by: datetime | None
+    """When they are due; None = none is away, or no window says when."""
+
+
+@dataclass(frozen=True, slots=True)
 class RotationStatus:
     """A rotation at one moment."""
 

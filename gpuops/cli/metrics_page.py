@@ -1,0 +1,84 @@
+"""The page of metrics: threads that answer requests ask for it, and the main thread alone makes it.
+
+So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read.
+"""
+
+from __future__ import annotations
+
+from threading import Condition
+from typing import Final
+
+from gpuops import clock
+from gpuops.execute.state.http_listener import GetHandler, ListenOption
+from gpuops.report.metrics import CONTENT_TYPE
+
+OPTION: Final = ListenOption("--listen", 9188)
+PATIENCE_S: Final = 8.0
+"""So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
+LATE_S: Final = 60.0
+"""So long after its time a page is still given to one who would wait longer for a new one: then vCenter is away."""
+LONGEST_S: Final = 300.0
+"""No page stands longer, unless it is asked for by `--every`."""
+BUSY_PART: Final = 50
+"""A fiftieth of the time at the most goes into reading: a large vCenter is read less often."""
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class AskedPage:
+    """The newest page, made anew for who asks, once the last one has stood for as long as was said of it."""
+
+    def __init__(self) -> None:
+        self._stands_s = 0.0
+        self._changed = Condition()
+        self._page = b""
+        self._made_s = 0.0
+        self._number = 0
+        self._asked = False
+
+    def ask(self) -> bytes | None:
+        """The page; None = it takes too long to make it, and the last one is old."""
+        with self._changed:
+            if self._age_s() < self._stands_s:
+                return self._page
+            self._asked, number = True, self._number
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._number > number, PATIENCE_S)
+            return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
+
+    def wait_until_asked(self) -> None:
+        """Returns when somebody asks for a new page."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked)
+
+    def told(self, page: bytes, stands_s: float) -> None:
+        """The page is made, and stands for so long."""
+        with self._changed:
+            self._page, self._made_s, self._asked = page, clock.passed_s(), False
+            self._stands_s = stands_s
+            self._number += 1
+            self._changed.notify_all()
+
+    def _age_s(self) -> float:
+        return clock.passed_s() - self._made_s
+
+
+def stands_s(every_s: float, took_s: float) -> float:
+    """How long a page stands that took so long to make.
+
+    >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
+    (30.0, 100.0, 300.0)
+    """
+    return max(every_s, min(BUSY_PART * took_s, LONGEST_S))
+
+
+def handler(page: AskedPage, unread: bytes) -> type[GetHandler]:
+    """Answers requests with the page; with `unread`, which says that vCenter was not read, where it takes too long."""
+
+    class MetricsRequest(GetHandler):
+        def page(self, path: str) -> tuple[int, str, bytes]:
+            if path != "/metrics":
+                return 404, _PLAIN, b"there is /metrics alone\n"
+            made = page.ask()
+            return 200, CONTENT_TYPE, unread if made is None else made
+
+    return MetricsRequest

@@ -1,0 +1,88 @@
+"""Reads what `gpuops metrics` tells, again and again: what did not change is neither read nor worked out anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuops import clock
+from gpuops.api import Site, catalog_of
+from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.newest import newest_use
+from gpuops.execute.past.followed_history import FollowedHistory
+from gpuops.execute.rotation.standing import standing
+from gpuops.plan.capacity.question import capacity
+from gpuops.report.metrics import MetricValues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from typing import TypeVar
+
+    from gpuops.model.catalog import Catalog
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.measurement import NewestUse
+    from gpuops.plan.capacity.question import Capacity
+
+    T = TypeVar("T")
+
+LONGEST_S: Final = 300.0
+"""After so long vCenter is read although it told of no change: it tells of power, hosts and maintenance mode alone."""
+
+
+class MetricSource:
+    """One vCenter, and what lies on this machine about it. Every request to vCenter is a read."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._history = FollowedHistory(site.state_dir, site.journal_url, site.vcenter.uuid)
+        self._seen: tuple[Inventory, Catalog, Capacity, datetime] | None = None
+        self._seen_s = 0.0
+        self._used: NewestUse | None = None
+        self.damaged: list[StateDamaged] = []
+        """What could not be read of what lies on this machine, at the last call."""
+
+    def values(self, *, follow: bool = False) -> MetricValues:
+        """What is there now. `follow`: vCenter is read anew only where it told of a change, or that was long ago.
+
+        Raises NotConnected in its kinds, and UsageError for a journal that no URL leads to.
+        """
+        inventory, catalog, room, read_at = self._read(follow)
+        self.damaged, sources = [], {}
+
+        def told(source: str, read: Callable[[], T]) -> T | None:
+            """What lies on this machine; None = there is none, or it is damaged."""
+            try:
+                return read()
+            except StateDamaged as error:
+                self.damaged.append(error)
+                sources[source] = False
+                return None
+
+        self._used = told("measurements", lambda: self._newest_use(inventory))
+        history = told("journal", self._history.events)
+        # one that is damaged is said once
+        night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
+        for source, found in (("measurements", self._used), ("journal", history)):
+            if found is not None:
+                sources.setdefault(source, True)
+        return MetricValues(inventory, catalog, room, read_at, self._used, history, night, sources)
+
+    def _newest_use(self, inventory: Inventory) -> NewestUse | None:
+        """Of VMs with vGPUs and hosts with GPUs."""
+        site = self._site
+        entities = {host.ref for host in inventory.hosts.values() if host.gpus}
+        entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
+        return newest_use(site.state_dir, site.journal_url, inventory.vcenter, entities, inventory.taken_at, self._used)
+
+    def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
+        vcenter, now_s = self._site.vcenter, self._site.passed_s()
+        changed = not follow or vcenter.wait_for_change(0.0)
+        if self._seen is None or changed or now_s - self._seen_s >= LONGEST_S:
+            self._seen = None  # what a read that fails leaves is nothing: the change it was for is told once
+            read_at = clock.wall_clock()
+            inventory = vcenter.inventory()
+            catalog = catalog_of(inventory)
+            holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
+            self._seen = inventory, catalog, capacity(inventory, catalog, desktops=holding), read_at
+            self._seen_s = now_s
+        return self._seen

@@ -1,0 +1,60 @@
+"""The nights and changes of one vCenter, kept for who asks often: only records that are new are read."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.stores import FILE_NAME, look_into_store
+from gpuops.execute.past.past_events import PastEventsReader
+from gpuops.model.history import PastEvents
+
+
+class FollowedHistory:
+    """What the journal in this directory, or in the database at the URL, tells of one vCenter, as it grows.
+
+    `events` is its only way to change.
+    """
+
+    def __init__(self, state_dir: Path, url: str, vcenter: str) -> None:
+        self._state_dir, self._url, self._vcenter = state_dir, url, vcenter
+        self._name = "the database of the journal" if url else str(state_dir / FILE_NAME)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._reader = PastEventsReader(self._vcenter)
+        self._seq = 0
+        self._events: PastEvents | None = None
+
+    def events(self) -> PastEvents | None:
+        """What there is by now, in the order of the records; None = nothing was ever recorded of this vCenter.
+
+        Raises StateDamaged for a journal that cannot be read, that was changed by something else than gpuops, or in
+        whose place another one lies; the next call then begins at the first record. UsageError for a wrong URL.
+        """
+        try:
+            return self._followed()
+        except BaseException:
+            self._begin_anew()
+            raise
+
+    def _followed(self) -> PastEvents | None:
+        store = look_into_store(self._state_dir, self._url, self._vcenter)
+        if store is None:
+            self._begin_anew()
+            return None
+        with closing(store):
+            records = store.read(self._seq)
+        try:
+            for record in records:
+                self._reader.take(record)
+                self._seq, self._events = record.seq, None
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateDamaged(
+                f"the journal holds a record that this version cannot read: {error!r}",
+                hint="gpuops rotate audit verify names it; use the gpuops that wrote it",
+            ) from error
+        if self._events is None and self._seq:
+            self._events = PastEvents(self._name, self._reader.nights(), self._reader.changes())
+        return self._events

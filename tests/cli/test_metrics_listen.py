@@ -1,0 +1,262 @@
+"""`gpuops metrics --listen` as a service: what it answers, one read for many, a vCenter that is away, and its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+import pytest
+
+from gpuops.cli import metrics_page
+from gpuops.cli.metrics_page import AskedPage, stands_s
+from gpuops.clock import passed_s
+from gpuops.execute.state import http_listener
+from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
+from gpuops.sim.world import World
+from tests.prometheus import Found, needs_promtool, only, require_taken, samples
+
+LONGEST_S: Final = 120.0
+OPTION: Final = ListenOption("--listen", 9188)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def asked(port: int, method: str = "GET", path: str = "/metrics") -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def service(port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-m", "gpuops", "metrics", "--listen", str(port), "--every", "1", *more]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ
+    ) as run:
+        try:
+            until(lambda: run.poll() is not None or listens(port))
+            yield run
+        finally:
+            run.kill()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends = passed_s() + LONGEST_S
+    while not holds():
+        assert passed_s() < ends
+        time.sleep(0.05)
+
+
+def scraped(port: int) -> Found:
+    status, _, text = asked(port)
+    assert status == 200
+    return samples(text)
+
+
+@needs_promtool
+def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, tmp_path: Path) -> None:
+    with SimServer(build("lab")) as server:
+        ready, port = tmp_path / "ready.json", free_port()
+        ready_file.write(ready, ready_file.of(server))
+        with service(port, "--vcenter", f"sim@{ready}") as run:
+            status, headers, text = asked(port)
+            assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+            assert int(headers["Content-Length"]) == len(text.encode())
+            require_taken(text)
+            assert (asked(port, "HEAD")[0], asked(port, "HEAD")[2]) == (200, "")
+            assert asked(port, path="/metrics?a=b")[0] == 200
+            assert {asked(port, path=path)[0] for path in ("/", "/metrics/", "/../metrics", "/etc/passwd")} == {404}
+            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+                status, headers, _ = asked(port, method)
+                assert (method, status, headers["Allow"]) == (method, 405, "GET, HEAD")
+            assert asked(port, "BREW")[0] == 501
+
+            with server.world.lock:
+                gone = next(vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats)
+            assert gone.moid in on_gpus(port)
+            with server.world.lock:
+                power_off(gone, Rule(Effect.HAPPEN))
+                done = len(server.world.ledger)
+            until(lambda: gone.moid not in on_gpus(port))
+            run.send_signal(signal.SIGTERM)
+            _, errors = run.communicate(timeout=LONGEST_S)
+        assert run.returncode == 143 and "Traceback" not in errors
+        assert f"are at port {port} of 127.0.0.1, path /metrics" in errors
+        assert len(server.world.ledger) == done, "nothing was changed but by somebody else"
+        assert list(server.world.sessions) == [], "it logged out"
+        assert server.world.bugs == []
+
+
+def on_gpus(port: int) -> set[str]:
+    return {dict(labels)["vm_id"] for labels in scraped(port)["gpuops_gpu_vgpu_info"]}
+
+
+@pytest.mark.long
+def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(clean: Path, tmp_path: Path) -> None:
+    """It does not answer at the start, then it restarts twice: it forgets sessions and filters, and takes a while."""
+    with SimServer(build("lab")) as server:
+        ready, port, world = tmp_path / "ready.json", free_port(), server.world
+        ready_file.write(ready, ready_file.of(server))
+        is_down(world, down=True)
+        with service(port, "--vcenter", f"sim@{ready}") as run:
+            found = scraped(port)
+            assert only(found, "gpuops_up") == 0, "away from the start"
+            assert set(found) == {"gpuops_up", "gpuops_build_info"}
+            for _ in range(2):
+                is_down(world, down=False)
+                until(lambda: only(scraped(port), "gpuops_up") == 1)
+                assert scraped(port)["gpuops_vgpu_slots_free"]
+                is_down(world, down=True)
+                until(lambda: only(scraped(port), "gpuops_up") == 0)
+                assert "gpuops_vgpu_slots_free" not in scraped(port)
+            assert run.poll() is None
+            is_down(world, down=False)
+            run.send_signal(signal.SIGTERM)
+            _, errors = run.communicate(timeout=LONGEST_S)
+    assert run.returncode == 143 and "Traceback" not in errors
+    assert 0 < errors.count("warning: ") < 8, "a trouble is said once, not at each scrape"
+
+
+def is_down(world: World, *, down: bool) -> None:
+    with world.lock:
+        world.down_until = world.clock.now() + timedelta(hours=1 if down else -1)
+        for session in [*world.sessions] if down else ():
+            world.sessions.close(session)
+
+
+def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path, tmp_path: Path) -> None:
+    with SimServer(build("lab")) as server:
+        ready, port = tmp_path / "ready.json", free_port()
+        ready_file.write(ready, ready_file.of(server))
+        is_down(server.world, down=True)
+        with service(port, "--vcenter", f"sim@{ready}") as run:
+            found = scraped(port)
+            assert (only(found, "gpuops_up"), set(found)) == (0, {"gpuops_up", "gpuops_build_info"})
+            is_down(server.world, down=False)
+            until(lambda: only(scraped(port), "gpuops_up") == 1)
+            run.send_signal(signal.SIGTERM)
+            _, errors = run.communicate(timeout=LONGEST_S)
+    assert (run.returncode, errors.count("warning: ")) == (143, 1), "a trouble is said once, not at each scrape"
+
+
+def test_a_refused_login_ends_it_at_once(clean: Path, tmp_path: Path) -> None:
+    with SimServer(build("lab")) as server:
+        ready, port = tmp_path / "ready.json", free_port()
+        ready_file.write(ready, ready_file.of(server))
+        told = json.loads(ready.read_text(encoding="utf-8"))
+        ready.write_text(json.dumps(told | {"password": "another"}), encoding="utf-8")
+        with service(port, "--vcenter", f"sim@{ready}") as run:
+            _, errors = run.communicate(timeout=LONGEST_S)
+    assert run.returncode == 5 and errors.startswith("error: ")
+
+
+def test_many_that_ask_at_once_cost_one_page() -> None:
+    page, made, stop = AskedPage(), [0], Event()
+
+    def make() -> None:
+        while not stop.is_set():
+            page.wait_until_asked()
+            if not stop.is_set():
+                made[0] += 1
+                page.told(f"page {made[0]}".encode(), LONGEST_S)
+
+    thread = Thread(target=make)
+    thread.start()
+    with ThreadPoolExecutor(32) as pool:
+        told = list(pool.map(lambda _: page.ask(), range(200)))
+    assert (set(told), made) == ({b"page 1"}, [1])
+    stop.set()
+    page.told(b"", 0.0)
+    Thread(target=page.ask).start()
+    thread.join(LONGEST_S)
+
+
+def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("gpuops.cli.metrics_page.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
+    page = AskedPage()
+    page.told(b"old", 30.0)
+    now[0] += 29
+    assert page.ask() == b"old", "it stands"
+    now[0] += 60
+    assert page.ask() == b"old", "nobody makes a new one"
+    now[0] += 1
+    assert page.ask() is None
+
+
+def test_a_large_vcenter_is_read_less_often() -> None:
+    assert [stands_s(30.0, took) for took in (0.0, 0.5, 2.0, 100.0)] == [30.0, 30.0, 100.0, 300.0]
+    assert stands_s(600.0, 100.0) == 600.0
+
+
+class Hello(GetHandler):
+    def page(self, path: str) -> tuple[int, str, bytes]:
+        return 200, "text/plain", b"hello"
+
+
+def test_clients_that_say_nothing_are_left_and_too_many_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(Hello, "timeout", 0.5)
+    with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(4)]
+        try:
+            until(lambda: answers(port) is False)
+            until(lambda: answers(port))
+            assert all(each.recv(1) == b"" for each in silent), "they were left"
+        finally:
+            for each in silent:
+                each.close()
+        assert asked(port)[2] == "hello"
+
+
+def answers(port: int) -> bool:
+    try:
+        return asked(port)[0] == 200
+    except (http.client.RemoteDisconnected, ConnectionResetError):
+        return False
+
+
+def test_requests_that_are_none_end_nothing() -> None:
+    with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
+        for nonsense in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01" * 50, b"GET / HTTP/9.9\r\n\r\n", b"G" * 70_000):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                client.sendall(nonsense)
+                client.shutdown(socket.SHUT_WR)
+                try:
+                    while client.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    continue
+        assert asked(port)[2] == "hello"

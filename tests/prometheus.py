@@ -1,0 +1,48 @@
+"""What tests know of Prometheus: its judge of metrics and rules, and samples read from its text format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+Found = dict[str, dict[frozenset[tuple[str, str]], float]]
+
+needs_promtool: Final = pytest.mark.skipif(
+    shutil.which("promtool") is None and "CI" not in os.environ, reason="no promtool: apt-get install prometheus"
+)
+
+
+def samples(text: str) -> Found:
+    """By name, and by its labels without `vcenter`, the value of each sample. A sample that is there twice fails."""
+    found: Found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = frozenset((key, value) for key, value in sample.labels.items() if key != "vcenter")
+            assert labels not in found.setdefault(sample.name, {}), sample
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def only(found: Found, name: str, **labels: str) -> float:
+    """The value of one sample."""
+    return found[name][frozenset(labels.items())]
+
+
+def require_taken(text: str) -> None:
+    """promtool reads the text, and has nothing to say about names, units and types."""
+    judged = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, encoding="utf-8", check=False
+    )
+    assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", "")
+
+
+def promtool(*words: str | Path) -> tuple[int, str]:
+    """Its exit code, and what it says."""
+    judged = subprocess.run(["promtool", *map(str, words)], capture_output=True, encoding="utf-8", check=False)
+    return judged.returncode, judged.stdout + judged.stderr
