@@ -66,14 +66,13 @@ class Following:
         self._now = Current()
         self._shown = b""
         self._number = 0
+        self._took_s = 0.0
 
     def run(self) -> None:
         """Until something ends it: a signal, LoginRefused, and before the first read all but a vCenter that is away."""
         while True:
-            began_s = clock.passed_s()
             if self.look():
-                took_s = clock.passed_s() - began_s
-                self._wait(max(SHORTEST_S, BUSY_PART * took_s))
+                self._wait(max(SHORTEST_S, BUSY_PART * self._took_s))
             else:
                 clock.pause(AWAY_S)
 
@@ -90,6 +89,8 @@ class Following:
             self._troubled(error)
             return False
         self._now = Current(self._edition(read, read_at, read_s))
+        # the first read loads modules too, and tells nothing of those to come
+        self._took_s = clock.passed_s() - read_s if self._number > 1 else 0.0
         self._tell(self._now)
         return True
 
