@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results peers collection collections long soak mutants results sbom man lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak mutants results sbom man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a
 
 man: setup  ## man pages of every command and every page of the manual, in dist/man (man -M dist/man gpuops-attach)
 	$(BIN)/python -m gpuops.cli.manpages dist/man
+
+pictures: setup  ## the README's pictures of the page that `gpuops report` makes (needs chromium)
+	$(BIN)/python -m tests.report.page.pictures
 
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \

@@ -47,6 +47,7 @@ OFFLINE: Final = (
 )
 LIVE: Final = (
     "doctor",
+    "report",
     "scheduler show",
     "mode show",
     "top --show vms --policy {policy}",

@@ -17,6 +17,7 @@ from gpuops.broker.horizon import Horizon
 from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import OutcomeUnknown, UsageError
+from gpuops.execute.past.history import history
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.broker import DesktopMachine
@@ -512,3 +513,14 @@ def test_a_policy_with_a_gate_needs_a_broker(vdi: Gated) -> None:
         site = Site(connection, vdi.state_dir, wall_clock)
         with pytest.raises(UsageError, match="says `broker: horizon`, and no connection broker is configured"):
             rotate_night(POLICY, site, apply=True)
+
+
+def test_the_history_tells_when_each_gate_was_closed_and_open_again(vdi: Gated) -> None:
+    vdi.night()
+    vdi.day()
+    [night] = history(vdi.state_dir).nights
+    assert len(night.desktops) == AT_MOST
+    for vm in night.desktops:
+        order = [step.what for step in vm.steps if step.what != "marker"]
+        assert order == ["gate", "suspend", "resume", "opening of the gate"]
+        assert all(step.done and step.ends is not None and step.begins <= step.ends for step in vm.steps)

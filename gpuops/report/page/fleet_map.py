@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.gpu import GraphicsType, VgpuMode
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.profile_name import parse
 from gpuops.model.rotation import Policy
@@ -59,7 +59,7 @@ class UseOfFleet:
     free_in_parts: float
     """What is free, in whole GPUs, on GPUs that hold vGPUs."""
     uncertain: int
-    """GPUs that take vGPUs and of which is not known how much is free: in neither of the two."""
+    """GPUs of which it is not known how much is free for vGPUs: in neither of the two."""
 
     @property
     def gpus(self) -> int:
@@ -102,14 +102,14 @@ def use_of(hosts: Iterable[Document]) -> UseOfFleet:
     """The sums of the map's own records."""
     hosts = list(hosts)
     gpus = [gpu for host in hosts for node in host["numa_nodes"] for gpu in node["gpus"]]
-    takes_vgpus = [gpu for gpu in gpus if not gpu["whole"]]
-    known = [gpu["used"] for gpu in takes_vgpus if gpu["used"] is not None]
+    may_take = [gpu for gpu in gpus if gpu["takes_vgpus"] is not False]
+    known = [gpu["used"] for gpu in may_take if gpu["takes_vgpus"] and gpu["used"] is not None]
     return UseOfFleet(
         hosts=len(hosts),
         numbers={use: sum(gpu["use"] == use for gpu in gpus) for use in GpuUse},
         free_whole=sum(used == 0 for used in known),
         free_in_parts=sum(1 - used for used in known if 0 < used < 1),
-        uncertain=len(takes_vgpus) - len(known),
+        uncertain=len(may_take) - len(known),
     )
 
 
@@ -169,6 +169,7 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Doc
         "name": view.gpu.name,
         "mode": view.mode,
         "whole": view.whole,
+        "takes_vgpus": _takes_vgpus(view),
         "reboot_pending": view.reboot_pending,
         "use": _use(view, state),
         "used": _used(view, state, slots),
@@ -176,6 +177,13 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Doc
         "open_slots": _open_slots(view, state),
         "room": rooms.number(view.free),
     }
+
+
+def _takes_vgpus(view: GpuView) -> bool | None:
+    """Whether vGPUs may run on it as it is set now; None = the host does not tell."""
+    if view.whole:
+        return False
+    return None if view.gpu.graphics_type is None else view.gpu.graphics_type is GraphicsType.SHARED_DIRECT
 
 
 def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[Document]:

@@ -31,7 +31,7 @@
     made.tabIndex = -1;
     made.style.flexGrow = part;
     explain(made, () => [`${USE[gpu.use]}: ${gpu.name} ${gpu.address} on ${host.name}`, gpu.mode,
-      ...(gpu.whole ? [] : room(gpu).length === 0 ? ["no vGPU fits"] : ["room, each profile for itself:",
+      ...(gpu.takes_vgpus === false ? [] : room(gpu).length === 0 ? ["no vGPU fits"] : ["room, each profile for itself:",
         ...room(gpu).map(([profile, slots]) => `${range(slots)} × ${profile}`)])]);
     return made;
   };

@@ -5,15 +5,16 @@ if (report.last_night !== null) {
   const HELD = { desktop: "suspended", "desktop-off": "shut down", ml: "ran" };
   const time = (moment) => Date.parse(moment);
   const taken = night.vms.filter((vm) => vm.held.length > 0);
-  const moments = [night.began, night.ended ?? report.read_at, night.back_by,
+  const goesOn = night.vms.some((vm) => vm.held.some((held) => held.until === null));
+  const moments = [night.began, night.ended === null || goesOn ? report.read_at : night.ended, night.back_by,
     ...night.vms.flatMap((vm) => [...vm.held.flatMap((held) => [held.from, held.until]), ...vm.steps.flatMap((step) => [step.from, step.until])]),
     ...night.incidents.map((incident) => incident.at)].filter((moment) => moment !== null).map(time);
   const first = Math.min(...moments), span = Math.max(Math.max(...moments) - first, 60000);
   const left = (moment) => `${100 * (time(moment) - first) / span}%`;
   const width = (from, until) => `${100 * Math.max(time(until) - time(from), 0) / span}%`;
-  // Of a period that goes on, or whose begin no record tells, the bar goes to the edge of what is shown.
+  // A bar of what goes on ends when vCenter was read; one whose begin no record tells begins at the left edge.
   const from = (held) => held.from ?? new Date(first).toISOString();
-  const until = (held) => held.until ?? new Date(first + span).toISOString();
+  const until = (held) => held.until ?? report.read_at;
 
   const placed = (className, moment, label, lines) => {
     const made = element("button", className);
@@ -25,7 +26,7 @@ if (report.last_night !== null) {
     return made;
   };
   const heldBar = (held, vm) => {
-    const word = HELD[vm.role];
+    const word = vm.role === "ml" && held.until === null && !vm.given_up ? "runs" : HELD[vm.role];
     const times = `${clock(held.from)} to ${held.until === null ? (vm.given_up ? "given up" : "not yet") : clock(held.until)}`;
     const made = placed(`held ${vm.role === "ml" ? "ml" : "desktop"}${held.by_itself || held.until === null ? " unsure" : ""}`, from(held),
       `${vm.name} ${word} ${times}`, () => [vm.name, `${word} ${minute(held.from)} to ${held.until === null ? "now" : minute(held.until)} UTC`,
@@ -46,6 +47,16 @@ if (report.last_night !== null) {
     made.style.width = width(step.from, end);
     made.dataset.step = `${step.what} ${step.from}`;
     return made;
+  };
+  // From when the broker's gate was closed until it was open again, below the bar.
+  const gated = (vm) => {
+    const closed = vm.steps.find((step) => step.what === "gate" && step.done);
+    if (closed === undefined) return [];
+    const opened = vm.steps.findLast((step) => step.what === "opening of the gate" && step.done);
+    const made = element("span", "gated");
+    made.style.left = left(closed.until);
+    made.style.width = width(closed.until, opened?.until ?? report.read_at);
+    return [made];
   };
   const mark = (incident) => {
     const made = placed("incident", incident.at, `${incident.of}: ${incident.what}`,
@@ -87,7 +98,7 @@ if (report.last_night !== null) {
   const vmLane = (vm) => {
     const last = vm.held[vm.held.length - 1];
     const times = last ? `${clock(vm.held[0].from)} – ${last.until === null ? "now" : clock(last.until)}` : "not taken";
-    const made = lane("", vm.name, vm.gpus === null ? "?" : `${Number(vm.gpus.toFixed(2))}`, times, ...vm.held.map((held) => heldBar(held, vm)),
+    const made = lane("", vm.name, vm.gpus === null ? "?" : `${Number(vm.gpus.toFixed(2))}`, times, ...gated(vm), ...vm.held.map((held) => heldBar(held, vm)),
       ...vm.steps.map((step) => stepBar(step, vm)), ...night.incidents.filter((incident) => incident.of === vm.name).map(mark));
     made.dataset.lane = vm.ref;
     return made;

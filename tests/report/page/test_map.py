@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
-from tests.report.page.conftest import Reported
+from gpuops.report.page.html import page as page_of
+from tests.report.page.conftest import Reported, opened
 
 SHOWN = """() => [...document.querySelectorAll('.gpu')].map(gpu => ({
   gpu: gpu.dataset.gpu, use: gpu.dataset.use, shown: gpu.offsetParent !== null,
@@ -22,6 +24,7 @@ LANES = """() => [...document.querySelectorAll('[data-lane]')].map(lane => ({
   held: [...lane.querySelectorAll('.held')].map(held => [
     held.dataset.from, held.dataset.until, held.offsetLeft, held.offsetWidth]),
   steps: [...lane.querySelectorAll('.step')].map(step => step.dataset.step),
+  step_at: [...lane.querySelectorAll('.step')].map(step => step.offsetLeft),
   incidents: lane.querySelectorAll('.incident').length, width: lane.querySelector('.track').offsetWidth,
   deadline: lane.querySelector('.deadline')?.offsetLeft ?? null }))"""
 
@@ -57,6 +60,23 @@ def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
         assert document["use"][f"gpus_{use}"] == uses.count(use)
     on = {vm["ref"] for vm in document["vms"] if vm["power"] == "poweredOn" and vm["profiles"]}
     assert on == {slot["vm"] for _, gpu in reported.gpus() for slot in gpu["slots"] if slot["profile"]}
+
+
+def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    document = spread_over_hours(reported.document)
+    night = document["last_night"]
+    night["vms"] = [{**vm, "held": [{**each, "until": None} for each in vm["held"]]} for vm in night["vms"]]
+    document["read_at"] = (at(night["began"]) + timedelta(hours=6)).isoformat()
+    path = tmp_path / "open.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    whole = at(night["back_by"]) - at(night["began"])
+    for made in found.page.evaluate(LANES):
+        [(_, last, left, width)] = made["held"]
+        assert last == ""
+        assert left + width == pytest.approx(made["width"] * (timedelta(hours=6) / whole), abs=3)
+    assert set(found.page.locator(".held.ml").all_text_contents()) == {"runs"}
+    found.page.close()
 
 
 @pytest.mark.parametrize(
@@ -125,18 +145,49 @@ def test_the_night_has_every_period_and_step_of_the_document(page: Page, reporte
         assert made["incidents"] == sum(each["of"] == vm["name"] for each in night["incidents"])
 
 
-def test_the_bars_of_the_night_lie_at_their_times(page: Page, reported: Reported) -> None:
-    """Of any two moments the later one is further to the right, in proportion to the time between them."""
-    lanes = page.evaluate(LANES)
-    points = [(at(first), left) for each in lanes for first, _, left, _ in each["held"]]
-    points += [(at(last), left + width) for each in lanes for _, last, left, width in each["held"] if width > 8]
-    deadline = reported.document["last_night"]["back_by"]
-    if deadline is not None:
-        points += [(at(deadline), each["deadline"]) for each in lanes]
-    (first, left), (last, right) = min(points), max(points)
-    per_second = (right - left) / (last - first).total_seconds()
-    for moment, x in points:
-        assert x == pytest.approx(left + (moment - first).total_seconds() * per_second, abs=4)
+def spread_over_hours(document: dict[str, Any]) -> dict[str, Any]:
+    """The same night, as long as one is: a VM every few minutes, the deadline in the morning."""
+    evening = datetime(2026, 11, 20, 20, tzinfo=UTC)
+    vms = []
+    for number, vm in enumerate(document["last_night"]["vms"]):
+        begins, ends = evening + timedelta(minutes=7 * number), evening + timedelta(hours=9, minutes=3 * number)
+        held = [{**each, "from": begins.isoformat(), "until": ends.isoformat()} for each in vm["held"][:1]]
+        step = {"what": "suspend", "from": begins.isoformat(), "until": begins.isoformat(), "done": True}
+        vms.append({**vm, "held": held, "steps": [step]})
+    incident = {
+        "at": (evening + timedelta(hours=5)).isoformat(),
+        "of": vms[0]["name"],
+        "what": "cut off",
+        "reason": None,
+    }
+    night = {
+        **document["last_night"], "vms": vms, "incidents": [incident], "began": evening.isoformat(),
+        "ended": (evening + timedelta(hours=10)).isoformat(), "back_by": (evening + timedelta(hours=11)).isoformat(),
+    }  # fmt: skip
+    return {**document, "last_night": night}
+
+
+def test_what_is_drawn_of_the_night_lies_at_its_time(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    """In proportion to the time from the first moment of the night to its deadline."""
+    document = spread_over_hours(reported.document)
+    path = tmp_path / "night.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    lanes = found.page.evaluate(LANES)
+    night = document["last_night"]
+    began, whole = at(night["began"]), at(night["back_by"]) - at(night["began"])
+    assert len(lanes) == len(night["vms"])
+    for made in lanes:
+        points = [(first, left) for first, _, left, _ in made["held"]]
+        points += [(last, left + width) for _, last, left, width in made["held"]]
+        points += [(step.partition(" ")[2], left) for step, left in zip(made["steps"], made["step_at"], strict=True)]
+        points.append((night["back_by"], made["deadline"]))
+        for moment, x in points:
+            assert x == pytest.approx(made["width"] * ((at(moment) - began) / whole), abs=3)
+    marked = [made["name"] for made in lanes if made["incidents"]]
+    assert marked == [night["incidents"][0]["of"]]
+    assert found.complaints == []
+    found.page.close()
 
 
 def at(text: str) -> datetime:

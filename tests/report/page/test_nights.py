@@ -87,11 +87,22 @@ def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
     return found, fleet_report_document(found)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=drawn_nights)
 def test_every_figure_is_what_the_vms_really_did(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[DrawnNight]
 ) -> None:
+    check_figures(tmp_path_factory, drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=drawn_nights)
+def test_every_figure_of_many_nights(tmp_path_factory: pytest.TempPathFactory, drawn: list[DrawnNight]) -> None:
+    check_figures(tmp_path_factory, drawn)
+
+
+def check_figures(tmp_path_factory: pytest.TempPathFactory, drawn: list[DrawnNight]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         night = Night(tmp_path_factory.mktemp("night") / "state")
         log = PowerLog(night.world, patch)

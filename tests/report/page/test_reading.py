@@ -28,8 +28,7 @@ def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
     found.page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_axe_finds_no_fault(chromium: Browser, reported: Reported, width: int, scheme: str) -> None:
     found = opened(chromium, reported.path, width=width, scheme=scheme)
     violations = Axe().run(found.page).response["violations"]
