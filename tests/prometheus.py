@@ -18,12 +18,15 @@ needs_promtool: Final = pytest.mark.skipif(
 )
 
 
-def samples(text: str) -> Found:
-    """By name, and by its labels without `vcenter`, the value of each sample. A sample that is there twice fails."""
+def samples(text: str, *, with_vcenter: bool = False) -> Found:
+    """By name, and by its labels, the value of each sample; one that is there twice fails.
+
+    The label `vcenter` is left out unless it is asked for.
+    """
     found: Found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = frozenset((key, value) for key, value in sample.labels.items() if key != "vcenter")
+            labels = frozenset(each for each in sample.labels.items() if with_vcenter or each[0] != "vcenter")
             assert labels not in found.setdefault(sample.name, {}), sample
             found[sample.name][labels] = sample.value
     return found

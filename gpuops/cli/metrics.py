@@ -66,7 +66,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     from gpuops.config.private_file import write_readable
     from gpuops.report.metrics import MetricsWriter, written_document, written_text
 
-    vcenter = common.vcenter or ""
+    vcenter = ""  # an address as it was typed may hold a password
     try:
         vcenter = label_of(common)
         with open_site(common) as site:
@@ -83,7 +83,6 @@ def _write(common: CommonOptions, path: Path) -> None:
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:
     """Answers until a signal ends it, or a login that is refused: tried again and again it would lock the account."""
-    from gpuops import clock
     from gpuops.cli.metrics_page import OPTION, AskedPage, handler, stands_s
     from gpuops.cli.opening import label_of
     from gpuops.execute.state.http_listener import listening
@@ -96,10 +95,8 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
         reading = _Reading(common, stack)
 
         def make() -> None:
-            began_s = clock.passed_s()
             values = reading.values()
-            took_s = clock.passed_s() - began_s if values is not None else 0.0
-            page.told(writer.text(values), stands_s(float(every_s), took_s))
+            page.told(writer.text(values), stands_s(float(every_s), reading.took_s))
 
         make()
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
@@ -116,16 +113,22 @@ class _Reading:
         self._common, self._stack = common, stack
         self._source: MetricSource | None = None
         self._said: set[str] = set()
+        self.took_s = 0.0
+        """How long the last read took, logging in left out; 0 = it failed."""
 
     def values(self) -> MetricValues | None:
         """What is there now; None = vCenter is away. Raises LoginRefused, and before the first connection all that
         `open_site` raises but a vCenter that is away."""
+        from gpuops import clock
+
         wrong: list[GpuopsError] = []
-        values = None
+        values, self.took_s = None, 0.0
         try:
             if self._source is None:
                 self._source = self._opened()
+            began_s = clock.passed_s()
             values = self._source.values(follow=True)
+            self.took_s = clock.passed_s() - began_s
             wrong += self._source.damaged
         except LoginRefused:
             raise

@@ -85,9 +85,10 @@ class MetricSource:
 
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
         vcenter, now_s = self._site.vcenter, self._site.passed_s()
-        changed = not follow or vcenter.wait_for_change(0.0)
-        if self._seen is None or changed or now_s - self._seen_s >= LONGEST_S:
-            self._seen = None  # what a read that fails leaves is nothing: the change it was for is told once
+        old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
+        # after a failure it is not asked what changed, whose tries would take a while each
+        if self._seen is None or old or vcenter.wait_for_change(0.0):
+            self._seen = None  # a change is told once: a read that fails is made up for by the next
             read_at = clock.wall_clock()
             inventory = vcenter.inventory()
             catalog = catalog_of(inventory)

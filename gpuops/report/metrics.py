@@ -239,12 +239,24 @@ def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
             if ref in vms and not gpu:
                 host = values.inventory.host_of(vms[ref])
                 of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
-            elif ref in hosts and (address := PciAddress.parse_or_none(gpu)) is not None:
+            elif ref in hosts and (address := _gpu_named(gpu, hosts[ref])) is not None:
                 of_gpus[counter].append(((hosts[ref].name, str(address)), number))
     yield GPU_BUSY, of_gpus[GPU_USE]
     yield GPU_USED, of_gpus[GPU_MEMORY]
     yield VM_BUSY, of_vms[GPU_USE]
     yield VM_USED, of_vms[GPU_MEMORY]
+
+
+def _gpu_named(instance: str, host: Host) -> PciAddress | None:
+    """The GPU that the instance of a counter names: a PCI address, or any other word where the host has one GPU alone.
+
+    None = none of its GPUs, or nobody can say which.
+    """
+    addresses = [gpu.address for gpu in host.gpus]
+    named = PciAddress.parse_or_none(instance)
+    if named is None and instance and len(addresses) == 1:
+        return addresses[0]
+    return named if named in addresses else None
 
 
 def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:

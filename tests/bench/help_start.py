@@ -14,7 +14,18 @@ from tests.bench.verdict import Figure, Result
 ROUNDS = 11
 BUDGET_RATIO = 1.7
 LAB_S = 0.8
-HEAVY = ("pyVmomi", "lxml", "ansible", "sqlalchemy", "pydantic", "yaml", "cryptography", "numpy", "msgspec")
+HEAVY = (
+    "pyVmomi",
+    "lxml",
+    "ansible",
+    "sqlalchemy",
+    "pydantic",
+    "yaml",
+    "cryptography",
+    "numpy",
+    "msgspec",
+    "prometheus_client",
+)
 
 
 def run() -> Result:

@@ -29,6 +29,7 @@ from gpuops.sim.server import SimServer
 HEAVY = (
     "msgspec",
     "numpy",
+    "prometheus_client",
     "pyVmomi",
     "lxml",
     "ansible",

@@ -64,6 +64,7 @@ SWEPT: Final = (
     "history show 2026-11-20",
     "observe --once",
     "observe status",
+    "metrics --textfile metrics.prom",
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",
@@ -168,13 +169,19 @@ def test_every_command_is_swept() -> None:
 
 
 def test_every_command_hides_it(
-    typed: Callable[..., Result], clean: Path, server: SimServer, caplog: pytest.LogCaptureFixture
+    typed: Callable[..., Result],
+    clean: Path,
+    server: SimServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(clean)  # what a command writes beside it is looked through too
     caplog.set_level(logging.DEBUG)
     codes = {words: typed(words).exit_code for words in SWEPT}
     assert codes["inventory"] == 0, "the login is right"
     assert codes[f"rotate night --policy {POLICY} --yes"] == 0
     assert 1 not in codes.values(), codes
+    assert (clean / "metrics.prom").exists()
     require_hidden("logging", caplog.text)
     look_through(clean)
     assert [entry for entry in server.world.ledger if "Cn4ry" in repr(entry)] == []
@@ -199,6 +206,8 @@ def test_no_error_shows_it(typed: Callable[..., Result], clean: Path, wrong: str
     result = typed("rotate status", **more)
     assert result.exit_code not in (0, 1)
     assert code in (None, result.exit_code), result.stderr
+    told = typed(f"metrics --textfile {clean / 'metrics.prom'}", **more)
+    assert code in (None, told.exit_code), told.stderr
     look_through(clean)
 
 

@@ -18,9 +18,9 @@ from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.measurements.store import Measurements, stored
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.measurement import GPU_MEMORY, GPU_USE
-from gpuops.sim.server import SimServer
+from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
-from tests.cli.conftest import LAB_POLICY, Lab
+from tests.cli.conftest import LAB_POLICY, Lab, lab_on
 from tests.cli.test_hostile_names import SENT_BY_VCENTER
 from tests.prometheus import Found, needs_promtool, only, require_taken, samples
 
@@ -112,6 +112,18 @@ def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> No
               "gpuops_source_up"}  # fmt: skip
     assert absent.isdisjoint(found), "what nobody knows is absent, and not 0"
     assert lab.effects == []
+
+
+@needs_promtool
+@pytest.mark.parametrize("scenario", ["vdi", "scattered", "fleet:hosts=20,vms=120"])
+def test_they_are_in_other_worlds_too(scenario: str, tmp_path: Path, clean: Path) -> None:
+    with start(scenario, clock="stepped") as server, lab_on(server, tmp_path, clean) as there:
+        text = written(there, tmp_path)
+        require_taken(text)
+        found = samples(text)
+        require_slots(found, slots(there))
+        require_gpus(found, document(there, "inventory", "--hosts"))
+        assert there.effects == []
 
 
 def test_slots_of_a_host_do_not_depend_on_what_runs_there(lab: Lab, tmp_path: Path) -> None:

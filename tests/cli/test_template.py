@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
 
 Gpuops = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,3 +100,32 @@ def test_the_wheel_brings_them(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "templates" / "policy.yaml").read_bytes() == FILES["policy.yaml"].read_bytes()
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None and "CI" not in os.environ,
+    reason="no systemd-analyze: apt-get install systemd",
+)
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """With a program that is there in the place of /usr/local/bin/gpuops."""
+    units = [tmp_path / name for name in FILES if name.endswith(".service")]
+    assert len(units) >= 3
+    for unit in units:
+        text = FILES[unit.name].read_text(encoding="utf-8")
+        assert "ExecStart=/usr/local/bin/gpuops " in text
+        unit.write_text(text.replace("/usr/local/bin/gpuops", "/bin/true"), encoding="utf-8")
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".service")])
+def test_units_type_commands_that_there_are(name: str) -> None:
+    words = re.findall(r"^ExecStart=/usr/local/bin/gpuops (.*)$", FILES[name].read_text(encoding="utf-8"), re.MULTILINE)
+    [command] = [line.split() for line in words]
+    asked = [each for each in command if each.startswith("-")]
+    verb = [each for each in command[: command.index(asked[0])] if not each.startswith("-")]
+    shown = CliRunner().invoke(app, [*verb, "--help"])
+    assert shown.exit_code == 0
+    assert all(option in shown.stdout for option in asked), asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,14 @@ def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
         assert not connection.wait_for_change(0.0)
         watched.send(PowerOnVm(watched.ref("ml-11")))
         assert connection.wait_for_change(5.0)
+        assert not connection.wait_for_change(0.0)
+        world = watched.server.world
+        with world.lock:
+            world.down_until = world.clock.now() + timedelta(hours=1)
+        assert connection.wait_for_change(0.0), "nobody can say that nothing changed"
+        with world.lock:
+            world.down_until = world.clock.now()
+        assert connection.wait_for_change(5.0), "the first wait after that"
         assert not connection.wait_for_change(0.0)
 
 

@@ -40,6 +40,6 @@ def newest_use(
             return None
         if now - until > OLD:
             return NewestUse(until, {})
-        if known is not None and known.until == until and known.averages:
+        if known is not None and known.until == until:
             return known
         return NewestUse(until, store.newest(entities, (GPU_USE, GPU_MEMORY), until - _LAST, until))

@@ -37,8 +37,8 @@ class ChangeWatch:
     def wait(self, timeout_s: float) -> bool:
         """Whether something changed since the last call, as soon as it has, or when the time is up.
 
-        The first call says yes: what was read before it may be old. So does one after a lost session. Raises
-        VcenterUnreachable when waits stay broken.
+        The first call says yes: what was read before it may be old. So does one after a lost session, and one whose
+        wait was broken off to its end: nobody can say then. Raises VcenterUnreachable when waits stay broken.
         """
         if not self._follows:
             self._updates.follow(self._everything)
@@ -47,7 +47,7 @@ class ChangeWatch:
         news = self._updates.next(timeout_s)
         while news == [] and clock.passed_s() < until:  # the wait broke off, and begins anew
             news = self._updates.next(max(0.0, until - clock.passed_s()))
-        changed = bool(news)
+        changed = news is not None
         while news:  # what else has happened by now is the same answer
             news = self._updates.next(0.0)
         return changed

@@ -57,6 +57,35 @@ def test_a_while_across_two_blocks_with_what_is_missing(store: Measurements) -> 
     )
 
 
+def test_the_newest_step_of_a_while_across_two_blocks(store: Measurements) -> None:
+    noon = MIDNIGHT + timedelta(hours=12)
+    told = {"vm-1": steps(1, 2, None, None), "vm-2": steps(5, 6, 7, None), "vm-3": steps(8, None, None, 9)}
+    store.write(BEGIN + 12 * 3600 - 600, told)
+
+    def newest(begin: datetime, until: datetime, *vms: str) -> dict[str, dict[str, int]]:
+        found = store.newest(vms, [CPU_MHZ], begin, until)
+        return {vm: dict(series) for vm, series in found.items()}
+
+    every = ("vm-1", "vm-2", "vm-3", "vm-4")
+    assert newest(noon - 2 * FIVE, noon + 2 * FIVE, *every) == {
+        "vm-1": {CPU_MHZ: 2},
+        "vm-2": {CPU_MHZ: 7},
+        "vm-3": {CPU_MHZ: 9},
+    }
+    assert newest(noon - FIVE, noon + FIVE, *every) == {"vm-1": {CPU_MHZ: 2}, "vm-2": {CPU_MHZ: 7}}
+    assert newest(noon, noon + 2 * FIVE, "vm-1", "vm-2") == {"vm-2": {CPU_MHZ: 7}}, "before is before"
+    assert newest(noon + 2 * FIVE, noon + 4 * FIVE, *every) == {}
+    assert store.newest(every, ["gpu.utilization.average"], noon - 2 * FIVE, noon) == {}
+
+
+def test_a_series_of_a_gpu_is_of_its_counter(store: Measurements) -> None:
+    rows = np.array([(40, 50, WHOLE)], dtype=np.int64)
+    names = (CPU_MHZ, "gpu.utilization.average@0000:3b:00.0", "gpu.utilization.average", "gpu.mem.used.average")
+    store.write(BEGIN, {"host-1": Block(1, dict.fromkeys(names, rows))})
+    found = store.newest(["host-1"], ["gpu.utilization.average"], MIDNIGHT, MIDNIGHT + FIVE)
+    assert found == {"host-1": {names[1]: 40, names[2]: 40}}
+
+
 def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements) -> None:
     noon = MIDNIGHT + timedelta(hours=12)
     store.write(BEGIN + 12 * 3600 - 600, {"vm-1": steps(1, None, 3, 4), "vm-2": steps(5)})

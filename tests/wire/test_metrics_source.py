@@ -1,0 +1,59 @@
+"""How often `gpuops metrics` reads vCenter: where it told of a change, after a failure, and after a while."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuops.cli.metrics_source import LONGEST_S, MetricSource
+from gpuops.clock import wall_clock
+from gpuops.errors import NotConnected
+from gpuops.execute.site import Site
+from gpuops.model.inventory import Inventory
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.vms import power_off
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+
+class CountingConnection(Connection):
+    """Counts its bulk reads."""
+
+    reads = 0
+
+    def inventory(self) -> Inventory:
+        self.reads += 1
+        return super().inventory()
+
+
+def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Path) -> None:
+    now = [0.0]
+    with CountingConnection(target_of(lab)) as vcenter:
+        site = Site(vcenter, tmp_path, wall_clock, passed_s=lambda: now[0])
+        source = MetricSource(site)
+
+        def reads() -> int:
+            before = vcenter.reads
+            source.values(follow=True)
+            return vcenter.reads - before
+
+        assert [reads() for _ in range(4)] == [1, 1, 0, 0], "what was read before the first wait may be old"
+        with lab.world.lock:
+            [running] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == "vdi-01"]
+            power_off(running, Rule(Effect.HAPPEN))
+        assert [reads(), reads()] == [1, 0]
+        now[0] += LONGEST_S
+        assert [reads(), reads()] == [1, 0], "it tells of power, hosts and maintenance mode alone"
+
+        lab.world.down_until = lab.world.clock.now() + timedelta(hours=1)
+        for _ in range(2):
+            with pytest.raises(NotConnected):
+                source.values(follow=True)
+        lab.world.down_until = lab.world.clock.now()
+        after = [reads() for _ in range(4)]
+        assert (after[0], after[-1]) == (1, 0)
+        assert source.values().inventory.vms, "unless it is to follow changes, it reads each time"
+        assert len(lab.world.ledger) == 1, "what somebody else did"
