@@ -1,18 +1,27 @@
 """What each source says of the use of a VM: idle, busy or unknown, with its number. Pure; `idle.py` decides on them.
 
 Sources: vSphere API, VirtualMachineRuntimeInfo.numMksConnections (consoles only) and .question;
-VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples).
+VirtualMachine.recentTask; VirtualMachineQuickStats.overallCpuUsage; PerformanceManager (real-time samples). NVIDIA vGPU
+documentation, `nvidia-smi vgpu -q` (use of a vGPU in percent; N/A of a MIG-backed one).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpuops.model.evidence import BY_DEFAULT, SESSION_SOURCES, SESSIONS_FRESH_S, SessionCount, Source
-from gpuops.model.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.evidence import (
+    BY_DEFAULT,
+    SESSION_SOURCES,
+    SESSIONS_FRESH_S,
+    VGPU_USE_FRESH_S,
+    SessionCount,
+    Source,
+    VgpuUse,
+)
+from gpuops.model.measurement import CPU_MHZ, CounterSeries, CounterWindow
 from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, Vm
 
@@ -81,6 +90,8 @@ def readings(vm: Vm, rule: IdleRule | None) -> tuple[SourceReading, ...]:
     found = [state, _console(vm, Source.CONSOLE in required), _cpu(vm, rule, Source.CPU in required)]
     if rule is not None:
         found += [_counter(vm, rule, name, below) for name, below in rule.limits.items()]
+    if rule is not None and rule.vgpu_below_percent is not None:
+        found.append(_vgpu(vm.vgpu_use, rule.vgpu_below_percent, required=Source.NVIDIA_SMI in required))
     asked = [source for source in SESSION_SOURCES if source in required or source in (vm.sessions or {})]
     timeout_s = rule.disconnected_timeout_s if rule is not None else None
     found += [_sessions(vm, source, timeout_s, required=source in required) for source in asked]
@@ -158,6 +169,34 @@ def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tup
     if known_s < for_s:
         return Use.UNKNOWN, f"its {name} is known for {told(known_s)}, and {told(for_s)} are asked for"
     return Use.IDLE, f"{name} was {window.highest} at most for {told(for_s)}, idle is below {below}"
+
+
+def _vgpu(found: VgpuUse | None, below: int, *, required: bool) -> SourceReading:
+    """By one reading: nvidia-smi tells of a moment, and not of a while."""
+    says, age_s = Use.UNKNOWN, None
+    if found is None or found.percent is None:
+        value = None
+        reason = f"the use of its vGPU is not known: {found.because if found else 'its host is not asked'}"
+    else:
+        value, age_s = found.percent, found.age_s
+        if found.age_s > VGPU_USE_FRESH_S:
+            reason = f"what nvidia-smi told of its vGPU is {told(found.age_s // 60 * 60)} old"
+        else:
+            says = Use.IDLE if value < below else Use.BUSY
+            reason = f"its vGPU is used {value} %, idle is below {below}"
+    return SourceReading(Source.NVIDIA_SMI, says, reason, required, value=value, unit="%", below=below, age_s=age_s)
+
+
+def vgpu_use_at(moment: datetime, series: CounterSeries) -> VgpuUse | None:
+    """The newest that a stored series tells of a vGPU then; None = nothing. A step counts from its begin on."""
+    steps = min(len(series.steps), (moment - series.begin) // series.step + 1)
+    for number in range(steps - 1, -1, -1):
+        step = series.steps[number]
+        if step is not None:
+            hundredths = step.average if step.highest is None else step.highest
+            age = moment - (series.begin + number * series.step)
+            return VgpuUse(min(100, round(hundredths / 100)), int(age.total_seconds()))
+    return None
 
 
 def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) -> SourceReading:

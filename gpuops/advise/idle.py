@@ -85,6 +85,6 @@ def _why_idle(found: Sequence[SourceReading], rule: IdleRule) -> str:
     if Source.CPU in idle:
         known = all(each.says is Use.IDLE for each in found if each.source is Source.COUNTERS)
         parts.append(idle[Source.CPU].reason + (f" for {told(rule.for_s)}" if rule.for_s and known else ""))
-    parts += [idle[source].reason for source in SESSION_SOURCES if source in idle]
+    parts += [idle[source].reason for source in (Source.NVIDIA_SMI, *SESSION_SOURCES) if source in idle]
     parts.append("no console, question or task" if Source.CONSOLE in idle else "no question or task")
     return "; ".join(parts)

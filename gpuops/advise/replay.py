@@ -3,8 +3,9 @@
 Each desktop is judged by `idleness`, the function that plans and guards ask, at the end of each step of five minutes of
 the hours in which a night takes desktops. What of this is inferred, or cannot be replayed:
 
-* A store has neither consoles, sessions, questions nor tasks of the past, so a rule is narrowed to its counters: the
-  others of its sources are unknown, and not required. The CPU that is used now is in the last sample of the counter.
+* A store has neither consoles, sessions, questions nor tasks of the past, so a rule is narrowed to its counters and to
+  what nvidia-smi told: the others of its sources are unknown, and not required. The CPU that is used now is in the last
+  sample of the counter. Whether use came back is seen by counters alone: nvidia-smi is asked every 20 minutes.
   Where a caller knows the sessions of the past, which no store does, each look goes by them, too.
 * A store keeps no power state. A VM of which a step has samples ran in it (our inference: a VM that is off has none);
   of one without, whether it ran is unknown.
@@ -25,10 +26,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpuops.advise.evidence import Use
+from gpuops.advise.evidence import Use, vgpu_use_at
 from gpuops.advise.idle import idleness
 from gpuops.model.evidence import SESSION_SOURCES, SessionCount, Source
-from gpuops.model.measurement import CPU_MHZ, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
+from gpuops.model.measurement import CPU_MHZ, VGPU_USE, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
 from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.window import Night
@@ -55,6 +56,8 @@ class Untold(StrEnum):
     """It is known by vCenter's own averages, which tell of no highest."""
     SAMPLES_MISSING = "samples-missing"
     """Some samples of a step are missing."""
+    NVIDIA_SMI_MISSING = "nvidia-smi-missing"
+    """Its counters are there, and what its pool requires of its host's nvidia-smi is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,12 @@ def refusal(pool: Pool) -> tuple[str, str] | None:
 
 def not_replayed(rule: IdleRule) -> frozenset[Source]:
     """What the rule requires, and a store does not have. The CPU used now is in the last sample of the counter."""
-    return rule.needed - {Source.COUNTERS, Source.CPU}
+    return rule.needed - {Source.COUNTERS, Source.CPU, Source.NVIDIA_SMI}
+
+
+def series_of(rule: IdleRule) -> frozenset[str]:
+    """The series of a desktop that a replay of this rule goes by."""
+    return frozenset(rule.limits) | ({VGPU_USE} if rule.vgpu_below_percent is not None else frozenset())
 
 
 def hours_of(night: Night, rule: IdleRule) -> Span:
@@ -224,10 +232,10 @@ def desktop_night(
 
     `sessions`: what the sources of sessions told at a moment; all that the rule requires. None = that is not known.
     """
-    narrowed = replace(rule, required=frozenset({Source.COUNTERS}))
-    record = _Record(vm, narrowed, replace(narrowed, for_s=int(STEP.total_seconds())), series)
-    if sessions is not None:
-        narrowed = replace(narrowed, required=narrowed.needed | rule.needed.intersection(SESSION_SOURCES))
+    counters_alone = replace(rule, required=frozenset({Source.COUNTERS}), vgpu_below_percent=None)
+    record = _Record(vm, counters_alone, replace(counters_alone, for_s=int(STEP.total_seconds())), series)
+    known = {Source.COUNTERS, Source.NVIDIA_SMI, *(SESSION_SOURCES if sessions is not None else ())}
+    narrowed = replace(rule, required=(rule.needed & known) | {Source.COUNTERS})
     reasons: Counter[Untold] = Counter()
     for last in range(_steps_of(rule) - 1, record.steps):
         moment = record.end_of(last)
@@ -237,7 +245,7 @@ def desktop_night(
         if use is Use.IDLE:
             return replace(_after_suspend(record, last, night), taken_at=moment)
         if use is Use.UNKNOWN:
-            reasons[record.why_unknown(last, observed)] += 1
+            reasons[record.why_unknown(last, observed, narrowed)] += 1
     if not reasons:
         return DesktopNight(Use.BUSY)
     return DesktopNight(Use.UNKNOWN, max(Untold, key=lambda why: reasons[why]))
@@ -319,11 +327,21 @@ class _Record:
         windows = {name: window for name, window in found.items() if window is not None}
         power = PowerState.ON if ran else None
         connected = True if ran else None
-        seen = Vm(self.vm.ref, self.vm.name, power=power, connected=connected, counters=windows, sessions=sessions)
+        smi = self.series.get(VGPU_USE) if rule.vgpu_below_percent is not None else None
+        use = vgpu_use_at(at, replace(smi, steps=smi.steps[: last + 1])) if smi is not None else None
+        seen = Vm(
+            self.vm.ref,
+            self.vm.name,
+            power=power,
+            connected=connected,
+            counters=windows,
+            sessions=sessions,
+            vgpu_use=use,
+        )
         return idleness(seen, rule).use
 
-    def why_unknown(self, last: int, observed: Sequence[Span]) -> Untold:
-        """The newest thing that is missing for a verdict at the end of this step."""
+    def why_unknown(self, last: int, observed: Sequence[Span], rule: IdleRule) -> Untold:
+        """The newest thing that is missing for a verdict by this rule at the end of this step."""
         for step in range(last, last - _steps_of(self.rule), -1):
             told = [self.series[name].steps[step] for name in self.rule.limits]
             if all(each is None for each in told):
@@ -336,6 +354,8 @@ class _Record:
                 return Untold.AVERAGES_ALONE
             if not all(_is_whole(each) for each in told):
                 return Untold.SAMPLES_MISSING
+        if Source.NVIDIA_SMI in rule.needed:
+            return Untold.NVIDIA_SMI_MISSING
         raise AssertionError("a verdict is unknown although nothing is missing")
 
 

@@ -16,7 +16,7 @@ from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, clone, defrag, foresee, idle, idle_replay, place, run
+from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
@@ -57,6 +57,7 @@ __all__ = [
     "Site",
     "broker_show",
     "capacity",
+    "capacity_forecast",
     "catalog_of",
     "change",
     "change_abandon",

@@ -24,10 +24,13 @@ from gpuops.plan.core.versions import why_only_read
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.execute.site.ports import SessionSource
+    from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
+    from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.inventory import Inventory
+    from gpuops.model.measurement import HostLogin
     from gpuops.model.target import BrokerTarget, Target
 
 
@@ -70,7 +73,7 @@ def connect(
         choose_reader(vcenter, where.reader, state_dir)
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
-        site.broker = broker
+        site.broker, site.measured = broker, where.measurements
         _ask_sessions_of(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
@@ -196,6 +199,34 @@ def _ask_sessions_of(
 
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
+    hosts = site.measured.hosts
+    site.vgpu_use = vgpu_use(site, host_shell(hosts) if hosts is not None else None, say)
+
+
+def host_shell(hosts: HostLogin) -> NvidiaSmi:
+    """The nvidia-smi of hosts that are entered as a target's entry says."""
+    from gpuops.hostshell.nvidia_smi import NvidiaSmi
+    from gpuops.hostshell.ssh import Ssh
+
+    ssh = Ssh(
+        hosts.username,
+        key=Path(hosts.key) if hosts.key else None,
+        port=hosts.port,
+        named_by="ssh_known_hosts of its measurements",
+        key_named_by="ssh_key of its measurements",
+    )
+    return NvidiaSmi(replace(ssh, known_hosts=Path(hosts.known_hosts)) if hosts.known_hosts else ssh)
+
+
+def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) -> VgpuUseSource:
+    """What tells of the use of vGPUs: the hosts, where they may be entered, else what was measured of them last."""
+    if shell is not None:
+        from gpuops.execute.site.vgpu_use import HostsVgpuUse
+
+        return HostsVgpuUse(shell, say, site.passed_s)
+    from gpuops.execute.measurements.stored_vgpu_use import StoredVgpuUse
+
+    return StoredVgpuUse(*site.measurements_store, say)
 
 
 def _usable(journal_url: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuops.advise.idle import JudgedVm
     from gpuops.advise.replay import Replay
+    from gpuops.advise.run_out import RunOut
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
@@ -80,7 +81,7 @@ def idle_replay(
     _refuse_unknown_pool(policy, pool)
     if policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
-    return replay(site.state_dir, site.journal_url, inventory, policy, since, pool)
+    return replay(*site.measurements_store, inventory, policy, since, pool)
 
 
 def _refuse_unknown_pool(policy: Policy | None, pool: str | None) -> None:
@@ -169,6 +170,18 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     desktops = may_take(policy, site, inventory).free_to_take
     return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
+
+
+def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site) -> tuple[RunOut, ...]:
+    """When each vGPU profile, or the one of the request, runs out by the history of `observe`.
+
+    Raises UsageError for a profile that is not there, StateDamaged.
+    """
+    from gpuops.execute.measurements.running_out import run_outs
+
+    found = capacity(request, inventory, site)
+    fit = {name: each.slots for name, each in found.now.fits.items()}
+    return run_outs(site.measurements_store, inventory, fit, found.profile)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:

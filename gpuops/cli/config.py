@@ -23,9 +23,10 @@ File = Annotated[
 def keys(incomplete: str) -> list[str]:
     """TARGET.KEY of the targets that are there."""
     from gpuops.cli.completion import configured_targets
-    from gpuops.config.targets import NamedTarget
+    from gpuops.config.targets import TABLES, NamedTarget
 
-    every = [f"{name}.{key}" for name in configured_targets() for key in NamedTarget.model_fields if key != "broker"]
+    single = [key for key in NamedTarget.model_fields if key not in TABLES]
+    every = [f"{name}.{key}" for name in configured_targets() for key in single]
     return [each for each in ["default", *every] if each.startswith(incomplete)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, spread
 
 if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @spread
 def idle(
     common: CommonOptions,
+    host_shell: HostShellOptions,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge the desktops of this rotation policy, by its pools.")
     ] = None,
@@ -53,6 +54,7 @@ def idle(
         _replay(common, night, replay, pool, explain)
         return
     with open_site(common) as site:
+        host_shell.asked_for_vgpu_use(site)
         inventory, judged = api.idle(read_inventory(site, common), site, night, pool=pool, vm=explain)
     named = night.name if night is not None else None
     output.show(idle_text(judged, inventory, explain=explain is not None), idle_document(judged, inventory, named))

@@ -14,8 +14,20 @@ from gpuops.model.measurement import Retention
 observe = VerbTable("observe", "")
 KEPT: Final = Retention()
 
-FineDays = Annotated[int, typer.Option(min=1, max=366, metavar="N", help="Keep steps of five minutes so many days.")]
-HourlyDays = Annotated[int, typer.Option(min=1, max=3660, metavar="N", help="Keep hours so many days.")]
+FineDays = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=366,
+        metavar="N",
+        show_default=str(KEPT.fine_days),
+        help="Keep steps of five minutes so many days.",
+    ),
+]
+HourlyDays = Annotated[
+    int | None,
+    typer.Option(min=1, max=3660, metavar="N", show_default=str(KEPT.hourly_days), help="Keep hours so many days."),
+]
 
 
 @observe.callback(invoke_without_command=True, no_args_is_help=False)
@@ -25,13 +37,13 @@ def look(
     common: CommonOptions,
     host_shell: HostShellOptions,
     once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron, every 20 minutes.")] = False,
-    fine_days: FineDays = KEPT.fine_days,
-    hourly_days: HourlyDays = KEPT.hourly_days,
+    fine_days: FineDays = None,
+    hourly_days: HourlyDays = None,
 ) -> None:
     """Keep what the performance counters of VMs and hosts say, in a store of this machine. Changes nothing in vCenter.
 
     Looks every 20 minutes until it is stopped; the unit is templates/gpuops-observe.service. With --host-shell ssh the
-    hosts' own nvidia-smi is asked too.
+    hosts' own nvidia-smi is asked too. What no option says, [targets.NAME.measurements] of the configuration file does.
 
     \b
     Example:
@@ -47,14 +59,15 @@ def look(
     if context.invoked_subcommand is not None:
         context.obj = common
         return
-    retention = Retention(fine_days, hourly_days)
 
     def told(cycle: Cycle) -> None:
         if output.manners().verbose:
             output.progress(cycle_text(cycle))
 
     with open_site(common) as site:
-        host_shell.give_to(site)
+        host_shell.asked_for_measurements(site)
+        kept = site.measured.retention
+        retention = Retention(fine_days or kept.fine_days, hourly_days or kept.hourly_days)
         if not once:
             observe_for_ever(site, retention, told)
         cycle = look_once(site, retention)
@@ -71,9 +84,8 @@ def status(common: CommonOptions) -> None:
       gpuops observe status
     """
     from gpuops.api import stored_measurements
-    from gpuops.cli.opening import journal_of
+    from gpuops.cli.opening import measurements_of
     from gpuops.report.measurement import stored_document, stored_text
 
-    state_dir, url = journal_of(common)
-    found = stored_measurements(state_dir, url)
+    found = stored_measurements(*measurements_of(common))
     output.show(stored_text(found), stored_document(found))

@@ -119,6 +119,15 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
     return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""
 
 
+def measurements_of(common: CommonOptions) -> tuple[Path, str]:
+    """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+    from gpuops.config.sources import measurement_settings
+    from gpuops.execute.site.site import measurements_store
+
+    settings = measurement_settings(common.vcenter, os.environ, _configuration())
+    return measurements_store(settings, *journal_of(common))
+
+
 def label_of(common: CommonOptions) -> str:
     """How the user names the vCenter that is meant; empty = none is configured. Asks no vCenter. Raises TargetError."""
     from gpuops.config.sources import label

@@ -58,12 +58,13 @@ class HostShellOptions:
     """Whether hosts themselves are asked, and how."""
 
     host_shell: Annotated[
-        Shell,
+        Shell | None,
         typer.Option(
             rich_help_panel=HOST_SHELL,
+            show_default="none",
             help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.",
         ),
-    ] = Shell.NONE
+    ] = None
     ssh_user: Annotated[str, typer.Option(rich_help_panel=HOST_SHELL, metavar="NAME", help="Who enters a host.")] = (
         "root"
     )
@@ -86,7 +87,7 @@ class HostShellOptions:
 
     def shell(self) -> NvidiaSmi | None:
         """The way in; None = hosts are not entered."""
-        if self.host_shell is Shell.NONE:
+        if self.host_shell is not Shell.SSH:
             return None
         from gpuops.hostshell.nvidia_smi import NvidiaSmi
         from gpuops.hostshell.ssh import Ssh
@@ -98,9 +99,24 @@ class HostShellOptions:
 
         Raises UsageError with a saved inventory: what hosts tell now is not true of it.
         """
-        if saved is not None and self.host_shell is not Shell.NONE:
+        if saved is not None and self.host_shell is Shell.SSH:
             raise UsageError("--host-shell and --inventory exclude each other", hint="leave one of them out")
         site.shell, site.say = self.shell(), output.note
+
+    def asked_for_measurements(self, site: Site) -> None:
+        """As `give_to`, for what is measured: where no option says whether hosts are asked, the target's entry does."""
+        from gpuops.api.connection import host_shell
+
+        self.give_to(site)
+        if self.host_shell is None and site.measured.hosts is not None:
+            site.shell = host_shell(site.measured.hosts)
+
+    def asked_for_vgpu_use(self, site: Site) -> None:
+        """Has the use of vGPUs asked for as these options say; without --host-shell as the target's entry does."""
+        from gpuops.api.connection import vgpu_use
+
+        if self.host_shell is not None:
+            site.vgpu_use = vgpu_use(site, self.shell(), output.note)
 
 
 @dataclass(frozen=True, slots=True)

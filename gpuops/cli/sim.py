@@ -31,6 +31,15 @@ class SimClock(StrEnum):
     STEPPED = "stepped"
 
 
+class SimApiVersion(StrEnum):
+    """The API versions that a simulated vCenter is served with."""
+
+    V8_0_2 = "8.0.2.0"
+    V8_0_3 = "8.0.3.0"
+    V9_0 = "9.0.0.0"
+    V9_1 = "9.1.0.0"
+
+
 @sim.command()
 def serve(
     scenario: Annotated[
@@ -38,7 +47,7 @@ def serve(
         typer.Option(
             metavar="NAME|FILE",
             autocompletion=completion.scenarios,
-            help="lab, vdi, scattered, fleet, or a YAML file.",
+            help="lab, vdi, scattered, supervisor, fleet, or a YAML file.",
         ),
     ] = "lab",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,
@@ -63,6 +72,10 @@ def serve(
             "requests and waits alone (stepped).",
         ),
     ] = SimClock.VIRTUAL,
+    api_version: Annotated[
+        SimApiVersion | None,
+        typer.Option(help="Of vSphere: what a version lacks is not there. Without it that of the scenario."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Every choice it makes comes from this number.")] = 0,
     http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
     faults: Annotated[
@@ -85,7 +98,16 @@ def serve(
     rules = _rules(faults)
     with (
         _stopping() as stopped,
-        start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state, rules=rules) as server,
+        start(
+            scenario,
+            port=port,
+            tls=not http,
+            clock=clock.value,
+            seed=seed,
+            api_version=api_version,
+            state=state,
+            rules=rules,
+        ) as server,
     ):
         horizon = server.serve_horizon(horizon_port) if horizon_port is not None else None
         if ready_file is not None:

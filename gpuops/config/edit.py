@@ -18,7 +18,7 @@ from gpuops.config.file import is_missing, parse_toml, read_text
 from gpuops.config.layers import Flags
 from gpuops.config.private_file import write_new, write_private
 from gpuops.config.sources import SIMULATED, resolve
-from gpuops.config.targets import Configuration, NamedTarget, parsed_configuration
+from gpuops.config.targets import HELP_PAGES, TABLES, Configuration, NamedTarget, parsed_configuration
 from gpuops.config.templates import templates
 from gpuops.errors import TargetError, UsageError
 
@@ -104,12 +104,13 @@ def _require_key(name: str, key: str) -> None:
             "a password is no key of this file, and a command line is readable by everybody on this machine",
             hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
         )
-    if key == "broker" or name.endswith(".broker"):
-        raise UsageError(
-            "a broker is a table of its own, and config set changes single keys of a target",
-            hint="write [targets.NAME.broker] into the file (gpuops help broker)",
-        )
-    known = [each for each in NamedTarget.model_fields if each != "broker"]
+    for table, page in HELP_PAGES.items():
+        if key == table or name.endswith(f".{table}"):
+            raise UsageError(
+                f"{table} is a table of its own, and config set changes single keys of a target",
+                hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
+            )
+    known = [each for each in NamedTarget.model_fields if each not in TABLES]
     if key not in known or not name:
         near = (
             get_close_matches(key, known, n=3) if name else [each for each in ("default",) if each.startswith(key[:3])]

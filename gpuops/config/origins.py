@@ -79,6 +79,7 @@ _NAMES: Final[tuple[Mapping[str, str], ...]] = (
         "ca_files": "GOVC_TLS_CA_CERTS",
     },
 )  # the names by which each layer says a setting, in the layers' order
+_TABLES: Final = "broker|measurements"
 _VCENTERS: Final = ("--vcenter", "GPUOPS_VCENTER", "VMWARE_HOST", "GOVC_URL")
 
 
@@ -110,9 +111,9 @@ class TargetLines:
         found: dict[tuple[str, str], int] = {}
         target = ""
         for number, line in enumerate(text.splitlines(), 1):
-            if broker := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*broker\s*\]\s*(#.*)?$", line):
+            if table := re.match(rf"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*({_TABLES})\s*\]\s*(#.*)?$", line):
                 target = ""
-                found.setdefault((broker[1], "broker"), number)
+                found.setdefault((table[1], table[2]), number)
             elif header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
                 target = header[1]
             elif line.lstrip().startswith("["):
@@ -204,6 +205,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("journal_url", _journal(journal), sources.origin("journal_url")),
         Setting("reader", where.reader.value, sources.origin("reader")),
         *_broker(where, sources, environ),
+        *_measurements(where, sources),
     ]
 
 
@@ -218,6 +220,20 @@ def _broker(where: Destination, sources: _Sources, environ: Mapping[str, str]) -
     yield _broker_password(broker, said, environ)
     yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", said)
     yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, said)
+
+
+def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:
+    """What is said of its measurements, if anything is."""
+    told, said = where.measurements, sources.in_file("measurements")
+    if said == DEFAULT:
+        return
+    store = str(told.store_dir) if told.store_dir is not None else _journal(told.store_url or None)
+    yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", said)
+    yield Setting("measurements.counters", "all" if told.counters is None else " ".join(sorted(told.counters)), said)
+    yield Setting("measurements.fine_days", str(told.retention.fine_days), said)
+    yield Setting("measurements.hourly_days", str(told.retention.hourly_days), said)
+    hosts = told.hosts
+    yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", said)
 
 
 def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str, str]) -> Setting:

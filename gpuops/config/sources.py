@@ -20,6 +20,7 @@ from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import NotTrusted, Refused, TargetError, UsageError
 from gpuops.model.login import BulkReader
+from gpuops.model.measurement import UNSAID, MeasurementSettings
 from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Simulated:
     """As of a destination, where it is a target of the configuration file."""
     idle_command: tuple[str, ...] | None = None
     """As of a destination."""
+    measurements: MeasurementSettings = UNSAID
+    """As of a destination."""
 
     @property
     def label(self) -> str:
@@ -106,6 +109,8 @@ class Destination:
     """The command that tells which desktops are used; None = there is none."""
     broker: BrokerDestination | None = None
     """The connection broker that hands its desktops out; None = there is none."""
+    measurements: MeasurementSettings = UNSAID
+    """What is measured of it, and where that lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +157,22 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
-        simulated, command = _simulated(meant.named.host, flags, environ), meant.named.idle_command
-        return replace(simulated, notify=_notify(meant.name, meant.named), idle_command=command)
+        return replace(
+            _simulated(meant.named.host, flags, environ),
+            notify=_notify(meant.name, meant.named),
+            idle_command=meant.named.idle_command,
+            measurements=_measured(meant.named),
+        )
     _refuse_password(flags.vcenter, meant)
     url = journal_url(flags, environ, configuration, meant.named)
     return replace(_way(meant, layers, environ), journal_url=url)
+
+
+def measurement_settings(
+    flag: str | None, environ: Mapping[str, str], configuration: NamedTargets
+) -> MeasurementSettings:
+    """What is said of the measurements of the target that the user names, or of the file's default one."""
+    return _measured(configuration.targets.get(label(flag, environ, configuration.default) or ""))
 
 
 def journal_url(
@@ -257,7 +273,12 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         notify=_notify(meant.name, named),
         idle_command=named.idle_command if named is not None else None,
         broker=_broker(meant.name, named, environ),
+        measurements=_measured(named),
     )
+
+
+def _measured(named: NamedTarget | None) -> MeasurementSettings:
+    return named.measurements.settings() if named is not None and named.measurements is not None else UNSAID
 
 
 def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, str]) -> BrokerDestination | None:

@@ -11,14 +11,16 @@ ca_file = "/etc/gpuops/ca.pem"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gpuops.config.broker import BrokerEntry
 from gpuops.config.file import parse_toml
 from gpuops.config.journal_url import holds_password
+from gpuops.config.measurements import MeasurementsEntry
 from gpuops.config.notices import checked_entry
 from gpuops.config.wrong_value import reason
 from gpuops.errors import TargetError
@@ -58,6 +60,8 @@ class NamedTarget(BaseModel):
 
     broker: BrokerEntry | None = None
     """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""
+    measurements: MeasurementsEntry | None = None
+    """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
     idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
@@ -92,6 +96,12 @@ class Configuration(BaseModel):
     targets: dict[str, NamedTarget] = Field(default_factory=dict)
 
 
+TABLES: Final[Mapping[str, type[BaseModel]]] = {"broker": BrokerEntry, "measurements": MeasurementsEntry}
+"""Keys of a target that are tables of their own: `[targets.NAME.broker]`."""
+HELP_PAGES: Final = {"broker": "broker", "measurements": "observe"}
+"""The pages of the manual about them."""
+
+
 def parsed_configuration(text: str, path: Path) -> Configuration:
     """What the text of the file at `path` says. Raises TargetError, naming file, key and reason."""
     try:
@@ -120,7 +130,8 @@ def _first(found: list[ErrorDetails]) -> str:
 def _hint(found: list[ErrorDetails]) -> str:
     if any("password" in details["loc"] for details in found):
         return "no password belongs in this file: say password_file, credential or keyring"
-    if any("broker" in details["loc"] for details in found):
-        return f"keys of a target's broker: {', '.join(BrokerEntry.model_fields)}"
+    for table, entry in TABLES.items():
+        if any(table in details["loc"] for details in found):
+            return f"keys of a target's {table}: {', '.join(entry.model_fields)}"
     unknown = any(details["type"] == "extra_forbidden" for details in found)
     return f"keys of a target: {', '.join(NamedTarget.model_fields)}" if unknown else "gpuops help targets"

@@ -26,6 +26,9 @@ _MODES: Final = {"enabled": True, "disabled": False}
 READING_S: Final = 20.0
 """So long one of the questions of `readings` may take: hundreds of hosts are asked every twenty minutes."""
 
+VGPU_USE_S: Final = 10.0
+"""So long the question of `vgpu_use` may take: what a look says is old soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class NvidiaSmi:
@@ -45,6 +48,14 @@ class NvidiaSmi:
             if has_instances(listing):
                 instances = read_instances(self._told(host, INDEX), self._told(host, INSTANCES))
             return tuple(read_vgpus(listing, instances))
+        except ValueError as error:
+            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+
+    def vgpu_use(self, host: str) -> tuple[SmiVgpu, ...]:
+        """The vGPUs that run on the host now and how much they are used, without where they lie: by one question, for
+        which a look at a desktop waits. Raises as `readings` does."""
+        try:
+            return tuple(read_vgpus(self._told(host, VGPUS, VGPU_USE_S), {}))
         except ValueError as error:
             raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
 

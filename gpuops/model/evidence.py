@@ -20,6 +20,8 @@ class Source(StrEnum):
     """CPU that it uses now."""
     COUNTERS = "counters"
     """Performance counters, CPU among them, in each sample of a while."""
+    NVIDIA_SMI = "nvidia-smi"
+    """How much its vGPUs are used, as the own nvidia-smi of its host tells it."""
     GUEST = "guest"
     """What VMware Tools tell of the state of the guest."""
     SESSIONS = "sessions"
@@ -38,6 +40,22 @@ BY_DEFAULT: Final = frozenset({Source.CPU, Source.CONSOLE})
 
 SESSIONS_FRESH_S: Final = 300
 """How old what is told of sessions may be. Our own figure."""
+
+
+VGPU_USE_FRESH_S: Final = 30 * 60
+"""How old what nvidia-smi told may be: `gpuops observe` asks every 20 minutes, and keeps steps of five. Our figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuUse:
+    """How much the vGPUs of a VM are used, as its host's own nvidia-smi tells it."""
+
+    percent: int | None
+    """Of the one that is used most; None = it does not tell, and never a zero for that."""
+    age_s: int = 0
+    """How old that was at the look."""
+    because: str = ""
+    """Why it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

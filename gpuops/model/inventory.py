@@ -11,10 +11,14 @@ from typing import Final
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
 from gpuops.model.host import Cluster, Datastore, Host
+from gpuops.model.reservation import Reservations
 from gpuops.model.vm import Vm, VmDrs
 
 _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""
+
+
+_AS_READ: Final = "_as_read"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ class Inventory:
     user: str = ""
     hot_migrate_enabled: bool | None = None
     """vCenter setting vgpu.hotmigrate.enabled."""
+    reservations: Reservations | None = None
+    """What of vGPU profiles is reserved, as this snapshot was read; None = the vCenter, before 9.0, knows of none."""
+
+    @property
+    def as_read(self) -> Inventory:
+        """The snapshot that this one was made of by changes: what vCenter counted is true of that one."""
+        found = vars(self).get(_AS_READ, self)
+        assert isinstance(found, Inventory)
+        return found
 
     def vm(self, ref: str) -> Vm:
         """The VM of a managed object id. Raises VmNotFound."""
@@ -135,7 +148,7 @@ class Inventory:
         """
         made = object.__new__(Inventory)
         fields = {each: value for each, value in vars(self).items() if each not in _INDEXES}
-        vars(made).update(fields, worked_out=self.worked_out, **changed)
+        vars(made).update({**fields, _AS_READ: self.as_read}, worked_out=self.worked_out, **changed)
         return made
 
     @cached_property

@@ -81,6 +81,9 @@ class IdleRule:
     """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
     disconnected_timeout_s: int | None = None
     """From then on a session that is disconnected keeps its desktop no more; None = any session keeps it."""
+    vgpu_below_percent: int | None = None
+    """A desktop whose vGPU is used so much or more is not idle, by its host's own nvidia-smi; None = that is not asked.
+    """
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -299,6 +302,11 @@ class Policy:
     def judged(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Those of these VMs (ids) that run and are in a pool: whose sessions count."""
         return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
+
+    def by_vgpu_use(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run, and whose pool goes by what nvidia-smi tells of their vGPUs."""
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.vgpu_below_percent is not None)
 
     def behind_gates(self, vms: Iterable[Vm]) -> frozenset[str]:
         """Those of these VMs (ids) that run and are in a pool that is gated at the broker."""

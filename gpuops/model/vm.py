@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, assert_never
 
-from gpuops.model.evidence import SessionCount, Source
+from gpuops.model.evidence import SessionCount, Source, VgpuUse
 from gpuops.model.gate import Gate
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurement import CounterWindow
@@ -103,6 +103,16 @@ class Guest:
     address: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ManagedBy:
+    """The vCenter extension that a VM belongs to (vSphere API, VirtualMachineConfigInfo.managedBy)."""
+
+    extension: str
+    """Its key, such as `com.vmware.vcenter.wcp`."""
+    kind: str = ""
+    """What the extension calls the VM."""
+
+
 GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
 
 
@@ -161,6 +171,8 @@ class Vm:
     """Performance counters by name, as far as there are samples; None = not asked for."""
     sessions: Mapping[Source, SessionCount] | None = None
     """What sources beside vCenter tell of its sessions; None = none was asked."""
+    vgpu_use: VgpuUse | None = None
+    """What its host's own nvidia-smi tells of the use of its vGPUs; None = that was not asked for."""
     gate: Gate | None = None
     """The connection broker's gate before it; None = it was not asked."""
     datastores: tuple[str, ...] = ()
@@ -168,6 +180,8 @@ class Vm:
     vapp: str | None = None
     """Name of the vApp it is a member of; None = of none."""
     snapshots: int | None = None
+    managed_by: ManagedBy | None = None
+    """The product that it belongs to; None = nobody's but the administrators', or `unreadable` names the path."""
     # detail
     devices: tuple[GpuDevice, ...] | None = None
     extra_config: Mapping[str, str] | None = None

@@ -205,7 +205,7 @@ def _place(place: _Both, known: dict[tuple[int, int], list[Document]]) -> Docume
     document["largest"] = _each(place, lambda world: _largest(world.largest))
     if now.level is Level.NODE:
         document["beside"] = _each(place, lambda world: _memory(world.beside))
-    if now.level is Level.HOST:
+    if now.level in (Level.CLUSTER, Level.HOST):
         document["notes"] = list(now.notes)
     if now.level in _KEY_OF_PARTS:
         document[_KEY_OF_PARTS[now.level]] = [_place(part, known) for part in place.parts]

@@ -21,6 +21,7 @@ _BECAUSE: Final = {
     Untold.COUNTER_MISSING: "without one of the counters",
     Untold.AVERAGES_ALONE: "known by averages alone",
     Untold.SAMPLES_MISSING: "with samples missing",
+    Untold.NVIDIA_SMI_MISSING: "without what nvidia-smi tells of its vGPU",
 }
 _SOON: Final = SOON_STEPS * STEP
 

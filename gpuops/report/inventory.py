@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from gpuops.advise.capacity import Slots
+from gpuops.advise.managed_vms import manager_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import parse
@@ -74,7 +75,7 @@ def _host_text(view: HostView) -> Tree:
     if together := _on_several_gpus(view):
         tree.add(Text("free on this host: ").append(_free(together), "green"))
     for vm in view.waiting:
-        tree.add(Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim"))
+        tree.add(_vm_label(vm))
     return tree
 
 
@@ -107,9 +108,15 @@ def _node_text(tree: Tree, node: NodeView) -> None:
         if view.free and not view.whole:
             branch.add(Text("free: ").append(_free(view.free), "green"))
         for vm in view.holders or ():
-            branch.add(Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim"))
+            branch.add(_vm_label(vm))
         if view.holders is None:
             branch.add(Text("holders unknown", "yellow"))
+
+
+def _vm_label(vm: Vm) -> Text:
+    label = Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim")
+    manager = manager_of(vm)
+    return label if manager is None else label.append(f"  managed by {visible(manager.name)}", "yellow")
 
 
 def _gpu_label(view: GpuView) -> Text:
@@ -291,6 +298,7 @@ def _vm(vm: Vm, inventory: Inventory) -> Document:
         "hardware_version": vm.hardware_version,
         "memory_locked": vm.memory_locked,
         "attributes": dict(vm.attributes),
+        "managed_by": None if vm.managed_by is None else vm.managed_by.extension,
         "devices": None if vm.devices is None else [_device(device) for device in vm.devices],
         "unreadable": list(vm.unreadable),
     }

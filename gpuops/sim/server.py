@@ -41,6 +41,7 @@ def start(
     tls: bool = True,
     clock: str = "virtual",
     seed: int = 0,
+    api_version: str | None = None,
     state: Path | None = None,
     rules: Sequence[Rule] = (),
     host: str = "127.0.0.1",
@@ -50,14 +51,15 @@ def start(
     """A simulated vCenter, listening: of a scenario (`lab`, `vdi`, `fleet:hosts=10`, a YAML file) or of a ready world.
 
     `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), and `rules` say what goes
-    wrong. With `state` the world begins as that file says, if it is there, and is written to it when the server closes.
+    wrong; `api_version` is that of vSphere (9.0.0.0), None = the scenario's own. With `state` the world begins as that
+    file says, if it is there, and is written to it when the server closes.
     Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that cannot be used, UsageError
     for an unknown clock, an address that is not loopback or a port that is taken.
     """
     if isinstance(scenario, str):
         from gpuops.sim.scenario.build import build
 
-        world = build(scenario, seed=seed, clock=_mode(clock))
+        world = build(scenario, seed=seed, clock=_mode(clock), api_version=api_version)
     else:
         world = scenario
     kept = StateFile(state, world) if state is not None else None

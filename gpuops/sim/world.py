@@ -13,6 +13,7 @@ from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.fault_injection.injector import Injector
 from gpuops.sim.fault_injection.outside_event import OutsideEvent
 from gpuops.sim.state.desktop_pool import DesktopPoolState
+from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
 from gpuops.sim.vcenter.counters import Provider
 from gpuops.sim.vcenter.custom_fields import CustomFields
@@ -58,6 +59,8 @@ class World(ObjectStore):
         """Makes the host of a name, for the compute resource that it is added to: what hosts there are besides those
         of the inventory, whoever built it knows."""
         self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
+        self.direct_path = DirectPathState()
+        """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
         """What a simulated connection broker has, where one is served beside it."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.advise.evidence import SourceReading, Use
+from gpuops.advise.evidence import SourceReading, Use, vgpu_use_at
 from gpuops.advise.idle import Idleness, idleness
-from gpuops.model.evidence import SESSION_SOURCES, SessionCount, Source
-from gpuops.model.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.evidence import SESSION_SOURCES, VGPU_USE_FRESH_S, SessionCount, Source, VgpuUse
+from gpuops.model.measurement import CPU_MHZ, CounterSeries, CounterWindow, Measured
 from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, RunningTask, Vm
 
@@ -52,6 +52,45 @@ def test_a_quiet_desktop_is_idle_and_the_numbers_are_told() -> None:
 def test_each_sign_of_use_and_each_thing_that_is_not_told(change: dict[str, Any], use: Use, reason: str) -> None:
     verdict = idleness(replace(QUIET, **change), RULE)
     assert (verdict.use, verdict.reason, verdict.objection) == (use, reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict", "reason"),
+    [
+        (VgpuUse(4), Use.IDLE, None),
+        (VgpuUse(0, VGPU_USE_FRESH_S), Use.IDLE, None),
+        (VgpuUse(5), Use.BUSY, "its vGPU is used 5 %, idle is below 5"),
+        (VgpuUse(100, VGPU_USE_FRESH_S), Use.BUSY, "its vGPU is used 100 %, idle is below 5"),
+        (VgpuUse(0, 2400), Use.UNKNOWN, "what nvidia-smi told of its vGPU is 40 min old"),
+        (VgpuUse(100, 2400), Use.UNKNOWN, "what nvidia-smi told of its vGPU is 40 min old"),
+        (VgpuUse(None, because="it is away"), Use.UNKNOWN, "the use of its vGPU is not known: it is away"),
+        (None, Use.UNKNOWN, "the use of its vGPU is not known: its host is not asked"),
+    ],
+)
+def test_what_nvidia_smi_tells_can_veto_and_counts_where_it_is_required(
+    use: VgpuUse | None, verdict: Use, reason: str | None
+) -> None:
+    desktop = replace(QUIET, vgpu_use=use)
+    rule = IdleRule(500, required=frozenset({Source.CPU, Source.NVIDIA_SMI}), vgpu_below_percent=5)
+    found = idleness(desktop, rule)
+    assert (found.use, found.objection) == (verdict, reason)
+    assert found.decided_by is (None if verdict is Use.IDLE else Source.NVIDIA_SMI)
+    optional = idleness(desktop, replace(rule, required=None))
+    assert optional.use is (Use.BUSY if verdict is Use.BUSY else Use.IDLE), "unknown arises from what is required alone"
+    assert idleness(desktop, RULE).use is Use.IDLE, "a pool that does not go by it is not kept by it"
+    away = idleness(replace(desktop, power=PowerState.SUSPENDED), rule)
+    assert [each.source for each in away.readings] == [Source.STATE]
+
+
+def test_the_newest_stored_use_counts_with_its_age_and_what_is_missing_stays_missing() -> None:
+    begin, five = datetime(2026, 11, 20, tzinfo=UTC), timedelta(minutes=5)
+    steps = (None, Measured(3104, 3104, 0.1), None, None, Measured(9984, None, 0.1), None)
+    series = CounterSeries(begin, five, steps)
+    assert vgpu_use_at(begin + 0.9 * five, series) is None
+    assert vgpu_use_at(begin + five, series) == VgpuUse(31)
+    assert vgpu_use_at(begin + 1.5 * five, series) == VgpuUse(31, 150)
+    assert vgpu_use_at(begin + 3.9 * five, series) == VgpuUse(31, 870)
+    assert vgpu_use_at(begin + 9 * five, series) == VgpuUse(100, 1500)
 
 
 def test_without_a_rule_a_desktop_may_be_busy_and_is_never_idle() -> None:

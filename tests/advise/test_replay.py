@@ -23,10 +23,11 @@ from gpuops.advise.replay import (
     hours_of,
     not_replayed,
     refusal,
+    series_of,
     whole_nights,
 )
 from gpuops.model.evidence import Source
-from gpuops.model.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
+from gpuops.model.measurement import CPU_MHZ, GPU_USE, VGPU_USE, CounterSeries, Measured, Span
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.selector import Mark, Selector
@@ -72,6 +73,30 @@ def replayed(
     found = desktop_night(VM, rule, NIGHT, series, looked)
     assert (found.taken_at is not None) == (found.use is Use.IDLE)
     return replace(found, taken_at=None)
+
+
+def test_a_replay_goes_by_what_nvidia_smi_told() -> None:
+    rule = replace(RULE, required=frozenset({Source.CPU, Source.NVIDIA_SMI}), vgpu_below_percent=5)
+
+    def found(told: Steps, by: IdleRule = rule) -> DesktopNight:
+        series = {
+            CPU_MHZ: CounterSeries(BEGIN, STEP, tuple(steps())),
+            VGPU_USE: CounterSeries(BEGIN, STEP, tuple(told)),
+        }
+        return desktop_night(VM, by, NIGHT, series, LOOKED)
+
+    nothing: list[Measured | None] = [None] * STEPS
+    quiet, busy = Measured(400, 400, 0.1), Measured(500, 500, 0.1)
+    assert series_of(rule) == {CPU_MHZ, VGPU_USE}
+    assert not_replayed(rule) == frozenset()
+    assert (found(nothing).use, found(nothing).because) == (Use.UNKNOWN, Untold.NVIDIA_SMI_MISSING)
+    assert found(nothing, replace(rule, required=None)).use is Use.IDLE
+    assert found([busy] * STEPS).use is Use.BUSY
+    assert found([busy] * STEPS, replace(rule, required=None)).use is Use.BUSY
+    first = found([quiet, *nothing[1:]])
+    assert first.taken_at == NIGHT.opens
+    later = found([busy, *nothing[1:5], quiet, *nothing[6:]])
+    assert later.taken_at == BEGIN + 6 * STEP
 
 
 def minutes(number: int) -> timedelta:

@@ -72,10 +72,16 @@ def complete(*pieces: str) -> list[str]:
 
 
 def test_what_comes_after_the_colon_is_answered() -> None:
-    assert complete("gpuops", "inventory", "--vcenter", "sim", ":", "s") == ["scattered"]
-    assert complete("gpuops", "inventory", "--vcenter", "sim", ":") == ["fleet", "lab", "scattered", "vdi"]
+    assert complete("gpuops", "inventory", "--vcenter", "sim", ":", "s") == ["scattered", "supervisor"]
+    assert complete("gpuops", "inventory", "--vcenter", "sim", ":") == [
+        "fleet",
+        "lab",
+        "scattered",
+        "supervisor",
+        "vdi",
+    ]
     assert complete("gpuops", "inventory", "--vcenter", "=", "sim", ":", "l") == ["lab"]
-    assert complete("gpuops", "inventory", "--vcenter", "sim:s") == ["sim:scattered"], "where bash breaks nothing"
+    assert complete("gpuops", "inventory", "--vcenter", "sim:sc") == ["sim:scattered"], "where bash breaks nothing"
     assert complete("gpuops", "sim", "serve", "--scenario", "v") == ["vdi"]
 
 

@@ -33,6 +33,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "architecture",
         "attach",
         "broker",
+        "capacity",
         "change",
         "commands",
         "comparison",
@@ -57,6 +58,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "mig",
         "mode",
         "notices",
+        "observe",
         "output",
         "placement",
         "playbooks",
@@ -77,6 +79,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "tour-night",
         "tour",
         "troubleshooting",
+        "vsphere9",
         "watch",
         "windows",
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
 from gpuops.api import Site
 from gpuops.cli import opening
@@ -16,7 +18,16 @@ from gpuops.errors import VcenterUnreachable
 from gpuops.execute.measurements import observing
 from gpuops.execute.measurements.store import Measurements, Step, stored
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurement import CPU_MHZ, GPU_USE, CounterSeries, Cycle, Retention
+from gpuops.model.measurement import (
+    CPU_MHZ,
+    GPU_MEMORY,
+    GPU_USE,
+    VM_COUNTERS,
+    CounterSeries,
+    Cycle,
+    MeasurementSettings,
+    Retention,
+)
 from tests.cli.conftest import Lab
 
 
@@ -130,3 +141,70 @@ def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(l
     lab.server.world.clock.advance(1200)
     again = lab.run("observe", "--once", *nobody, "--output", "json")
     assert json.loads(again.stdout)["hosts_entered"] == 0
+
+
+def test_the_target_says_what_is_measured_where_and_whether_hosts_are_asked(
+    tmp_path: Path, gpuops: Callable[..., Result]
+) -> None:
+    place, config = tmp_path / "kept", Path.home() / ".config" / "gpuops" / "config.toml"
+    place.mkdir(mode=0o700)
+    config.parent.mkdir(parents=True)
+    entry = f"""[targets.prod]
+host = "sim:lab"
+[targets.prod.measurements]
+store_dir = "{place}"
+counters = ["cpu.usagemhz.average", "gpu.utilization.average"]
+host_shell = "ssh"
+ssh_port = 1
+"""
+    config.write_text(entry)
+    result = gpuops("observe", "--once", "--vcenter", "prod")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("not measured by its nvidia-smi: ")
+    assert "or name another file: ssh_known_hosts of its measurements" in result.stderr
+    [vcenter] = stored(place).vcenters
+    with Measurements.open(place, "", vcenter.vcenter) as store:
+        [span] = store.observed()
+        for ref in store.entities(span.begin, span.until):
+            series = store.window(ref, VM_COUNTERS, span.begin, span.until)
+            kept = {name for name, each in series.items() if known(each)}
+            assert kept <= {CPU_MHZ, GPU_USE, GPU_MEMORY}, "by its memory a GPU's zero is believed"
+            assert CPU_MHZ in kept
+    told = json.loads(gpuops("observe", "status", "--vcenter", "prod", "-o", "json").stdout)
+    assert told["store"] == str(place / "measurements.sqlite")
+    assert "nothing was measured yet" in gpuops("observe", "status", "--vcenter", "sim:lab").stdout
+    assert gpuops("observe", "--once", "--host-shell", "none", "--vcenter", "prod").stderr == "", "an option wins"
+    for wrong, said in (
+        ('counters = ["cpu.wait"]\n', "counters: 'cpu.wait' is none of the counters that are kept"),
+        ('store_url = "postgresql://me:secret@db/x"\n', "store_url: no password belongs in this file"),
+        ('store_dir = "kept"\n', "store_dir: cron starts elsewhere: say the whole path"),
+        ('store_dir = "/kept"\nstore_url = "postgresql://db/x"\n', "store_dir and store_url exclude each other"),
+        ("fine_day = 7\n", "keys of a target's measurements: store_dir, store_url, counters"),
+    ):
+        config.write_text(f'[targets.prod]\nhost = "sim:lab"\n[targets.prod.measurements]\n{wrong}')
+        refused = gpuops("observe", "status", "--vcenter", "prod")
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 2), refused.stderr
+        assert said in refused.stderr
+        assert "secret" not in refused.stderr
+
+
+def test_steps_are_kept_as_the_target_says_and_an_option_wins(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Retention | None] = []
+    look = observing.observe
+
+    def noted(site: Site, retention: Retention | None = None) -> Cycle:
+        seen.append(retention)
+        return look(site, retention)
+
+    opened = opening.open_site
+
+    def open_with_entry(common: CommonOptions) -> Site:
+        site = opened(common)
+        site.measured = MeasurementSettings(retention=Retention(35, 100))
+        return site
+
+    monkeypatch.setattr(opening, "open_site", open_with_entry)
+    monkeypatch.setattr(observing, "observe", noted)
+    document(lab, "observe", "--once")
+    document(lab, "observe", "--once", "--fine-days", "7")
+    assert seen == [Retention(35, 100), Retention(7, 100)]

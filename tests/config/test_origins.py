@@ -132,3 +132,20 @@ def test_credentials_and_keyrings_are_named_and_not_asked(tmp_path: Path) -> Non
     )
     ring = shown(BARE + "keyring = true\n", {})["password"]
     assert ring == Setting("password", "from the keyring, service gpuops", f"{FILE}:3")
+
+
+def test_what_is_measured_is_said_with_the_line_of_its_table() -> None:
+    entry = "[targets.prod.measurements]\nstore_dir = '/srv/gpuops'\nhost_shell = 'ssh'\nfine_days = 35\n"
+    found = shown(f"{BARE}{entry}", {})
+    told = {name.partition(".")[2]: each for name, each in found.items() if name.startswith("measurements.")}
+    assert {each.origin for each in told.values()} == {f"{FILE}:3"}
+    assert {name: each.value for name, each in told.items()} == {
+        "store": "/srv/gpuops",
+        "counters": "all",
+        "fine_days": "35",
+        "hourly_days": "400",
+        "host_shell": "ssh, as root",
+    }
+    assert not any(name.startswith("measurements") for name in shown(BARE, {}))
+    shared = shown(BARE + "[targets.prod.measurements]\nstore_url = 'postgresql://db/gpuops'\n", {})
+    assert shared["measurements.store"].value == "postgresql://db/gpuops"

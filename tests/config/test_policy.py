@@ -69,7 +69,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     assert policy.pools[0].select.marks == (Mark("gpuops.role", "desktop"), Mark(tag="department:design"))
     assert policy.needs_tags
     required = frozenset({Source.CPU, Source.CONSOLE, Source.COUNTERS})
-    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, 300, 240 * 60)
+    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, 300, 240 * 60, 5)
     assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 900)
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))
@@ -117,6 +117,8 @@ def test_counters_that_are_required_go_back_a_quarter_of_an_hour() -> None:
         return parse_policy(text, "small").pools[0].idle
 
     assert idle("evidence: {required: [counters]}") == IdleRule(500, 900, required=frozenset({Source.COUNTERS}))
+    smi = IdleRule(500, 0, required=frozenset({Source.NVIDIA_SMI}), vgpu_below_percent=5)
+    assert idle("evidence: {required: [nvidia-smi]}") == smi, "what is required has a limit"
     assert idle("evidence: {required: [command]}") == IdleRule(500, 0, required=frozenset({Source.COMMAND}))
     assert idle("floor: 0").needed == {Source.CPU, Source.CONSOLE}
     assert replace(idle("floor: 0"), for_s=60).needed == {Source.CPU, Source.CONSOLE, Source.COUNTERS}

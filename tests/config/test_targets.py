@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.sources import read_configuration
-from gpuops.config.targets import NamedTarget
+from gpuops.config.targets import TABLES, NamedTarget
 from gpuops.errors import TargetError
 
 
@@ -100,5 +100,5 @@ def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
         "sim:lab",
     )
     text = template.read_text(encoding="utf-8")
-    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == ["broker"]
-    assert "[targets.prod.broker]" in text, "it is a table"
+    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == list(TABLES)
+    assert all(f"[targets.prod.{table}]" in text for table in TABLES)

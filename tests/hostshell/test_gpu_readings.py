@@ -162,7 +162,7 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     assert not any(last(series) for series in lab.stored(away.ref, names).values())
     vms = {vm.name: lab.stored(vm.ref, SMI_VM_COUNTERS) for vm in inventory.vms_by_host[host.ref] if vm.profiles}
     used = {name: last(series["smi.vgpu.utilization.latest"]) for name, series in vms.items()}
-    assert {1200, 1296} <= {each for each in used.values() if each is not None}, "12 and 13 %, off by 1.6 % at the most"
+    assert {1184, 1312} <= {each for each in used.values() if each is not None}, "12 and 13 %, off by 3.2 % at the most"
     licensed = {last(series["smi.vgpu.licensed.latest"]) for series in vms.values()}
     assert {0, 1} <= licensed
     assert any(vm.counters is None for vm in inventory.vms.values())

@@ -14,10 +14,13 @@ from typing import Any, Final
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.reservation import ProfileCapacity, Reservations
+from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, ManagedBy, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.core.versions import version_numbers
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations.reserved_capacity import capacity
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
 from gpuops.sim.state.board import GpuMode
@@ -75,7 +78,23 @@ class Showing:
             clusters=self._clusters(),
             datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
             user="l1",
+            reservations=self._reservations(),
         )
+
+    def _reservations(self) -> Reservations | None:
+        """What vCenter 9.0 tells of the vGPU types that have a DirectPath profile, cluster by cluster."""
+        world = self._world
+        if version_numbers(world.api_version) < (9,):
+            return None
+        types = dict.fromkeys(each.vgpu for each in world.direct_path.profiles.values())
+        found = []
+        for cluster in world.by_type("ClusterComputeResource"):
+            own = [each for each in world.direct_path.reservations if each.place == cluster.moid]
+            for vgpu in types if any(host.state.gpus for host in cluster.hosts()) else ():
+                told = capacity(vgpu, cluster.hosts(), own)
+                figures = (told.consumed, told.max, told.remaining, told.unused_reservation)
+                found.append(ProfileCapacity(vgpu, cluster.moid, *figures))
+        return Reservations(tuple(found))
 
     def _clusters(self) -> dict[str, Cluster]:
         found = self._world.by_type("ClusterComputeResource")
@@ -107,6 +126,7 @@ class Showing:
             clusters=seen.clusters,
             datastores={**seen.datastores, **datastores},
             user=seen.user,
+            reservations=seen.reservations,
         )
 
     @property
@@ -171,6 +191,7 @@ class Showing:
             attributes={fields[key].name: value for key, value in state.attributes.items() if value},
             datastores=(state.datastore,),
             snapshots=0,
+            managed_by=ManagedBy(*state.managed_by) if state.managed_by else None,
             devices=self._carried(vm.moid, state.devices),
             extra_config=dict(state.extra_config),
             change_version=state.change_version,

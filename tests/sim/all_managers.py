@@ -6,7 +6,7 @@ from typing import Final
 
 from gpuops.sim.managers.alarms import ALARMS
 from gpuops.sim.render.host_config import managers
-from gpuops.sim.services.service_instance import MANAGERS
+from gpuops.sim.services.service_instance import managers_of
 from gpuops.sim.world import World
 
 BELOW: Final = (
@@ -18,7 +18,7 @@ BELOW: Final = (
 
 def ask_for_all(world: World) -> World:
     """The world, with every manager and alarm of its vCenter and every manager of its hosts made."""
-    for _, moid in MANAGERS.values():
+    for _, moid in managers_of(world.api_version).values():
         manager = world.get(moid)
         for path in BELOW:
             manager.linked(path)

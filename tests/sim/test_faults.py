@@ -426,6 +426,15 @@ def sees_V11(lab: Lab) -> None:
     assert ledger_of_others(lab) == [("RevertToSnapshot_Task", "vdi-11")]
 
 
+def sees_V12(lab: Lab) -> None:
+    give(lab, "V12", target="vdi-02")
+    assert lab.vm("vdi-02").config.managedBy is None
+    lab.vm("vdi-01").SuspendVM_Task()
+    managed = lab.vm("vdi-02").config.managedBy
+    assert (managed.extensionKey, managed.type) == ("com.vmware.vcenter.wcp", "VirtualMachine")
+    assert ledger_of_others(lab) == [("ReconfigVM_Task", "vdi-02")]
+
+
 def sees_V9(lab: Lab) -> None:
     give(lab, "V9", target="vdi-02")
     vm = lab.vm("vdi-02")

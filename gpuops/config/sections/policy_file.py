@@ -58,7 +58,10 @@ SLOT_MINUTES = 15
 MOST_AHEAD_MINUTES = 4 * 60
 """The farthest that `ahead_min` may look; farther, desktops would run half a day for nobody."""
 
-_Askable = Literal["console", "cpu", "counters", "sessions", "broker", "command"]
+VGPU_BELOW_PERCENT = 5
+"""`vgpu_below_percent` of a pool that requires nvidia-smi and says none. Our own figure."""
+
+_Askable = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
 """What a pool may require."""
 
@@ -74,6 +77,7 @@ class IdleSection(Section):
     counters: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     go_on_s: int = Field(default=IdleRule(1).go_on_s, ge=60, le=MOST_S)
     disconnected_session_timeout_minutes: int | None = Field(default=None, ge=LEAST_MINUTES, le=MOST_MINUTES)
+    vgpu_below_percent: int | None = Field(default=None, ge=1, le=100)
 
     @model_validator(mode="after")
     def _over_a_while(self) -> IdleSection:
@@ -89,7 +93,10 @@ class IdleSection(Section):
         counters = tuple(sorted(self.counters.items()))
         minutes = self.disconnected_session_timeout_minutes
         timeout_s = minutes * 60 if minutes is not None else None
-        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s, timeout_s)
+        vgpu_below = self.vgpu_below_percent
+        if vgpu_below is None and Source.NVIDIA_SMI in (required or ()):
+            vgpu_below = VGPU_BELOW_PERCENT
+        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s, timeout_s, vgpu_below)
 
 
 def _askable(value: Any) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from sqlalchemy import (
@@ -106,12 +107,21 @@ class Database:
             raise StateDamaged(f"the {self._keeps} {self.name} cannot be used: {lines[0]}", hint=self._hint) from error
 
 
-def sqlite_engine(path: str) -> Engine:
-    """SQLite in WAL mode, synchronous FULL: what was committed survives `kill -9` and a power cut."""
+def sqlite_engine(path: str, page_bytes: int | None = None) -> Engine:
+    """SQLite in WAL mode, synchronous FULL: what was committed survives `kill -9` and a power cut.
+
+    A new file has pages of `page_bytes`; None = SQLite's own, and one that is there keeps those that it has.
+    """
     engine = create_engine(f"sqlite:///{path}")
+    if page_bytes is not None:
+        event.listen(engine, "connect", partial(_size_pages, page_bytes))
     event.listen(engine, "connect", _make_durable)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _size_pages(page_bytes: int, connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute(f"PRAGMA page_size={page_bytes}").close()
 
 
 def _make_durable(connection: object, _record: object) -> None:

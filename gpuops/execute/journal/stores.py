@@ -78,8 +78,11 @@ def file_database(state_dir: Path) -> Database | None:
     return make_file(state_dir)
 
 
-def make_file(state_dir: Path, file_name: str = FILE_NAME, **told: str) -> Database:
-    """The file, which nobody else may read; made if there is none. `told` is for `Database`. Raises StateDamaged."""
+def make_file(state_dir: Path, file_name: str = FILE_NAME, page_bytes: int | None = None, **told: str) -> Database:
+    """The file, which nobody else may read; made if there is none, with pages of that size where one is given.
+
+    `told` is for `Database`. Raises StateDamaged.
+    """
     path = state_dir / file_name
     prepare_state_dir(state_dir)
     private_file(path)
@@ -87,7 +90,7 @@ def make_file(state_dir: Path, file_name: str = FILE_NAME, **told: str) -> Datab
         companion = state_dir / f"{file_name}{suffix}"
         if os.path.lexists(companion):
             private_file(companion)
-    return Database(sqlite_engine(str(path)), str(path), **told)
+    return Database(sqlite_engine(str(path), page_bytes), str(path), **told)
 
 
 def open_database(text: str, **told: str) -> Database:

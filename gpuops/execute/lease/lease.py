@@ -208,6 +208,8 @@ def take(
     if any(policy.needs_tags for policy in policies) and not returning:
         seen = site.vcenter.with_tags(seen)
     vm, nonce, nonces = LockVm(site.vcenter, name, seen), secrets.token_hex(8), nonces.on(name)
+    if vm.managed is not None and not returning:
+        raise Refused(f"lock_vm: {name} {vm.managed}", hint="name a VM of yours, or let gpuops rotate init make one")
     # All of them until the lease is ours: what a killed run has sent last may take effect between two tries.
     dead = nonces.read() | {nonce}
     for number in range(TRIES + 1):

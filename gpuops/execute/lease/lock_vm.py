@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 
+from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import GpuopsError, NoPermission, NotConnected, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.site.ports import Vcenter
@@ -38,6 +39,11 @@ class LockVm:
     def ref(self) -> str:
         """The VM's managed object id."""
         return self._ref
+
+    @property
+    def managed(self) -> str | None:
+        """Whose VM it is, where that is another product's: no night writes to it. A return does, for its desktops."""
+        return managed_elsewhere(self._vm)
 
     @property
     def seen(self) -> Inventory:

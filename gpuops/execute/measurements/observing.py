@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import LoginRefused, NotConnected
 from gpuops.execute.measurements.host_readings import host_readings
 from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_averages, steps_of_samples
+from gpuops.execute.measurements.running_out import running_vgpus
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.unknown_use import without_unknown_use
-from gpuops.model.measurement import GPU_USE, HOST_COUNTERS, VM_COUNTERS, Cycle, Retention, Span
+from gpuops.model.measurement import GPU_MEMORY, GPU_USE, HOST_COUNTERS, OF_GPUS, VM_COUNTERS, Cycle, Retention, Span
 
 if TYPE_CHECKING:
     from gpuops.execute.measurements.packing import Block
@@ -65,13 +66,13 @@ class _Found:
 
 
 def observe(site: Site, retention: Retention | None = None) -> Cycle:
-    """One look at the counters of all VMs and hosts since the last one, written, rolled up, and old ones forgotten.
+    """One look at what is measured of VMs and hosts since the last one, written, rolled up, and old steps forgotten.
 
     What the hosts do not keep any more is filled from vCenter's five-minute averages of the last day, as far as it has
     them; the rest stays missing. Changes nothing in vCenter. Raises NotConnected in its kinds, StateDamaged.
     """
-    kept = retention or Retention()
-    with Measurements.open(site.state_dir, site.journal_url, site.vcenter.uuid) as store:
+    kept = retention or site.measured.retention
+    with Measurements.open(*site.measurements_store, site.vcenter.uuid) as store:
         return _look(site, store, kept)
 
 
@@ -113,6 +114,7 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
     if site.shell is not None:
         blocks, entered = host_readings(site.shell, inventory, site.say)
         store.write(int(now.timestamp()) // FINE_S * FINE_S, blocks)
+    store.note_vgpus(now, running_vgpus(inventory))
     store.note_observed(begin, until)
     store.roll_up(until)
     store.forget(now, retention)
@@ -150,8 +152,10 @@ def _read(
     begin, until = span
     moments = (_at(begin), _at(until))
     steps = (until - begin) // FINE_S
-    for kind, refs, names in ((_VM, _vms(inventory), VM_COUNTERS), (_HOST, sorted(inventory.hosts), HOST_COUNTERS)):
-        for told in site.vcenter.samples(kind, refs, names, interval_s, moments, pace):
+    meant = ((_VM, _vms(inventory), VM_COUNTERS), (_HOST, sorted(inventory.hosts), HOST_COUNTERS))
+    for kind, refs, known_names in meant:
+        names = _measured(known_names, site.measured.counters)
+        for told in site.vcenter.samples(kind, refs if names else (), names, interval_s, moments, pace):
             blocks: dict[str, Block] = {}
             for samples in told:
                 known = without_unknown_use(inventory.vms[samples.entity], samples) if kind == _VM else samples
@@ -161,6 +165,14 @@ def _read(
             store.write(begin, blocks)
             (found.vms if kind == _VM else found.hosts).update(blocks)
             found.gpu_known.update(ref for ref, block in blocks.items() if GPU_USE in block.series)
+
+
+def _measured(names: Sequence[str], wanted: Collection[str] | None) -> Sequence[str]:
+    """Those that are wanted; with any of a GPU its memory, by which a zero of the others is believed."""
+    if wanted is None:
+        return names
+    of_gpus = {GPU_MEMORY} if any(name.startswith(OF_GPUS) for name in wanted) else set()
+    return [name for name in names if name in wanted or name in of_gpus]
 
 
 def _vms(inventory: Inventory) -> Sequence[str]:

@@ -137,7 +137,7 @@ def _night(
 ) -> dict[str, advice.PoolNight]:
     """The night of each of these pools, by one query."""
     pool_of = {ref: pool for pool in pools for ref in desktops[pool.name]}
-    counters = {name for pool in pools for name in pool.idle.limits}
+    counters = {name for pool in pools for name in advice.series_of(pool.idle)}
     found: dict[str, list[advice.DesktopNight]] = {pool.name: [] for pool in pools}
     for ref, series in store.windows(pool_of, counters, hours.begin, hours.until):
         pool = pool_of[ref]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from itertools import groupby
 from math import ceil
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, inspect, select, update
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
@@ -25,10 +25,12 @@ from gpuops.execute.measurements.tables import (
     found_database,
     made_database,
     spans_table,
+    vgpus_table,
 )
 from gpuops.model.measurement import CounterSeries, Measured, Retention, Span, Stored, StoredTier, StoredVcenter
 
 ROWS_AT_ONCE: Final = 500
+_FIRST_DAY: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,18 @@ class Measurements:
         with self._database.reading() as connection:
             return frozenset(connection.scalars(query))
 
+    def vgpu_peaks(self) -> Mapping[str, Mapping[date, int]]:
+        """By profile and day, the most vGPUs that ran at once at the looks of that day."""
+        query = select(vgpus_table.c.profile, vgpus_table.c.day, vgpus_table.c.most).where(
+            vgpus_table.c.vcenter == self._vcenter
+        )
+        found: dict[str, dict[date, int]] = {}
+        with self._database.reading() as connection:
+            there = inspect(connection).has_table(vgpus_table.name)  # not in a store of schema 1
+            for profile, day, most in connection.execute(query) if there else ():
+                found.setdefault(profile, {})[_FIRST_DAY + timedelta(days=day)] = most
+        return found
+
     def _in_blocks(self, begin: datetime, until: datetime, step: Step) -> tuple[ColumnElement[bool], ...]:
         return (
             blocks_table.c.step_s == step.seconds,
@@ -205,6 +219,22 @@ class Measurements:
             alone(connection, self._vcenter)
             for at, parts in by_block.items():
                 self._merge(connection, Step.FINE, at, parts)
+
+    def note_vgpus(self, now: datetime, running: Mapping[str, int]) -> None:
+        """From here on the day has had so many vGPUs of each profile at once, or as many as before if that is more."""
+        day = (now.astimezone(UTC).date() - _FIRST_DAY).days
+        with self._database.writing() as connection:
+            alone(connection, self._vcenter)
+            mine = (vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day == day)
+            query = select(vgpus_table.c.profile, vgpus_table.c.most).where(*mine)
+            there = {str(row.profile): int(row.most) for row in connection.execute(query)}
+            for profile, count in running.items():
+                if profile not in there:
+                    row = {"vcenter": self._vcenter, "day": day, "profile": profile, "most": count}
+                    connection.execute(insert(vgpus_table).values(row))
+                elif count > there[profile]:
+                    of_profile = vgpus_table.c.profile == profile
+                    connection.execute(update(vgpus_table).where(*mine, of_profile).values(most=count))
 
     def note_observed(self, begin: int, until: int) -> None:
         """From here on this while counts as observed."""
@@ -276,6 +306,10 @@ class Measurements:
                         blocks_table.c.vcenter == self._vcenter,
                     )
                 )
+            first_day = (now.astimezone(UTC).date() - _FIRST_DAY).days - retention.hourly_days
+            connection.execute(
+                delete(vgpus_table).where(vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day < first_day)
+            )
             oldest = int((now - timedelta(days=retention.hourly_days)).timestamp())
             connection.execute(
                 delete(spans_table).where(spans_table.c.vcenter == self._vcenter, spans_table.c.until <= oldest)

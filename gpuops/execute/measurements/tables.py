@@ -20,6 +20,7 @@ from sqlalchemy import (
     inspect,
     select,
     text,
+    update,
 )
 
 from gpuops.errors import StateDamaged
@@ -27,7 +28,12 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import make_file, open_database
 
 FILE_NAME: Final = "measurements.sqlite"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+_READ: Final = (1, 2)
+"""Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; the first look that writes makes it schema
+2."""
+PAGE_BYTES: Final = 16 * 1024
+"""Of a new file. A block has a kilobyte or five: smaller pages would stay a fifth empty."""
 _NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
 _TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
 
@@ -55,16 +61,30 @@ spans_table = Table(
 )
 """When a vCenter was observed; between two spans it was not."""
 
+vgpus_table = Table(
+    "measurements_vgpus",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # days since 1970, by UTC
+    Column("profile", String, primary_key=True),
+    Column("most", Integer, nullable=False),
+)
+"""The most vGPUs of a profile that ran at once at the looks of a day. Counted at the look, for a VM that is gone later
+tells nobody which profile it had."""
+
 
 def made_database(state_dir: Path, url: str) -> Database:
     """To write into: its tables are made if there are none. Raises UsageError, StateDamaged."""
-    database = open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, **_TOLD)
+    database = _opened(state_dir, url)
     try:
         with database.writing() as connection:
             alone(connection, "")
-            if not _has_tables(connection, database.name):
-                metadata.create_all(connection)
+            is_new = not _has_tables(connection, database.name)
+            metadata.create_all(connection)  # those that are not there: schema 1 had fewer
+            if is_new:
                 connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
+            older = schema_table.c.version < SCHEMA_VERSION
+            connection.execute(update(schema_table).where(older).values(version=SCHEMA_VERSION))
     except BaseException:
         database.close()
         raise
@@ -75,7 +95,7 @@ def found_database(state_dir: Path, url: str) -> Database | None:
     """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
     if not url and not os.path.lexists(state_dir / FILE_NAME):
         return None
-    database = open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, **_TOLD)
+    database = _opened(state_dir, url)
     try:
         with database.reading() as connection:
             found = _has_tables(connection, database.name)
@@ -86,6 +106,10 @@ def found_database(state_dir: Path, url: str) -> Database | None:
         return database
     database.close()
     return None
+
+
+def _opened(state_dir: Path, url: str) -> Database:
+    return open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_TOLD)
 
 
 def alone(connection: Connection, vcenter: str) -> None:
@@ -99,10 +123,10 @@ def _has_tables(connection: Connection, name: str) -> bool:
     if not inspect(connection).has_table(schema_table.name):
         return False
     found = connection.scalars(select(schema_table.c.version)).all()
-    if found == [SCHEMA_VERSION]:
+    if len(found) == 1 and found[0] in _READ:
         return True
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
-        f"the store of measurements {name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
+        f"the store of measurements {name} has {version}, this version reads schema {' and '.join(map(str, _READ))}",
         hint="use the gpuops that wrote it",
     )

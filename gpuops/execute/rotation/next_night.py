@@ -49,7 +49,7 @@ def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dic
     night = policy.night_at(at)
     _, until = morning_of(night, at)
     zone = night.zone if night is not None else policy.windows[0].zone if policy.windows else UTC
-    histories = in_use(site.state_dir, site.journal_url, seen, policy)
+    histories = in_use(*site.measurements_store, seen, policy)
     return {name: forecast(history, at, until, zone) for name, history in histories.items()}
 
 

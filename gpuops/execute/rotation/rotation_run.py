@@ -255,6 +255,7 @@ class RotationRun:
             same_time=self.site.same_time,
             sources=self.site.sources,
             gates=self.site.gates,
+            vgpu_use=self.site.vgpu_use,
         )
         try:
             outcomes = execute(

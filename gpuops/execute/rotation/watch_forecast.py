@@ -54,7 +54,7 @@ class PoolForecasts:
         now = seen.taken_at
         self.read_at, self.read_s = now, self.site.passed_s()
         try:
-            histories = in_use(self.site.state_dir, self.site.journal_url, seen, self.policy)
+            histories = in_use(*self.site.measurements_store, seen, self.policy)
         except StateDamaged as damaged:
             self.site.say(f"{damaged.line}; no desktop comes back by a forecast, `at_least` holds")
             histories = {}

@@ -1,4 +1,4 @@
-"""What a policy goes by that the bulk read does not tell: tags, performance counters, sessions and gates."""
+"""What a policy goes by that the bulk read does not tell: tags, performance counters, vGPUs, sessions and gates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.model.evidence import SessionCount, Source
 from gpuops.model.gate import unknown_gate
 
 if TYPE_CHECKING:
-    from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter
+    from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.model.vm import Vm
@@ -30,6 +30,7 @@ def with_policy_reads(
     sources: Mapping[Source, SessionSource] = NO_SOURCES,
     gates: DesktopGates | None = None,
     machines: Mapping[str, str] = NO_MACHINES,
+    vgpu_use: VgpuUseSource | None = None,
 ) -> Inventory:
     """The same snapshot with all of it, as far as the policy asks for it; `vms` None = of all that it is about.
 
@@ -41,6 +42,11 @@ def with_policy_reads(
     measured = policy.measured(among)
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
+    smi = policy.by_vgpu_use(among) if vgpu_use is not None else ()
+    if vgpu_use is not None and smi:
+        asked = [inventory.vms[ref] for ref in sorted(smi)]
+        told = vgpu_use.use(asked, inventory)
+        inventory = inventory.with_vms(replace(vm, vgpu_use=told.get(vm.ref)) for vm in asked)
     if policy.gates:
         gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(among)}
         inventory = with_gates(inventory, gated, gates)

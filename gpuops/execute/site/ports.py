@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpuops.model.evidence import SessionCount
+    from gpuops.model.evidence import SessionCount, VgpuUse
     from gpuops.model.gate import Gate
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import Samples
@@ -60,6 +60,14 @@ class SessionSource(Protocol):
 
     def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
         """By VM (ref), what it tells of each of these VMs; `asked` is the moment of the look, by vCenter's clock."""
+        ...
+
+
+class VgpuUseSource(Protocol):
+    """What hosts' own nvidia-smi tell of the vGPUs of VMs. It raises nothing: what it cannot tell is unknown."""
+
+    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        """By VM (ref), what it tells of each of these VMs, which run on hosts of the inventory."""
         ...
 
 

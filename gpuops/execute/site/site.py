@@ -15,9 +15,10 @@ from gpuops.errors import say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
-from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter
+from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter, VgpuUseSource
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import UNSAID, MeasurementSettings
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
@@ -74,14 +75,23 @@ class Site:
     """Whether the shell changed something; None = not known."""
     sources: Mapping[Source, SessionSource] = field(default_factory=lambda: NO_SOURCES)
     """What tells of sessions beside vCenter."""
+    vgpu_use: VgpuUseSource | None = None
+    """What hosts' own nvidia-smi tell of vGPUs, now or when `gpuops observe` last asked; None = nothing."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
+    measured: MeasurementSettings = UNSAID
+    """What is measured, how long that is kept, and where."""
     notices: NoticeWay | None = None
     """How notices of its runs are sent; None = they are not."""
     broker: Callable[[], BrokerTarget] | None = None
     """Finds the login to the connection broker that hands its desktops out; None = there is none."""
     gates: DesktopGates | None = None
     """The gate of that broker, for policies that say `broker: horizon`."""
+
+    @property
+    def measurements_store(self) -> tuple[Path, str]:
+        """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+        return measurements_store(self.measured, self.state_dir, self.journal_url)
 
     @property
     def hosts(self) -> Hosts:
@@ -124,7 +134,7 @@ class Site:
 
     def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
         """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates."""
-        return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates)
+        return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates, vgpu_use=self.vgpu_use)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
@@ -176,6 +186,13 @@ class Site:
             return
         with closing(journal):
             yield journal
+
+
+def measurements_store(settings: MeasurementSettings, state_dir: Path, journal_url: str) -> tuple[Path, str]:
+    """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+    if settings.store_dir is not None:
+        return Path(settings.store_dir), ""
+    return state_dir, settings.store_url or journal_url
 
 
 def catalog_of(inventory: Inventory) -> Catalog:

@@ -20,7 +20,7 @@ from gpuops.errors import GpuopsError, LoginRefused, Refused, Trouble
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_gates, with_policy_reads
-from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter
+from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
@@ -88,13 +88,15 @@ class VmExecutor(StepExecutor[Step]):
         same_time: bool = False,
         sources: Mapping[Source, SessionSource] = NO_SOURCES,
         gates: DesktopGates | None = None,
+        vgpu_use: VgpuUseSource | None = None,
     ) -> None:
         """`guard` is asked before each step that takes something; None = nothing is taken.
 
         `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
         keeps others away.
 
-        `sources` tell of sessions beside vCenter; `gates` are those of the connection broker, None = there is none.
+        `sources` tell of sessions beside vCenter, `vgpu_use` of what hosts' nvidia-smi tell; `gates` are those of the
+        connection broker. None = there is none.
 
         `same_time`: vCenter's clock and the journal's should show the same.
         """
@@ -105,6 +107,7 @@ class VmExecutor(StepExecutor[Step]):
         self._same_time = same_time
         self._sources = sources
         self._gates = gates
+        self._vgpu_use = vgpu_use
         self._at_broker: dict[str, str] = {}
         """VMs that a step speaks to the broker about, with its ids of their machines as far as they are known."""
         self._closed: dict[str, str] = {}
@@ -163,7 +166,14 @@ class VmExecutor(StepExecutor[Step]):
         if self._guard is not None:
             machines = {step.vm: machine for step in steps if (machine := self._machine_of(step))}
             self.inventory = with_policy_reads(
-                self.vcenter, self.inventory, self._guard.policy, vms, self._sources, self._gates, machines
+                self.vcenter,
+                self.inventory,
+                self._guard.policy,
+                vms,
+                self._sources,
+                self._gates,
+                machines,
+                self._vgpu_use,
             )
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())

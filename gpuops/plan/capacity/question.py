@@ -14,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.capacity.fleet_part import FleetPart, Level, fleet_part
 from gpuops.plan.capacity.host import HostRoom
+from gpuops.plan.capacity.reserved import less_reserved
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
@@ -75,19 +76,20 @@ def capacity(
     hosts = [host for host in scope.hosts(inventory) if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
-    now, asleep = _tree(hosts, before, inventory), tuple(sorted(_asleep(hosts, inventory)))
+    now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))
     if desktops is None:
         return Capacity(inventory, profile, now, suspended=asleep)
     by_host: dict[str | None, list[Vm]] = {}
     for vm in desktops:
         by_host.setdefault(vm.host, []).append(vm)
-    after = dict(before)
+    after, night = dict(before), inventory
     for host in hosts:
         if host.ref in by_host:
             world = _suspended(host, by_host[host.ref], inventory, catalog)
             after[host.ref] = room.of(world.hosts[host.ref], world)
+            night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
     taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
-    return Capacity(inventory, profile, now, _tree(hosts, after, inventory), taken, asleep)
+    return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), taken, asleep)
 
 
 def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:
@@ -100,11 +102,18 @@ def _answers_for(host: Host, profile: str | None) -> bool:
     return profile is None or host.profiles is None or host.offers(profile) is not None
 
 
-def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory) -> FleetPart:
-    by_cluster: dict[str | None, list[FleetPart]] = {}
+def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory, catalog: Catalog) -> FleetPart:
+    by_cluster: dict[str | None, list[Host]] = {}
     for host in hosts:
-        by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(rooms[host.ref])
-    clusters = [fleet_part(Level.CLUSTER, _name(ref, inventory), places) for ref, places in by_cluster.items()]
+        by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)
+    clusters = []
+    for ref, members in by_cluster.items():
+        places = [rooms[host.ref] for host in members]
+        there = [inventory.hosts[host.ref] for host in members]
+        if ref is None:
+            places = [less_reserved(*each, inventory, catalog) for each in zip(places, zip(there), strict=True)]
+        cluster = fleet_part(Level.CLUSTER, _name(ref, inventory), places)
+        clusters.append(cluster if ref is None else less_reserved(cluster, there, inventory, catalog))
     # Hosts of no cluster come last, whatever the others are called.
     clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
     return fleet_part(Level.ALL, "all", clusters)

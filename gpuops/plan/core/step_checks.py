@@ -12,11 +12,12 @@ from collections import Counter
 from typing import Final, assert_never
 
 from gpuops.advise.idle import idleness
+from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import IdleRule
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.rotation import IdleRule, Role, parse_marker
+from gpuops.model.vm import PowerState, VgpuDevice, Vm, VmDrs
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.steps import (
     CloseGate,
@@ -116,11 +117,9 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     vm = now.vms.get(step.vm)
     if vm is None:
         return "is gone from vCenter"
-    before = planned.vms.get(step.vm)
-    if vm.instance_uuid is None:
-        return "cannot be told from another VM: its instance uuid cannot be read"
-    if before is not None and before.instance_uuid != vm.instance_uuid:
-        return "is another VM than the one planned for: its instance uuid changed"
+    not_ours = _of_others(vm, planned.vms.get(step.vm)) or (None if _gives_back(step, vm) else left_to_manager(vm))
+    if not_ours is not None:
+        return not_ours
     match step:
         case SuspendVm():
             return idleness(vm, idle).objection
@@ -134,6 +133,37 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
             return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
             return None
+
+
+def _of_others(vm: Vm, before: Vm | None) -> str | None:
+    """Why it may be another VM than the one that was planned for; None = it is that one."""
+    if vm.instance_uuid is None:
+        return "cannot be told from another VM: its instance uuid cannot be read"
+    if before is not None and before.instance_uuid != vm.instance_uuid:
+        return "is another VM than the one planned for: its instance uuid changed"
+    return None
+
+
+def _gives_back(step: Step, vm: Vm) -> bool:
+    """Whether the step undoes what a night did to the VM before it got a manager: its user's desktop, the gate before
+    it, the DRS setting that it had, the marker. Only a night's desktop is resumed; of what starts from off, the marker
+    says that a night has shut it down.
+
+    *Why*: a desktop that a night has suspended is owed to its user, whoever has taken it over since, and a resume
+    discards nothing. An ML VM that got a manager is not stopped: its work is its manager's.
+    """
+    match step:
+        case ResumeVm() | OpenGate():
+            return True
+        case PowerOnVm():
+            markers = map(parse_marker, vm.attributes.values())
+            return any(marker is not None and marker.role is Role.SHUT_DOWN for marker in markers)
+        case SetAttribute(value=value):
+            return value == ""
+        case SetVmDrs(drs=drs):
+            return drs is not VmDrs.MANUAL
+        case _:
+            return False
 
 
 def _discarded(step: PowerOffVm | ShutDownGuest, vm: Vm) -> str | None:

@@ -18,6 +18,7 @@ from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.hosts import of_host, unlike_ecc
+from gpuops.plan.doctor.reservations import of_reservations
 from gpuops.plan.doctor.vms import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 from gpuops.plan.rotation.lease import KEY
@@ -77,6 +78,7 @@ def examine(
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
             found += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
+    found += of_reservations(hosts, inventory, catalog)
     for host in hosts:
         found += of_host(host, catalog, by_roles=by_roles)
         if missing := lacking.get(host.ref):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuops.advise.managed_vms import manager_of
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -99,4 +100,6 @@ def _stays(case: MovabilityCase) -> Iterator[Finding]:
     if found.way is not MoveMethod.VMOTION and found.reasons:
         reason = f"cannot be moved while it runs: {'; '.join(found.reasons)}"
         fix = "its host can be rebooted with --vms shut-down: gpuops help change"
+        if manager_of(case.vm) is not None:
+            fix = "its manager moves or stops it before its host can be rebooted"
         yield Finding(Severity.NOTE, case.vm.name, reason, fix)

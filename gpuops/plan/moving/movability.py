@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.inventory import Inventory
@@ -36,6 +37,7 @@ from gpuops.plan.placement.host_filters import (
 )
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
 from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
@@ -132,7 +134,10 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 
 
 def owner_reasons(case: MovabilityCase) -> Reasons:
-    """Reasons from its owners, the administrators of the cluster and the caller."""
+    """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
+    managed = left_to_manager(case.vm)
+    if managed is not None:
+        yield managed
     if case.vm.ref in case.kept:
         yield case.kept[case.vm.ref]
     for mark in case.marks:
@@ -255,14 +260,17 @@ def admitted_moves(steps: Sequence[RelocateVm], inventory: Inventory, catalog: C
     """How many of the moves, from the first on, are admitted for certain, each after those before it.
 
     The search knows only counts and kinds, for speed. Here every move must be admitted by the rules that `place`,
-    `attach` and the rotation follow, and no suspended VM may lose its place.
+    `attach` and the rotation follow, no suspended VM may lose its place, and nothing that is reserved its room.
     """
     for number, step in enumerate(steps):
         if not _admitted(step, inventory, catalog):
             return number
-        lost = _without_place(step.host, inventory, catalog)
+        lost, before = _without_place(step.host, inventory, catalog), inventory
         inventory = project(step, inventory, catalog)
         if not _without_place(step.host, inventory, catalog) <= lost:
+            return number
+        target = inventory.hosts[step.host]
+        if any(each.too_few for each in reserved_left([target], before, inventory, catalog)):
             return number
     return len(steps)
 

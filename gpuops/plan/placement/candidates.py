@@ -94,7 +94,7 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
 
 def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
     """The places of one host after which enough is left; where none is, what the best of them would leave."""
-    if not question.wanted.keep_free.profiles:
+    if not feasible or not question.kept.keeps(feasible[0].host):
         yield from feasible
         return
     against = [question.kept.refusal(each.host, each.seating.seats) for each in feasible]

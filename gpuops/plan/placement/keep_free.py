@@ -3,6 +3,8 @@
 `select.py` and `multi_node.py` ask it of each place. A VM that takes none of them away is let in even where fewer are
 free already. Counted is what `gpuops capacity` counts as sure (`advise/room.py`); a VM that starts takes from the GPUs
 it is expected on, and as much as a VM on several GPUs may have on any of them. A host of no cluster is one of its own.
+
+What is reserved for VMs of others (`reserved.py`) stays free in the same way, whatever the request says.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.host_filters import bars, behind
 from gpuops.plan.placement.project import FIRST_DEVICE_KEY, release, take
+from gpuops.plan.placement.reserved import place_name, reserved_in, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
 from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu, pin_key
 
@@ -83,11 +86,6 @@ def kept_counts(keep: KeepFree, before: Inventory, after: Inventory, catalog: Ca
                 if was:
                     now = FreeSlots(after, catalog, keep.claims).in_cluster_of(host, kept.profile)
                     yield KeptCount(kept.profile, kept.count, place_name(host, before), was, now)
-
-
-def place_name(host: Host, inventory: Inventory) -> str:
-    """The name of the host's cluster, or its own where it is in none."""
-    return cluster_name(host, inventory) or host.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,18 @@ class KeptRoom:
             )
             if left < min(free, kept.count):
                 return _refused(kept, left, host, self.inventory)
-        return None
+        return self._takes_reserved(host, seats)
+
+    def keeps(self, host: Host) -> bool:
+        """Whether anything is to stay free in the host's cluster."""
+        return bool(self.wanted.keep_free.profiles or reserved_in(host, self.inventory))
+
+    def _takes_reserved(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
+        if not reserved_in(host, self.inventory):
+            return None
+        after = self._with_vm(host, seats)
+        left = reserved_left([host], self.inventory, after, self.catalog)
+        return next((reserved_refusal(each, host) for each in left if each.too_few), None)
 
     def spare(self, host: Host, kept: KeptProfile) -> int:
         """How many of the profile the VM may take away in the host's cluster."""

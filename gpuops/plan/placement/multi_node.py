@@ -29,6 +29,7 @@ from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.keep_free import KeptRoom
 from gpuops.plan.placement.nodes import cores_of, short_beside
+from gpuops.plan.placement.reserved import reserved_unknown
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place, without_full_hosts
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
@@ -50,7 +51,7 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
     if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
         return best
     refused = not isinstance(best, Placement)
-    if refused and wanted.numa is NumaPolicy.PREFERRED and _alike(wanted) and not wanted.keep_free.profiles:
+    if refused and wanted.numa is NumaPolicy.PREFERRED and _alike(wanted) and _keeps_nothing(wanted, inventory):
         return best  # what all GPUs of a host together have no room for, those of some nodes have not either
     # 2. Spread over nodes, on the host that would be taken anyway first; a place without a doubt before any other,
     # but a VM stays where it is as it does otherwise.
@@ -141,6 +142,8 @@ def spread_over_nodes(
         taken = KeptRoom(wanted, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
         if not short and seating.complete and taken is None:
             there = _placement(wanted, host, nodes, seating)
+            unknown = reserved_unknown(host, inventory)
+            there = replace(there, doubts=(*there.doubts, unknown)) if unknown else there
             if not there.doubts:
                 return there
             doubtful.append(there)
@@ -165,6 +168,10 @@ def _wider(wanted: Wanted, host: Host, count: int) -> Rejection:
     gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {what}"
     rule = f"is too small in one NUMA node: each of {count} needs {gpus}, {part.vcpus} cores and {part.memory_mib} MiB"
     return Rejection(host.name, rule)
+
+
+def _keeps_nothing(wanted: Wanted, inventory: Inventory) -> bool:
+    return not wanted.keep_free.profiles and inventory.reservations is None
 
 
 def _may_be_spread(wanted: Wanted) -> bool:

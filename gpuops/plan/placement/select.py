@@ -24,9 +24,10 @@ from gpuops.plan.placement.candidates import (
     necessary_pins,
 )
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS
+from gpuops.plan.placement.reserved import reserved_unknown
 from gpuops.plan.placement.scorers import SCORERS, Score, Scorer, local_node
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import Placement, Wanted
+from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.choice import FleetChoice
@@ -147,12 +148,14 @@ def _as_candidate(chosen: FleetChoice, question: PlacementQuestion) -> Candidate
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:
+    vgpus = any(isinstance(demand, WantsVgpu) for demand in question.wanted.demands)
+    unknown = reserved_unknown(best.host, question.inventory) if vgpus else None
     return Placement(
         host=best.host,
         seats=best.seating.seats,
         pins=necessary_pins(best, question),
         numa_node=None if question.wanted.numa is NumaPolicy.NONE else local_node(best, question),
-        doubts=best.seating.doubts,
+        doubts=(*best.seating.doubts, *([unknown] if unknown else [])),
         choices=choices,
     )
 

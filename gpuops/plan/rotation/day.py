@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpuops.advise.managed_vms import manager_of
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, entry_of
@@ -239,7 +240,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False
-        return vm.power is not PowerState.ON or not original.taken or original.stopped
+        ours = original.taken and not original.stopped and manager_of(vm) is None
+        return vm.power is not PowerState.ON or not ours
     # A guest may shut down long after the step was called failed: while the VM is marked, it may be of the night.
     return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
 

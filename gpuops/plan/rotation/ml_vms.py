@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import VmAmbiguous, VmNotFound
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -87,6 +88,9 @@ def _hindrance(queued: QueuedVm, vm: Vm | None) -> str:
     """Why the VM does not start tonight, whatever room there is; empty = it may."""
     if vm is None or vm.power is PowerState.ON:
         return "runs already" if vm else ""
+    managed = left_to_manager(vm)
+    if managed is not None:
+        return managed
     if vm.power is not PowerState.OFF:
         return f"is not powered off ({vm.power or 'its power state cannot be read'})"
     if vm.connected is not True or vm.unreadable or vm.devices is None or vm.template:

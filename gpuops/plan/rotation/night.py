@@ -28,6 +28,7 @@ from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overri
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
 from gpuops.plan.rotation.queue import Objection, QueueDecision, ReturnCheck, decide_queue
+from gpuops.plan.rotation.reserved import reserved_objection
 from gpuops.plan.rotation.return_time import Durations
 from gpuops.plan.rotation.spare import Key, SpareRoom
 from gpuops.plan.rotation.stop_conditions import (
@@ -165,7 +166,7 @@ class RotateNight:
 
         def objection(starts: Sequence[Start]) -> str:
             taken = (desktop for start in starts for desktop in start.desktops)
-            said = bounds.objection(starts) or kept.objection(taken)
+            said = bounds.objection(starts) or kept.objection(taken) or reserved_objection(starts, inventory, catalog)
             return said or (spare_room.objection(starts) if spare_room is not None else "")
 
         return objection

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import Refused
 from gpuops.model.host import Datastore, Host
 from gpuops.model.inventory import Inventory
@@ -115,7 +116,7 @@ def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collectio
 
 
 def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
-    """Which desktop or ML VM of the policy its lock VM is; None = it is neither."""
+    """Which desktop or ML VM of the policy its lock VM is, or whose; None = it is none of these."""
     for vm in inventory.vms.values():
         if policy.lock_vm is not None and vm.name == policy.lock_vm:
             pool = policy.pool_of(vm)
@@ -123,6 +124,9 @@ def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
                 return f"lock_vm: {vm.name} is a desktop of pool {pool.name}"
             if entry_of(policy.ml, vm) is not None:
                 return f"lock_vm: {vm.name} is a VM of the ML queue"
+            managed = left_to_manager(vm)
+            if managed is not None:
+                return f"lock_vm: {vm.name} {managed}"
     return None
 
 

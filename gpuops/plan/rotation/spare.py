@@ -26,8 +26,9 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
 from gpuops.plan.devices.requested import profile_meant
-from gpuops.plan.placement.keep_free import FreeSlots, place_name
+from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import place_name
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.taken_vms import TakenVm

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
+from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
@@ -386,6 +387,8 @@ def _shut_down(original: Original, vm: Vm) -> TakenVm:
 def _ml(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
     """Where an ML VM is that a night started."""
     match vm.power:
+        case PowerState.ON if taken and (managed := managed_elsewhere(vm)) is not None:
+            return TakenVm(original, vm, Whereabouts.UNTOUCHED, f"runs, and {managed}; not stopped")
         case PowerState.ON if taken:
             return TakenVm(original, vm, Whereabouts.AWAY, f"started in night {original.night}", RETURN_COMMAND)
         case PowerState.ON if original.stopped:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -163,6 +164,9 @@ class Clone:
 
 def _taken(there: Vm) -> tuple[Rejection, ...]:
     name = there.path or there.name
+    managed = managed_elsewhere(there)
+    if managed is not None:
+        return (Rejection(name, managed),)
     if there.template is None:
         return (Rejection(name, "cannot be told from a template by this login"),)
     return (Rejection(name, "is a template, no VM"),) if there.template else ()

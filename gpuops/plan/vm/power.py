@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest, Step
@@ -126,7 +127,7 @@ def readable(vm: Vm) -> Reason | None:
     return None
 
 
-VM_CHECKS: Final[tuple[VmCheck, ...]] = (reachable, no_template, no_question, no_task, readable)
+VM_CHECKS: Final[tuple[VmCheck, ...]] = (managed_elsewhere, reachable, no_template, no_question, no_task, readable)
 
 
 def state_blockers(vm: Vm) -> tuple[Rejection, ...]:

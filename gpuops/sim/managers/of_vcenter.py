@@ -15,7 +15,7 @@ from gpuops.sim.managers.licences import LICENCES, LicenseAssignmentManager, Lic
 from gpuops.sim.managers.plain import Answer, plain_kind
 from gpuops.sim.managers.user_directory import UserDirectory
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
-from gpuops.sim.services.service_instance import MANAGERS
+from gpuops.sim.services.service_instance import managers_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -57,7 +57,12 @@ KINDS: Final[Mapping[str, type[ManagedObject]]] = {
 
 def offer(world: World) -> None:
     """Let every manager of ServiceContent that the world lacks, and those below them, be made when it is asked for."""
-    types = {moid: wsdl_name for wsdl_name, moid in MANAGERS.values()} | GUEST_PARTS | LICENCES | ALARMS
+    types = (
+        {moid: wsdl_name for wsdl_name, moid in managers_of(world.api_version).values()}
+        | GUEST_PARTS
+        | LICENCES
+        | ALARMS
+    )
     for moid, wsdl_name in types.items():
         if world.find(moid) is None:
             world.registry.make_on_demand(moid, partial(_make, world, wsdl_name))

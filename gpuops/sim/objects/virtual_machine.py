@@ -114,6 +114,11 @@ class VirtualMachine(VmEntity):
     def _is_template(self) -> Any:
         return self.state.is_template
 
+    @prop("config.managedBy")
+    @prop("summary.config.managedBy")
+    def _managed_by(self) -> Any:
+        return vm_config.managed_by(self.state)
+
     @prop("config.firmware")
     def _firmware(self) -> Any:
         return self.state.firmware

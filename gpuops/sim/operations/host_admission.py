@@ -1,7 +1,7 @@
 """Whether a VM can run on a host now, and which devices it would hold there: for power-on, resume and vMotion.
 
-Order: the host itself, reservations, memory rule of passthrough devices, MMIO, DirectPath devices, vGPUs. The first
-"no" is the fault.
+Order: the host itself, reservations, memory rule of passthrough devices, MMIO, DirectPath devices, vGPUs, what
+is reserved of them. The first "no" is the fault.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import UsageError
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.inventory import faults
+from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
 from gpuops.sim.state.host_state import HostGpu, HostState
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
@@ -39,7 +40,9 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _reservations_fit(vm, host)
     _memory_is_reserved(vm.state)
     _bars_fit(vm.state, host.state)
-    return Admission(_vgpu_seats(vm, host), _direct_path(vm, host))
+    seats = _vgpu_seats(vm, host)
+    refuse_over_reservations(vm, host, seats)
+    return Admission(seats, _direct_path(vm, host))
 
 
 def _host_is_up(host: HostEntity) -> None:

@@ -22,6 +22,7 @@ _CONFIG: Final = "VirtualMachine.Config."
 OF_FIELDS: Final = {
     "name": "Rename",
     "annotation": "Annotation",
+    "managedBy": "ManagedBy",
     "guestId": "Settings",
     "uuid": "Settings",
     "instanceUuid": "Settings",

@@ -76,7 +76,7 @@ def _is_set(value: Any) -> bool:
 
 
 # What may change in which power state (VMware vSphere 8.0 docs; extraConfig of a suspended VM from memory).
-ANY_STATE: Final = {"changeVersion", "name", "annotation"}
+ANY_STATE: Final = {"changeVersion", "name", "annotation", "managedBy"}
 WHILE_ON: Final = ANY_STATE | {
     "extraConfig",
     "memoryReservationLockedToMax",
@@ -120,6 +120,11 @@ def _consistent(state: VmState) -> None:
 
 def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
     state.rename(vm.world.get(vm.state.folder).checked_name(name, vm))
+
+
+def _set_managed_by(vm: VmEntity, state: VmState, manager: Any) -> None:
+    """Without a key it belongs to nobody again (vSphere API, ManagedByInfo)."""
+    state.managed_by = (manager.extensionKey, manager.type or "") if manager.extensionKey else None
 
 
 def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:
@@ -241,6 +246,7 @@ SETTERS: Final[dict[str, Setter]] = {
     "deviceGroups": _nothing,
     "name": _set_name,
     "annotation": _plain("annotation"),
+    "managedBy": _set_managed_by,
     "guestId": _set_guest_id,
     "uuid": _plain("uuid"),
     "instanceUuid": _plain("instance_uuid"),

@@ -44,6 +44,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "boot": asdict(vm.boot),
         "hardware_version": vm.hardware_version,
         "annotation": vm.annotation,
+        "managed_by": vm.managed_by[0] if vm.managed_by else None,
         "latency": vm.latency,
         "devices": [_device(device) for device in vm.devices],
         "hardware": [str(part) for part in vm.hardware.parts()],

@@ -16,6 +16,7 @@ OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "vm.inaccessible": OutsideEvent("VirtualMachine", vm_events.make_inaccessible),
     "vm.renamed": OutsideEvent("VirtualMachine", vm_events.rename),
     "vm.refiled": OutsideEvent("VirtualMachine", vm_events.move_to_parent_folder),
+    "vm.managed": OutsideEvent("VirtualMachine", vm_events.hand_over),
     "vm.stopped": OutsideEvent("VirtualMachine", vm_events.power_off),
     "vm.reverted_to_off": OutsideEvent("VirtualMachine", vm_events.revert_to_off),
     "vm.reverted_to_suspended": OutsideEvent("VirtualMachine", vm_events.revert_to_suspended),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ANOTHER_NAME: Final = "{}-renamed"
 SOMEBODY: Final = "DESKTOPS\\somebody"
+VM_SERVICE: Final = ("com.vmware.vcenter.wcp", "VirtualMachine")
+"""Extension key and type of the VMs of the VM Service (vm-operator, api/v1alpha1)."""
 WORKING_MHZ: Final = 5200
 """CPU of a desktop that somebody works with."""
 
@@ -71,6 +73,14 @@ def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
     vm.move_to_folder(above)
     call = somebody(vm.world, "MoveIntoFolder_Task")
     vm.world.ledger.record(call, vm, before={"folder": own.moid}, after={"folder": above.moid})
+
+
+def hand_over(vm: VmEntity, rule: Rule) -> None:
+    """A product takes it over: the VM Service registers it in a namespace."""
+    call = somebody(vm.world, "ReconfigVM_Task")
+    with recorded(vm, call):
+        vm.state.managed_by = VM_SERVICE
+        vm.configuration_changed(renamed=False)
 
 
 def power_off(vm: VmEntity, rule: Rule) -> None:

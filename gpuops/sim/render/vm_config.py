@@ -31,6 +31,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         guestId=vm.guest_id or vm.template.guest_id,
         alternateGuestName="",
         annotation=vm.annotation,
+        managedBy=managed_by(vm),
         files=files(vm),
         tools=vim.vm.ToolsConfigInfo(
             toolsVersion=12416 if vm.template.tools else 0,
@@ -77,6 +78,14 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
         metroFtEnabled=False,
     )
+
+
+def managed_by(vm: VmState) -> Any:
+    """ManagedByInfo of a VM that belongs to another product."""
+    if vm.managed_by is None:
+        return None
+    extension, kind = vm.managed_by
+    return vim.ext.ManagedByInfo(extensionKey=extension, type=kind)
 
 
 def version(vm: VmState) -> str:

@@ -9,7 +9,7 @@ from pyVmomi import vim
 
 from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.render.vm_config import version
+from gpuops.sim.render.vm_config import managed_by, version
 from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
 
 OVERHEAD_BYTES = 110 << 20
@@ -109,6 +109,7 @@ def config_summary(vm: VmState) -> Any:
         guestId=vm.guest_id or vm.template.guest_id,
         guestFullName=vm.template.guest_name,
         annotation=vm.annotation,
+        managedBy=managed_by(vm),
         installBootRequired=False,
         tpmPresent=False,
         numVmiopBackings=sum(isinstance(device.backing, VgpuBacking) for device in vm.devices),

@@ -7,7 +7,9 @@ from typing import Final
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
+from pyVmomi import VmomiSupport
 
+from gpuops.errors import PolicyError
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import of_hosts, of_vcenter
@@ -16,6 +18,7 @@ from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker
 from gpuops.sim.objects.host_profiles import HostProfileManager
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
+from gpuops.sim.scenario.direct_path import add_direct_path
 from gpuops.sim.scenario.hosts import add_clusters, newcomer
 from gpuops.sim.scenario.measurement import measure
 from gpuops.sim.scenario.saved_state import restore, save
@@ -24,12 +27,14 @@ from gpuops.sim.scenario.site import new_site
 from gpuops.sim.scenario.vms import add_vms
 from gpuops.sim.services.authorization_manager import AuthorizationManager
 from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
+from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
+from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.event_manager import EventManager
 from gpuops.sim.services.guest_managers import GuestAuthManager, GuestOperationsManager, GuestProcessManager
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
 from gpuops.sim.services.search_index import SearchIndex
-from gpuops.sim.services.service_instance import ServiceInstance
+from gpuops.sim.services.service_instance import ServiceInstance, managers_of
 from gpuops.sim.services.session_manager import SessionManager
 from gpuops.sim.services.task_manager import TaskManager
 from gpuops.sim.services.view_manager import ViewManager
@@ -54,13 +59,14 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
 
 
 def build(
-    spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str = API_VERSION
+    spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str | None = None
 ) -> World:
     """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`) or a YAML file.
 
     The same name and seed give the same world, ids included; its time is moved by requests and waits alone unless
-    `clock` says otherwise, as that of `sim.server.start` does. Raises PolicyError for a scenario that cannot be had:
-    unknown, malformed, or with VMs that its hosts would refuse to run.
+    `clock` says otherwise, as that of `sim.server.start` does. It speaks `api_version`, or the one of the scenario.
+    Raises PolicyError for a scenario that cannot be had: unknown, malformed, with VMs that its hosts would refuse to
+    run, or of an API version that pyVmomi does not know.
     """
     declared, parameters = scenario_file.read(spelled)
 
@@ -83,15 +89,19 @@ def build_declared(
     *,
     seed: int = 0,
     clock: ClockMode = ClockMode.STEPPED,
-    api_version: str = API_VERSION,
+    api_version: str | None = None,
 ) -> World:
     """The world of a parsed scenario."""
-    world = new_world(seed=seed, clock=clock, start=declared.start, api_version=api_version)
+    version = api_version or declared.api_version or API_VERSION
+    if f"vim25/{version}" not in VmomiSupport.versionMap:
+        raise PolicyError(f"there is no vSphere API version {version!r}", hint="8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0")
+    world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_clusters(site)
     world.new_host = newcomer(site)
+    add_direct_path(site)
     add_vms(site)
     world.counters = measure
     world.desktop_pools = tuple(DesktopPoolState(**msgspec.structs.asdict(each)) for each in declared.desktop_pools)
@@ -112,6 +122,8 @@ def new_world(
         world.register(kind(world, moid))
     world.register(OptionManager(world, VCENTER_MOID, world.options))
     world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
+    if DIRECT_PATH_MOID in (moid for _, moid in managers_of(api_version).values()):
+        world.register(DirectPathProfileManager(world, DIRECT_PATH_MOID))
     of_vcenter.offer(world)
     of_hosts.offer(world)
     return world

@@ -22,6 +22,7 @@ from gpuops.sim.inventory.registration import enter, leave
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
 from gpuops.sim.scenario import saved_inventory, saved_network
 from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
 from gpuops.sim.state.vm_state import UnregisteredVm, VmState
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 LARGEST_FILE: Final = 512 * 1024 * 1024
 """The state of the largest fleet, and of what was done to it."""
 HOST_FIELDS: Final = (
@@ -66,6 +67,7 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "unregistered": {store.moid: _unregistered(store) for store in world.by_type("Datastore")},
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed(world.options.items(), untouched.options.items()),
+        "direct_path": asdict(world.direct_path),
         "tags": world.tags.to_json(),
         "ledger": world.ledger.to_json(),
     }
@@ -94,6 +96,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         world.get(moid).unregistered = {
             path: _unregistered_adapter().validate_python(values) for path, values in files.items()
         }
+    world.direct_path = _direct_path_adapter().validate_python(saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
 
@@ -136,6 +139,13 @@ def _drs_adapter() -> TypeAdapter[DrsState]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(DrsState)
+
+
+@cache
+def _direct_path_adapter() -> TypeAdapter[DirectPathState]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(DirectPathState)
 
 
 def _vms(world: World) -> Iterator[tuple[str, Any]]:

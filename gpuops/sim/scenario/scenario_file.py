@@ -169,6 +169,13 @@ class QuestionDeclared(_Declared, frozen=True):
     choices: dict[str, str]
 
 
+class ManagerDeclared(_Declared, frozen=True):
+    """ManagedByInfo of a VM: `com.vmware.vcenter.wcp` and `VirtualMachine` are those of the VM Service."""
+
+    extension: str
+    type: str = "VirtualMachine"
+
+
 PowerWord = Literal["on", "off", "suspended", "fit"]
 """`fit`: on if its host takes it, otherwise off."""
 
@@ -203,6 +210,8 @@ class VmsDeclared(_Declared, frozen=True, kw_only=True):
     snapshot: str | None = None
     question: QuestionDeclared | None = None
     annotation: str = ""
+    managed_by: ManagerDeclared | None = None
+    """Another product that the VMs belong to."""
 
 
 class DesktopPoolDeclared(_Declared, frozen=True):
@@ -216,6 +225,25 @@ class DesktopPoolDeclared(_Declared, frozen=True):
     power_policy: Literal["TAKE_NO_POWER_ACTION", "ALWAYS_POWERED_ON", "SUSPEND", "POWER_OFF"] = "TAKE_NO_POWER_ACTION"
     logins_per_hour: float = 0.0
     """How often a user logs in to a machine of it that is free."""
+
+
+class DirectPathProfileDeclared(_Declared, frozen=True):
+    """A DirectPath profile (vSphere 9.0)."""
+
+    name: str
+    vgpu: str
+    """A vGPU type: `nvidia_a40-8q`."""
+
+
+class ReservationDeclared(_Declared, frozen=True):
+    """Units of a vGPU type that only these VMs may take, as the VM classes of a Supervisor reserve them."""
+
+    vgpu: str
+    units: Annotated[int, Meta(ge=1)]
+    on: str
+    """Name of a cluster."""
+    vms: tuple[str, ...] = ()
+    """Names, where * stands for anything."""
 
 
 class ScenarioFile(_Declared, frozen=True, kw_only=True):
@@ -238,6 +266,10 @@ class ScenarioFile(_Declared, frozen=True, kw_only=True):
     clusters: tuple[ClusterDeclared, ...]
     vms: tuple[VmsDeclared, ...]
     desktop_pools: tuple[DesktopPoolDeclared, ...] = ()
+    api_version: str | None = None
+    """`9.0.0.0`: of vSphere's API, whose release the hosts have too; None = that of `world.py`."""
+    direct_path_profiles: tuple[DirectPathProfileDeclared, ...] = ()
+    reservations: tuple[ReservationDeclared, ...] = ()
 
     @classmethod
     def of(cls, content: object) -> ScenarioFile:

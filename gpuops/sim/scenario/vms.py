@@ -82,6 +82,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         firmware=declared.firmware,
         is_template=declared.template,
         annotation=declared.annotation,
+        managed_by=(declared.managed_by.extension, declared.managed_by.type) if declared.managed_by else None,
         memory_reservation_mib=(declared.memory_gib << 10) if reserved else 0,
         memory_locked=reserved,
         hardware=_hardware(declared.disk_gib, site.networks[0].moid, site.networks[0].name),

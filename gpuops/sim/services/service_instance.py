@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vim, vmodl
+from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.core.registry import vmomi_type
@@ -65,11 +65,22 @@ MANAGERS: Final[Mapping[str, tuple[str, str]]] = {
     "tenantManager": ("TenantTenantManager", "TenantManager-0"),
     "siteInfoManager": ("SiteInfoManager", "SiteInfoManager"),
     "storageQueryManager": ("StorageQueryManager", "StorageQueryManager"),
+    "directPathProfileManager": ("DirectPathProfileManager", "DirectPathProfileMgr"),
 }
-"""ServiceContent field -> type and moid, as a vCenter 9.0.1 answered; the managers that 8.0 has.
+"""ServiceContent field -> type and moid, as a vCenter 9.0.1 answered.
 
 The number in the tenant manager's moid is that of the vCenter's build.
 """
+
+
+def managers_of(api_version: str) -> Mapping[str, tuple[str, str]]:
+    """Those that a vCenter of this API version has, by the "since" of their types."""
+    own = VmomiSupport.versionMap[f"vim25/{api_version}"]
+    return {
+        name: manager
+        for name, manager in MANAGERS.items()
+        if VmomiSupport.IsChildVersion(own, vmomi_type(manager[0])._version)
+    }
 
 
 class ServiceInstance(ManagedObject):
@@ -90,7 +101,7 @@ class ServiceInstance(ManagedObject):
             propertyCollector=vmodl.query.PropertyCollector("propertyCollector"),
             about=self._about(),
         )
-        for field, (wsdl_name, moid) in MANAGERS.items():
+        for field, (wsdl_name, moid) in managers_of(self.world.api_version).items():
             setattr(content, field, vmomi_type(wsdl_name)(moid))
         return content
 

@@ -195,6 +195,8 @@ class VmState:
     power: Power = Power.OFF
     is_template: bool = False
     annotation: str = ""
+    managed_by: tuple[str, str] | None = None
+    """(extension key, type) of the product that it belongs to."""
     guest_id: str = ""
     cpu_reservation_mhz: int = 0
     memory_reservation_mib: int = 0

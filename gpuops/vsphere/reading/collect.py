@@ -21,6 +21,7 @@ from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_wi
 from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.reader import Reader, reading
+from gpuops.vsphere.reading.reservations import reservations
 from gpuops.vsphere.reading.values import flag, items, leaves, number, said, text, whole
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
@@ -102,6 +103,7 @@ def inventory(session: Session) -> Inventory:
             datastores={each.ref: each for each in thin if isinstance(each, Datastore)},
             user=session.target.username,
             hot_migrate_enabled=_hot_migrate(reader, session),
+            reservations=reservations(reader, session, hosts),
         )
 
 

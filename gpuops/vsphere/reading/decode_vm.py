@@ -12,6 +12,7 @@ from gpuops.model.vm import (
     DynamicDevice,
     Firmware,
     GpuDevice,
+    ManagedBy,
     OtherPassthrough,
     PowerState,
     RunningTask,
@@ -50,7 +51,7 @@ _PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovE
 class ThinVm:
     """A VM of the thin read, with what other objects of the same read must still explain.
 
-    It becomes a `Vm` once, when all of it is known: a VM has 38 properties, and a copy with some of them replaced takes
+    It becomes a `Vm` once, when all of it is known: a VM has 39 properties, and a copy with some of them replaced takes
     twice the time of making it. Two copies of each VM were a seventh of `gpuops inventory` of a fleet.
     """
 
@@ -97,6 +98,7 @@ def thin_vm(found: ReadObject) -> ThinVm:
             datastores=_refs(values.get("datastore")),
             vapp=text(values.get("parentVApp")),
             snapshots=_snapshots(values, found.unreadable),
+            managed_by=_managed_by(values.get("config.managedBy")),
             unreadable=found.unreadable,
         ),
         # of a member of a vApp the folder may be left out (vSphere API, ManagedEntity.parent)
@@ -200,6 +202,15 @@ def _kept(key: str | None) -> bool:
 def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
     told = map(leaves, items(value))
     return tuple((key, said(each.get("value")) or "") for each in told if (key := whole(each.get("key"))) is not None)
+
+
+def _managed_by(value: Any) -> ManagedBy | None:
+    """Whose the VM is; an empty key is what a product leaves that has given it up (vSphere API, ManagedByInfo)."""
+    if value is None:
+        return None
+    told = leaves(value)
+    extension = said(told.get("extensionKey"))
+    return None if extension is None else ManagedBy(extension, said(told.get("type")) or "")
 
 
 def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:

@@ -61,6 +61,7 @@ VM: Final = (
     "runtime.numMksConnections",
     "config.instanceUuid",
     "config.template",
+    "config.managedBy",
     "summary.config.numCpu",
     "summary.config.memorySizeMB",
     "summary.quickStats.overallCpuUsage",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pytest
+from sqlalchemy import select, update
 
 from gpuops.errors import StateDamaged
+from gpuops.execute.journal.database import Database
 from gpuops.execute.measurements.packing import WHOLE, Block
 from gpuops.execute.measurements.store import Measurements, Step, stored
-from gpuops.execute.measurements.tables import FILE_NAME
+from gpuops.execute.measurements.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
 from gpuops.model.measurement import CPU_MHZ, Measured, Retention, Span
 
 VC: Final = "vc-1"
@@ -181,3 +184,31 @@ def test_whoever_only_reads_makes_no_store(tmp_path: Path, url: str) -> None:
     assert found is not None
     with found:
         assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [1]
+
+
+def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: Path, url: str) -> None:
+    with Measurements.open(tmp_path, url, VC) as store:
+        store.write(BEGIN, {"vm-1": steps(7)})
+    with closing(made_database(tmp_path, url)) as database:
+        _say_schema(database, 1)
+        with database.writing() as connection:
+            vgpus_table.drop(connection)  # schema 1 had none
+        found = Measurements.found(tmp_path, url, VC)
+        assert found is not None
+        with found:
+            assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [7]
+            assert found.vgpu_peaks() == {}
+        with Measurements.open(tmp_path, url, VC) as store:
+            store.note_vgpus(MIDNIGHT, {"nvidia_a40-8q": 3})
+            assert store.vgpu_peaks() == {"nvidia_a40-8q": {MIDNIGHT.date(): 3}}
+        with database.reading() as connection:
+            assert connection.scalars(select(schema_table.c.version)).all() == [SCHEMA_VERSION]
+        _say_schema(database, SCHEMA_VERSION + 1)
+        with pytest.raises(StateDamaged, match="reads schema 1 and 2"):
+            Measurements.open(tmp_path, url, VC)
+        _say_schema(database, SCHEMA_VERSION)
+
+
+def _say_schema(database: Database, version: int) -> None:
+    with database.writing() as connection:
+        connection.execute(update(schema_table).values(version=version))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.host_settings import Displacement
@@ -100,8 +101,12 @@ class _World:
     def _away(self, vm: Vm, host: Host) -> Away | Rejection:
         cluster = self.inventory.clusters.get(host.cluster or "")
         stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
-        if _is_agent(vm) or self._drs_moves(vm, host):
+        if is_cluster_agent(vm) or self._drs_moves(vm, host):
             return Away(vm, Leaving.DRS)
+        managed = left_to_manager(vm)
+        if managed is not None:
+            hint = f"have its manager move or stop {vm.name}: gpuops changes no VM of others"
+            return Rejection(host.name, f"{vm.name} cannot leave it while it runs: {managed}", hint=hint)
         if _may_move(vm, stands):
             target, reasons = self._target(vm, host)
             if target is not None:
@@ -161,11 +166,6 @@ def _against_stopping(vm: Vm) -> Iterator[str]:
         yield f"a task is running on it ({vm.tasks[0].name})"
     if vm.tools_running is not True:
         yield "VMware Tools do not run in it, or do not tell"
-
-
-def _is_agent(vm: Vm) -> bool:
-    """A VM of vSphere Cluster Services: vCenter itself takes it off a host (VMware vSphere docs, vCLS)."""
-    return vm.name.startswith("vCLS-") and not vm.devices
 
 
 def _fullness(host: Host) -> tuple[float, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -44,12 +45,16 @@ def returning(
     coming: dict[str, tuple[Vm, Step]] = {}
     left: list[str] = []
     for vm in stopped:
-        if vm.power is PowerState.OFF:
+        if vm.power is PowerState.OFF and (managed := managed_elsewhere(vm)) is not None:
+            left.append(f"{vm.name} {managed}; left off")
+        elif vm.power is PowerState.OFF:
             coming[vm.ref] = vm, PowerOnVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
             left.append(f"{vm.name} is {vm.power or 'in no state that can be read'}: left so")
     for vm in moved:
-        if vm.power is PowerState.ON and vm.host != host.ref:
+        if vm.host != host.ref and (managed := managed_elsewhere(vm)) is not None:
+            left.append(f"{vm.name} {managed}; left where it is")
+        elif vm.power is PowerState.ON and vm.host != host.ref:
             coming[vm.ref] = vm, RelocateVm(vm.ref, host.ref)
         elif vm.power is not PowerState.ON:
             left.append(f"{vm.name} is {vm.power or 'in no state that can be read'} by now: left where it is")

@@ -16,7 +16,9 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.keep_free import KeptCount, kept_counts
+from gpuops.plan.core.scope import gpu_hosts
+from gpuops.plan.placement.keep_free import kept_counts
+from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
@@ -65,11 +67,8 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     # 1. By the solver, and a bound where not all is placed.
     after, by_solver = place_by_solver(queue, workloads)
     too_few = _too_few_kept(queue, after)
-    if too_few is not None:
-        note = (
-            f"the solver's plan leaves {too_few.after} of {too_few.profile} free in {too_few.where}, and "
-            f"--keep-free asks for {too_few.count}: all were placed one after another"
-        )
+    if too_few:
+        note = f"the solver's plan leaves {too_few}: all were placed one after another"
         one_after_another = queue.with_all(workloads)
         most_mib = most_placeable_mib(workloads, inventory, catalog)
         return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note)
@@ -83,7 +82,7 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     if expecting is not queue.inventory:
         in_turn, by_solver = place_by_solver(replace(queue, inventory=expecting), workloads)
         better = _placed_by_priority(in_turn, workloads, catalog) > _placed_by_priority(after, workloads, catalog)
-        if better and _too_few_kept(queue, in_turn) is None:
+        if better and not _too_few_kept(queue, in_turn):
             done_mib, after = placed_mib(in_turn, catalog), in_turn
             result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
     # 3. Or one after another.
@@ -96,10 +95,14 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     return after, result
 
 
-def _too_few_kept(before: Queue, after: Queue) -> KeptCount | None:
-    """A profile that is to be kept free, and of which the plan leaves too few; None = there is none."""
+def _too_few_kept(before: Queue, after: Queue) -> str:
+    """What the plan leaves too little of, that is to be kept free or reserved for others; empty = nothing."""
     kept = kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
-    return next((each for each in kept if each.after < min(each.before, each.count)), None)
+    for each in kept:
+        if each.after < min(each.before, each.count):
+            return f"{each.after} of {each.profile} free in {each.where}, and --keep-free asks for {each.count}"
+    taken = reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
+    return next((f"too little of what is reserved ({each})" for each in taken if each.too_few), "")
 
 
 def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, int]:

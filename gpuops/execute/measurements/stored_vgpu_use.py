@@ -1,0 +1,55 @@
+"""What `gpuops observe` was last told by the hosts' own nvidia-smi of the vGPUs of desktops, for a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuops.advise.evidence import vgpu_use_at
+from gpuops.errors import GpuopsError
+from gpuops.model.evidence import VgpuUse
+from gpuops.model.measurement import VGPU_USE
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.vm import Vm
+
+_LAST: Final = timedelta(hours=1)
+"""How far back is looked: what is older than evidence may be is shown with its age."""
+_STEP: Final = timedelta(minutes=5)
+_NOTHING: Final = "`gpuops observe` has stored nothing of the last hour that its host's nvidia-smi told of it"
+
+
+class StoredVgpuUse:
+    """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
+
+    def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
+        """`say` is told once why the store cannot be read: no night ends for that."""
+        self._store_dir = store_dir
+        self._url = url
+        self._say = say
+        self._said = False
+
+    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        try:
+            return self._read(vms, inventory)
+        except GpuopsError as error:
+            if not self._said:
+                self._said = True
+                self._say(f"the use of vGPUs is not known: {error.line}")
+            return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
+
+    def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        from gpuops.execute.measurements.store import Measurements  # a site whose policies need none loads none
+
+        nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
+        store = Measurements.found(self._store_dir, self._url, inventory.vcenter)
+        if store is None:
+            return nothing
+        now = inventory.taken_at
+        with store:
+            found = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
+            told = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in found}
+        return nothing | {ref: use for ref, use in told.items() if use is not None}

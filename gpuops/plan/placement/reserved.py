@@ -1,0 +1,121 @@
+"""What is reserved for VMs of others (vSphere 9.0), and what a plan leaves of it.
+
+vCenter counts a profile in a cluster, or on a host of none: `remaining`, of which `unusedReservation` may be taken by
+those alone for whom it is reserved (vSphere API 9.0, DirectPathProfileManagerCapacityInfo). That is true of the
+snapshot that was read. A plan changes a few of its GPUs, and what remains then follows from these: each takes away at
+the most what it may have had room for before, less what it surely has room for afterwards.
+
+Example: vCenter says 2 remain and 1 is reserved. How the vGPUs of a mixed-size GPU lie it does not tell, so 0 or 1 of
+the profile fit there. After a start on it none may fit: 1 is left at the least, which is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.advise.capacity import Slots
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.reservation import ProfileCapacity
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import cluster_name
+
+_NONE: Final = Slots(0, 0)
+_MOST: Final = 128
+"""More vGPUs no GPU has: of one of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedLeft:
+    """What is left of a profile of which some is reserved, before and after a plan."""
+
+    profile: str
+    where: str
+    """Name of the cluster, or of a host of none."""
+    reserved: int
+    before: int
+    """So many more could start at the least, those for whom it is reserved among them."""
+    after: int
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the plan takes of what is reserved; one that takes none of too few that there are does not."""
+        return self.after < min(self.before, self.reserved)
+
+    def __str__(self) -> str:
+        left = f"{max(0, self.after)} would be left, or may be"
+        return f"{self.where}: {self.reserved} of {self.profile} reserved, not free: {left}"
+
+
+def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]:
+    """What is reserved in the host's cluster and not used yet."""
+    if inventory.reservations is None:
+        return ()
+    there = inventory.reservations.in_place(_place(host))
+    return tuple(each for each in there if each.unused_reservation)
+
+
+def reserved_left(
+    hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
+) -> Iterator[ReservedLeft]:
+    """What a plan that leads from one snapshot to the other leaves in the clusters of these hosts."""
+    places = {_place(host): host for host in hosts}
+    for host in places.values():
+        for told in reserved_in(host, before):
+            was, left = (remaining(told, each, catalog).at_least for each in (before, after))
+            yield ReservedLeft(told.profile, place_name(host, before), told.unused_reservation, was, left)
+
+
+def remaining(told: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
+    """How many more of the profile could start in that place in a snapshot that was made of the one that was read."""
+    read, rooms, least, most = world.as_read, Rooms(catalog), told.remaining, told.remaining
+    for ref, host in world.hosts.items():
+        then = read.hosts.get(ref)
+        if then is None or _place(host) != told.place:
+            continue
+        if host is then and world.vms_on(host) is read.vms_on(then):
+            continue
+        states = {state.gpu.address: state for state in gpu_states(then, read, catalog)}
+        for now in gpu_states(host, world, catalog):
+            before = states.get(now.gpu.address)
+            if before is not None and before != now:
+                was, is_now = (_room(told.profile, state, rooms) for state in (before, now))
+                least += is_now.at_least - _most(was)
+                most += _most(is_now) - was.at_least
+    return Slots(max(0, least), max(0, most))
+
+
+def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:
+    return rooms.on(state, (profile,)).get(profile, _NONE)
+
+
+def _most(slots: Slots) -> int:
+    return _MOST if slots.at_most is None else slots.at_most
+
+
+def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
+    """That it is not known what is reserved in the host's cluster, and why; None = it is known."""
+    reservations = inventory.reservations
+    reason = reservations.untold(_place(host)) if reservations is not None else ""
+    return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
+
+
+def reserved_refusal(left: ReservedLeft, host: Host) -> Rejection:
+    """Why a VM may not start on the host: it would take of what is reserved."""
+    rule = f"{left.reserved} of {left.profile} reserved for others in {left.where}, not free: left afterwards"
+    hint = "free other slots there, or have the reservation changed (gpuops help vsphere9)"
+    return Rejection(host.name, rule, left.reserved, left.after, hint=hint)
+
+
+def place_name(host: Host, inventory: Inventory) -> str:
+    """The name of the host's cluster, or its own where it is in none."""
+    return cluster_name(host, inventory) or host.name
+
+
+def _place(host: Host) -> str:
+    return host.cluster or host.ref

@@ -1,0 +1,80 @@
+"""DirectPath profiles of a vCenter, what is reserved of them, and how many vGPUs of a type the GPUs of a host take.
+
+Sources: vSphere API 9.0, DirectPathProfileManager; vSphere Supervisor docs: VM classes are reserved for namespaces, in
+each zone. Which VMs take a reserved unit is the Supervisor's to say: here a reservation names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, VgpuPolicy, WantedVgpu, admit
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPathProfileState:
+    """A DirectPath profile: a vGPU type, or the name of a device group, by a name of its own."""
+
+    id: str
+    name: str
+    description: str
+    vgpu: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationState:
+    """Units of a vGPU type that only some VMs may take in a cluster."""
+
+    vgpu: str
+    units: int
+    place: str
+    """Moid of the cluster."""
+    vms: tuple[str, ...] = ()
+    """For whom it is: names, where * stands for anything."""
+
+    def is_for(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.vms)
+
+
+@dataclass(slots=True)
+class DirectPathState:
+    """All of a vCenter, by the profiles' ids in the order they came."""
+
+    profiles: dict[str, DirectPathProfileState] = field(default_factory=dict)
+    reservations: tuple[ReservationState, ...] = ()
+
+
+def room(vgpu: str, gpus: Sequence[GpuLoad]) -> int:
+    """How many more vGPUs of the type these GPUs of one host take: which of them the host fills first is no matter."""
+    return sum(_on_gpu(vgpu, _Alike(gpu.board.name, gpu.mode, gpu.serves_vgpus, _kinds(gpu), gpu)) for gpu in gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """A GPU by what decides about its room; `gpu` is one of those that are alike."""
+
+    board: str
+    mode: GpuMode
+    serves_vgpus: bool
+    running: tuple[tuple[str, int | None], ...]
+    """(type, start), in the order in which they came."""
+    gpu: GpuLoad = field(compare=False)
+
+
+def _kinds(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
+    return tuple((seat.type.name, seat.start) for seat in gpu.seats)
+
+
+@lru_cache(maxsize=8192)
+def _on_gpu(vgpu: str, alike: _Alike) -> int:
+    gpu, number = alike.gpu, 0
+    while True:
+        found = admit("", [WantedVgpu(vgpu)], [gpu], VgpuPolicy.PERFORMANCE)
+        if isinstance(found, NotAdmitted):
+            return number
+        gpu, number = replace(gpu, seats=(*gpu.seats, *found)), number + 1
