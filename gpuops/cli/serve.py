@@ -117,7 +117,7 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
     passwords = None
     if login_file is not None:
         told = read_password_file(login_file, private=True, holds="login")
-        passwords = PasswordLogin.parse(told.reveal(), str(login_file))
+        passwords = PasswordLogin.parse(told, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):
             said = f"--host {name!r} is no name of a host"
@@ -140,7 +140,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
     from gpuops.web.access import ProxyLogin
 
     secret = read_password_file(secret_file, private=True, holds="secret")
-    return ProxyLogin.parse(header, addresses, secret.reveal())
+    return ProxyLogin.parse(header, addresses, secret)
 
 
 def _refuse_open(host: str, access: Access) -> None:

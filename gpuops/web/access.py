@@ -18,6 +18,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from gpuops.errors import UsageError
+from gpuops.model.target import Secret
 
 Headers = Iterable[tuple[bytes, bytes]]
 SECRET_HEADER: Final = "X-Gpuops-Proxy-Secret"  # noqa: S105 - the name of a header
@@ -43,10 +44,10 @@ class PasswordLogin:
     digests: tuple[bytes, ...] = field(repr=False)
 
     @classmethod
-    def parse(cls, text: str, name: str) -> PasswordLogin:
+    def parse(cls, told: Secret, name: str) -> PasswordLogin:
         """Of the lines NAME:PASSWORD of a file; `name` says which. Raises UsageError, and tells no password."""
         digests = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(told.reveal().splitlines(), 1):
             user, colon, password = line.partition(":")
             if not line:
                 continue
@@ -84,17 +85,18 @@ class ProxyLogin:
     """Its digest."""
 
     @classmethod
-    def parse(cls, header: str, addresses: Sequence[str], secret: str) -> ProxyLogin:
+    def parse(cls, header: str, addresses: Sequence[str], secret: Secret) -> ProxyLogin:
         """Raises UsageError for what is no name of a header, no address or network, or a short secret."""
         if not header.isascii() or not header.replace("-", "").isalnum():
             said = f"--proxy-header {header!r} is no name of a header"
             raise UsageError(said, hint="say --proxy-header X-Remote-User")
-        _require_long("the secret of the proxy", secret)
+        text = secret.reveal()
+        _require_long("the secret of the proxy", text)
         try:
             networks = tuple(ip_network(each) for each in addresses)
         except ValueError as error:
             raise UsageError(f"--proxy-from: {error}", hint="say --proxy-from 10.0.0.5, or 10.0.0.0/29") from error
-        return cls(header.lower().encode(), networks, _digest(secret.encode()))
+        return cls(header.lower().encode(), networks, _digest(text.encode()))
 
     def lets_in(self, headers: Headers, peer: str) -> bool:
         address = parsed_address(peer)

@@ -8,12 +8,13 @@ import doctest
 import pytest
 
 from gpuops.errors import UsageError
+from gpuops.model.target import Secret
 from gpuops.web import access
 from gpuops.web.access import SECRET_HEADER, Access, PasswordLogin, ProxyLogin
 
 PASSWORD, SECRET = "correct horse battery", "a secret of the proxy"
-PASSWORDS = PasswordLogin.parse(f"ann:{PASSWORD}\n\nbén:häßlich: with colons\n", "logins")
-PROXY = ProxyLogin.parse("X-Remote-User", ["10.0.0.5", "192.168.7.0/24", "fd00::/64"], SECRET)
+PASSWORDS = PasswordLogin.parse(Secret(f"ann:{PASSWORD}\n\nbén:häßlich: with colons\n"), "logins")
+PROXY = ProxyLogin.parse("X-Remote-User", ["10.0.0.5", "192.168.7.0/24", "fd00::/64"], Secret(SECRET))
 
 
 def basic(told: str | bytes, scheme: str = "Basic") -> list[tuple[bytes, bytes]]:
@@ -108,7 +109,7 @@ def test_no_password_can_be_seen_in_what_is_kept() -> None:
 )
 def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        PasswordLogin.parse(text, "logins")
+        PasswordLogin.parse(Secret(text), "logins")
     assert said in caught.value.message and "short" not in caught.value.line and PASSWORD not in caught.value.line
 
 
@@ -126,7 +127,7 @@ def test_a_file_that_holds_no_logins_is_refused_and_not_shown(text: str, said: s
 )
 def test_a_proxy_that_is_none_is_refused(header: str, address: str, secret: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        ProxyLogin.parse(header, [address], secret)
+        ProxyLogin.parse(header, [address], Secret(secret))
     assert said in caught.value.message
 
 

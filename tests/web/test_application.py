@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuops.model.target import Secret
 from gpuops.web import application
 from gpuops.web.access import Access, PasswordLogin, ProxyLogin
 from tests.web.conftest import Serve, Served, events, until
@@ -84,7 +85,7 @@ def test_a_host_header_of_somebody_else_is_misdirected(serve: Serve) -> None:
 
 
 def test_without_the_password_nothing_but_health_is_told(serve: Serve) -> None:
-    served = serve(Access(PasswordLogin.parse(f"ann:{PASSWORD}", "logins")))
+    served = serve(Access(PasswordLogin.parse(Secret(f"ann:{PASSWORD}"), "logins")))
     served.look()
     wrong = (None, ("ann", "wrong horse battery"), ("bob", PASSWORD))
     for auth in wrong:
@@ -102,8 +103,8 @@ def test_without_the_password_nothing_but_health_is_told(serve: Serve) -> None:
 
 def test_a_proxy_s_word_counts_from_its_address_with_its_secret(serve: Serve) -> None:
     headers = {"X-Remote-User": "ann", "X-Gpuops-Proxy-Secret": SECRET}
-    here = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["127.0.0.1"], SECRET)))
-    elsewhere = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["10.0.0.0/8"], SECRET)))
+    here = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["127.0.0.1"], Secret(SECRET))))
+    elsewhere = serve(Access(proxy=ProxyLogin.parse("X-Remote-User", ["10.0.0.0/8"], Secret(SECRET))))
     here.look(), elsewhere.look()
     assert here.get(headers=headers).status_code == 200
     assert elsewhere.get(headers=headers).status_code == 403, "from a wrong address"
@@ -231,7 +232,7 @@ def test_a_watcher_hears_something_again_and_again(served: Served, monkeypatch: 
 
 
 def test_credentials_in_the_wrong_form_are_no_login(serve: Serve) -> None:
-    served = serve(Access(PasswordLogin.parse(f"ann:{PASSWORD}", "logins")))
+    served = serve(Access(PasswordLogin.parse(Secret(f"ann:{PASSWORD}"), "logins")))
     right = base64.b64encode(f"ann:{PASSWORD}".encode())
     for value in (b"Basic " + right[:-4], b"basic", b"Digest " + right, b"Basic " + right + b", Basic " + right):
         text = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: " + value + b"\r\n\r\n"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from gpuops.model.target import Secret
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
@@ -128,7 +129,7 @@ def test_what_the_policy_forbids_is_refused_by_the_browser(opened: Opened) -> No
 
 def test_the_browser_s_own_login_reaches_events_and_documents(chromium: Browser, serve: Serve) -> None:
     password = "correct horse battery"
-    served = serve(Access(PasswordLogin.parse(f"ann:{password}", "logins")))
+    served = serve(Access(PasswordLogin.parse(Secret(f"ann:{password}"), "logins")))
     served.look()
     context = chromium.new_context(http_credentials={"username": "ann", "password": password})
     found = Opened(context.new_page())
