@@ -33,8 +33,9 @@ EXTRAS: Final = {
     "optimize": "highspy",
     "postgresql": "psycopg[binary]",
     "ssh": "asyncssh",
+    "web": "starlette uvicorn",
 }
-"""The package that each extra brings. Hints name it alone: an index need not have gpuops itself."""
+"""The package that each extra brings, or the packages. Hints name it alone: an index need not have gpuops itself."""
 
 
 def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
@@ -48,5 +49,6 @@ def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
     if (prefix / "pipx_metadata.json").is_file() or prefix.parts[-3:-1] == ("pipx", "venvs"):
         return f"pipx inject {prefix.name} {package}"
     if (prefix / "uv-receipt.toml").is_file():
+        package = package.replace(" ", " --with ")
         return f"uv tool install --with {package} SOURCE, with the SOURCE that it was installed from"
     return f"pip install {package}, in the environment {prefix}"

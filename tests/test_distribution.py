@@ -44,10 +44,13 @@ def test_ours_are_not_taken_for_them(line: str) -> None:
 
 def test_a_hint_for_an_extra_goes_by_how_gpuops_was_installed(tmp_path: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    brought = {extra: re.split(r"[<>=~!;]", needs[0])[0].strip() for extra, needs in extras.items()}
+    names = {extra: [re.split(r"[<>=~!;]", each)[0].strip() for each in needs] for extra, needs in extras.items()}
+    brought = {extra: " ".join(each) for extra, each in names.items()}
     assert brought == EXTRAS
     assert install_extra("ssh", tmp_path).startswith("pip install asyncssh, in the environment ")
+    assert install_extra("web", tmp_path).startswith("pip install starlette uvicorn, in the environment ")
     (tmp_path / "uv-receipt.toml").touch()
+    assert "--with starlette --with uvicorn SOURCE" in install_extra("web", tmp_path)
     assert install_extra("postgresql", tmp_path).startswith("uv tool install --with 'psycopg[binary]' SOURCE")
     assert install_extra("ssh", Path("/opt/pipx/venvs/gpuops")) == "pipx inject gpuops asyncssh"
 

@@ -113,6 +113,15 @@ def connect_checked(
     return connecting(way, run, connected)
 
 
+def only_read(site: Site) -> Site:
+    """The same site, whose session refuses every change from here on before it is sent."""
+    from gpuops.vsphere.connection import Connection
+
+    if isinstance(site.vcenter, Connection):
+        site.vcenter.only_reads = True
+    return site
+
+
 def notice_way(
     where: Destination | Simulated,
     environ: Mapping[str, str],

@@ -37,6 +37,7 @@ SECTIONS: Final = {
         "place": "Say where VMs that do not exist yet would go.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
+        "serve": "Serve that page at one address, kept current.",
         "readiness": "Say whether hosts can be emptied, or lost.",
     },
     "GPUs of VMs": {

@@ -46,7 +46,16 @@ class MetricSource:
 
         Raises NotConnected in its kinds, and UsageError for a journal that no URL leads to.
         """
-        inventory, catalog, room, read_at = self._read(follow)
+        return self._with_local(*self._read(follow))
+
+    def of_read(self, inventory: Inventory, catalog: Catalog, read_at: datetime) -> MetricValues:
+        """The same of a read that somebody else made; one at a time may call it. Raises UsageError as `values` does."""
+        if self._seen is None or self._seen[0] is not inventory:
+            self._seen = inventory, catalog, _room(inventory, catalog), read_at
+        return self._with_local(*self._seen)
+
+    def _with_local(self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime) -> MetricValues:
+        """With what lies on this machine."""
         self.damaged, sources = [], {}
 
         def told(source: str, read: Callable[[], T]) -> T | None:
@@ -83,7 +92,12 @@ class MetricSource:
             read_at = clock.wall_clock()
             inventory = vcenter.inventory()
             catalog = catalog_of(inventory)
-            holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
-            self._seen = inventory, catalog, capacity(inventory, catalog, desktops=holding), read_at
+            self._seen = inventory, catalog, _room(inventory, catalog), read_at
             self._seen_s = now_s
         return self._seen
+
+
+def _room(inventory: Inventory, catalog: Catalog) -> Capacity:
+    """What fits now, and what would fit if no VM held a vGPU."""
+    holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
+    return capacity(inventory, catalog, desktops=holding)

@@ -57,6 +57,8 @@ class Session:
         """Whether SOAP is no way out of a read over VI/JSON that fails."""
         self.warn: Callable[[str], None] = lambda warning: None
         self.changes = ChangeRecord()
+        self.only_reads = False
+        """Whether every change is refused before it is sent, whoever asks for it."""
         self.counter_keys: dict[str, int] | None = None
         """Keys of the performance counters by name; None = they have not been read."""
         try:
@@ -242,6 +244,8 @@ class Session:
         """
         from pyVmomi import VmomiSupport, vmodl
 
+        if self.only_reads:
+            raise Refused(f"{subject}: this session of gpuops only reads")
         if reason := why_only_read(self.api_version):
             raise Refused(f"{subject}: {reason}", hint=TOO_OLD_NEXT)
 

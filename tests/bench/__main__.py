@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, forecast, page
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, page
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ MODULES = {
     "replay": "tests.bench.replay",
     "watch": "tests.bench.watch",
     "metrics": "tests.bench.metrics",
+    "serve": "tests.bench.serve",
     "forecast": "tests.bench.forecast",
     "page": "tests.bench.report_page",
 }

@@ -66,6 +66,7 @@ SWEPT: Final = (
     "observe --once",
     "observe status",
     "metrics --textfile metrics.prom",
+    "serve --listen 0.0.0.0:0",  # refused; as a service it is swept in test_serve.py
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",

@@ -71,6 +71,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "rotation",
         "scheduler",
         "schemas",
+        "serve",
         "simulated",
         "simulator",
         "targets",

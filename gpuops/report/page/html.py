@@ -25,8 +25,31 @@ _SCRIPTS: Final = ("page.js", "map.js", "night.js")
 
 def page(document: Document) -> str:
     """The page of a report's document (`fleet_report_document`)."""
-    style = _source("page.css")
+    style = page_style()
     script = '"use strict";\n' + "".join(map(_source, _SCRIPTS))
+    policy = _content_security_policy(script, style)
+    return _rendered(document, edition="", style=style, script=script, policy=policy, data=_embedded(document))
+
+
+def served_page(document: Document, edition: str, documents: Sequence[str]) -> str:
+    """The page as a server gives it out and keeps current: script, style and data have addresses of their own.
+
+    `edition` tells it from what it shows after a change, `documents` are the names below `api/` that it links.
+    """
+    return _rendered(document, edition=edition, documents=documents)
+
+
+def page_style() -> str:
+    """The style of the page, by itself."""
+    return _source("page.css")
+
+
+def drawing_script() -> str:
+    """The page's script as the function `draw`, which draws the map and the night of the document in the page."""
+    return f'"use strict";\nconst draw = () => {{\n{"".join(map(_source, _SCRIPTS))}}};\n'
+
+
+def _rendered(document: Document, **more: Any) -> str:
     text: str = (
         _environment()
         .get_template("page.html.j2")
@@ -35,10 +58,7 @@ def page(document: Document) -> str:
             findings=findings_together(document["findings"]),
             idle=_candidates(document),
             boards=_room_by_board(document["capacity"]["profiles"]),
-            style=style,
-            script=script,
-            policy=_content_security_policy(script, style),
-            data=_embedded(document),
+            **more,
         )
     )
     return text

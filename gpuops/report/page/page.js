@@ -45,10 +45,10 @@ const withTip = (event) => {
   return found !== null && explained.has(found) ? found : null;
 };
 for (const [begins, ends] of [["mouseover", "mouseout"], ["focusin", "focusout"]]) {
-  document.addEventListener(begins, (event) => { const found = withTip(event); if (found) showTip(found); });
-  document.addEventListener(ends, (event) => { const found = withTip(event); if (found) hideTip(found); });
+  document.body.addEventListener(begins, (event) => { const found = withTip(event); if (found) showTip(found); });
+  document.body.addEventListener(ends, (event) => { const found = withTip(event); if (found) hideTip(found); });
 }
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+document.body.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 
 // One stop of the Tab key for a whole area; arrows go from one button to the next, Home and End to the first and last.
 const MOVES = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };

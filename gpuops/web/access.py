@@ -1,0 +1,177 @@
+"""Who may see the page: a name with its password, or what a reverse proxy says; and which Host headers are answered.
+
+A Host header that names something else is a page of somebody else whose name was pointed at this address (DNS
+rebinding): the browser would let its script read what is answered. Passwords are kept as keyed digests (BLAKE2b, a key
+of this process), which are compared in constant time and in full, whether the name is known or not.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.target import Secret
+
+Headers = Iterable[tuple[bytes, bytes]]
+SECRET_HEADER: Final = "X-Gpuops-Proxy-Secret"  # noqa: S105 - the name of a header
+SHORTEST: Final = 12
+"""Characters of a password or a proxy's secret: guesses are many where an address is open."""
+_KEY: Final = secrets.token_bytes(32)
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, key=_KEY).digest()
+
+
+def _only(headers: Headers, name: bytes) -> bytes | None:
+    """The header's value; None = it is not there, or there more than once."""
+    found = [value for key, value in headers if key == name]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordLogin:
+    """Names and passwords, for HTTP's basic login (RFC 7617)."""
+
+    digests: tuple[bytes, ...] = field(repr=False)
+
+    @classmethod
+    def parse(cls, told: Secret, name: str) -> PasswordLogin:
+        """Of the lines NAME:PASSWORD of a file; `name` says which. Raises UsageError, and tells no password."""
+        digests = []
+        for number, line in enumerate(told.reveal().splitlines(), 1):
+            user, colon, password = line.partition(":")
+            if not line:
+                continue
+            if not colon or not user or not line.isprintable():
+                raise UsageError(f"{name}, line {number}, is not NAME:PASSWORD", hint="write one login on each line")
+            _require_long(f"the password in {name}, line {number},", password)
+            digests.append(_digest(line.encode()))
+        if not digests:
+            raise UsageError(f"{name} has no login", hint="write one on each line: NAME:PASSWORD")
+        return cls(tuple(digests))
+
+    def lets_in(self, headers: Headers, peer: str) -> bool:
+        value = _only(headers, b"authorization")
+        scheme, _, told = (value or b"").partition(b" ")
+        if scheme.lower() != b"basic":
+            return False
+        try:
+            digest = _digest(base64.b64decode(told.strip(), validate=True))
+        except binascii.Error:
+            return False
+        found = False
+        for known in self.digests:  # all of them, whichever it is
+            found |= hmac.compare_digest(digest, known)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyLogin:
+    """What a reverse proxy says of who asks: by a header, from its own addresses, with a secret in a second header."""
+
+    header: bytes
+    """In lower case."""
+    addresses: tuple[IPv4Network | IPv6Network, ...]
+    secret: bytes = field(repr=False)
+    """Its digest."""
+
+    @classmethod
+    def parse(cls, header: str, addresses: Sequence[str], secret: Secret) -> ProxyLogin:
+        """Raises UsageError for what is no name of a header, no address or network, or a short secret."""
+        if not header.isascii() or not header.replace("-", "").isalnum():
+            said = f"--proxy-header {header!r} is no name of a header"
+            raise UsageError(said, hint="say --proxy-header X-Remote-User")
+        text = secret.reveal()
+        _require_long("the secret of the proxy", text)
+        try:
+            networks = tuple(ip_network(each) for each in addresses)
+        except ValueError as error:
+            raise UsageError(f"--proxy-from: {error}", hint="say --proxy-from 10.0.0.5, or 10.0.0.0/29") from error
+        return cls(header.lower().encode(), networks, _digest(text.encode()))
+
+    def lets_in(self, headers: Headers, peer: str) -> bool:
+        address = parsed_address(peer)
+        told = _only(headers, SECRET_HEADER.lower().encode())
+        agrees = hmac.compare_digest(_digest(told or b""), self.secret)
+        user = _only(headers, self.header)
+        return agrees and bool(user) and address is not None and any(address in each for each in self.addresses)
+
+
+def _require_long(what: str, text: str) -> None:
+    if len(text) < SHORTEST:
+        hint = "make one: openssl rand -base64 18"
+        raise UsageError(f"{what} has {len(text)} characters, and {SHORTEST} are the least", hint=hint)
+
+
+def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
+    """An IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches what listens there.
+
+    >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
+    [True, True, True, False, False, False]
+    """
+    address = parsed_address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may see the page. Without logins everybody who reaches the address may."""
+
+    passwords: PasswordLogin | None = None
+    proxy: ProxyLogin | None = None
+    hosts: tuple[str, ...] = ()
+    """Names beside the address that it listens on, in lower case."""
+
+    @property
+    def open(self) -> bool:
+        return self.passwords is None and self.proxy is None
+
+    def lets_in(self, headers: Headers, peer: str) -> bool:
+        ways = [way for way in (self.passwords, self.proxy) if way is not None]
+        return not ways or any(way.lets_in(headers, peer) for way in ways)
+
+    def answers_to(self, headers: Headers, reached: str) -> bool:
+        """Whether the Host header names where the request came to: the address `reached`, or one of the names.
+
+        A rebound name is never an address, so the port says nothing.
+        """
+        value = _only(headers, b"host")
+        if value is None:
+            return False
+        name = _without_port(value.decode("latin-1")).lower().rstrip(".")
+        if name in self.hosts:
+            return True
+        here = parsed_address(reached)
+        if name == "localhost":
+            return here is not None and here.is_loopback
+        return here is not None and parsed_address(name) == here
+
+
+def _without_port(host: str) -> str:
+    """
+    >>> [_without_port(each) for each in ("gpus.example.com:8080", "[::1]:8080", "127.0.0.1", "[::1]", "a:b:1")]
+    ['gpus.example.com', '::1', '127.0.0.1', '::1', 'a:b:1']
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.partition(":")
+    return name if not colon or port.isdigit() else host

@@ -1,0 +1,213 @@
+"""The ASGI application: what is answered at which address, to whom, and by which headers a browser is held to it.
+
+GET and HEAD alone. In this order: a Host header that is another's is misdirected (421), another method is refused
+(405), who is not let in is told how (401, or 403 where a proxy alone lets in), an address that there is not is 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route, Router
+
+from gpuops import clock
+from gpuops.report.metrics import CONTENT_TYPE
+from gpuops.report.page.html import drawing_script, page_style
+from gpuops.web.access import Access
+from gpuops.web.current import PAGE, Current, CurrentState
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+MOST_WATCHERS: Final = 100
+HEARTBEAT_S: Final = 15.0
+"""So often a watcher is told the same again: proxies cut connections that say nothing, and data has an age."""
+METRICS_STAND_S: Final = 15.0
+PIECE: Final = 64 * 1024
+"""Bytes that are handed over at once: a slow reader costs no more memory."""
+DOCUMENTS: Final = ("report", "inventory", "capacity", "idle", "doctor", "history")
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""Of every answer."""
+WITHOUT_LOGIN: Final = "/healthz"
+"""It tells that the service is well or not, and nothing else."""
+_HTML, _JSON, _JS, _CSS = (
+    f"{kind}; charset=utf-8" for kind in ("text/html", "application/json", "text/javascript", "text/css")
+)
+
+
+def application(
+    state: CurrentState, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
+) -> ASGIApp:
+    """`metrics` makes what Prometheus is told, in another thread; `say` is told in one line of a bug."""
+    return Guarded(Router([*_Pages(state, metrics).routes()], redirect_slashes=False), access, say)
+
+
+class Guarded:
+    """Lets in and turns away, and gives every answer the headers that hold a browser to what the page needs."""
+
+    def __init__(self, app: ASGIApp, access: Access, say: Callable[[str], None]) -> None:
+        self._app, self._access, self._say = app, access, say
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def send_with_headers(message: dict[str, object]) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [*message["headers"], *HEADERS]  # type: ignore[misc]
+            await send(message)
+
+        app = self._refusal(scope) or self._app
+        try:
+            await app(scope, receive, send_with_headers)  # type: ignore[arg-type]
+        except Exception as error:
+            self._say(f"{scope['path']!r} was not answered: {type(error).__name__}: {error}")
+            if begun:
+                raise ConnectionAbortedError from error  # it is closed: its reader sees that the answer is not whole
+            failed = _plain("this page cannot be made now; the service has said why\n", 500)
+            await failed(scope, receive, send_with_headers)  # type: ignore[arg-type]
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """None = the request is let in."""
+        headers, peer = scope["headers"], (scope["client"] or ("",))[0]
+        if not self._access.answers_to(headers, (scope["server"] or ("",))[0]):
+            return _plain("this service does not answer for the host that was asked for\n", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return _plain("GET and HEAD alone are answered here\n", 405, Allow="GET, HEAD")
+        if scope["path"] == WITHOUT_LOGIN or self._access.lets_in(headers, peer):
+            return None
+        if self._access.passwords is None:
+            return _plain("log in at the address of the proxy in front of this service\n", 403)
+        ask = 'Basic realm="gpuops", charset="UTF-8"'
+        return _plain("name and password are needed\n", 401, **{"WWW-Authenticate": ask})
+
+
+class _Pages:
+    """The answers."""
+
+    def __init__(self, state: CurrentState, metrics: Callable[[Current], bytes]) -> None:
+        self._state, self._metrics = state, metrics
+        self._metrics_lock = asyncio.Lock()
+        self._metrics_made: tuple[Current, float, bytes] | None = None
+
+    def routes(self) -> Sequence[Route]:
+        script, style = drawing_script() + _source("live.js"), page_style() + _source("live.css")
+        return [
+            Route("/", self.page),
+            Route("/page.js", _always(script.encode(), _JS)),
+            Route("/page.css", _always(style.encode(), _CSS)),
+            Route("/events", self.events),
+            Route("/metrics", self.metrics),
+            Route(WITHOUT_LOGIN, self.health),
+            *(Route(f"/api/{name}", self.document, name=name) for name in DOCUMENTS),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        body = await self._state.body(PAGE)
+        return _pieces(body if body is not None else _UNREAD, _HTML)
+
+    async def document(self, request: Request) -> Response:
+        name = request.url.path.rpartition("/")[2]
+        now = self._state.now
+        body = await self._state.body(name)
+        if body is not None and now.edition is not None:
+            return _pieces(body, _JSON, {"X-Gpuops-Edition": now.edition.name})
+        if now.edition is None:
+            return _plain("vCenter has not been read yet\n", 503, **{"Retry-After": "10"})
+        return _plain(f"there is no document {name} without a policy: gpuops serve --policy FILE\n", 404)
+
+    async def metrics(self, request: Request) -> Response:
+        async with self._metrics_lock:
+            now = self._state.now
+            made = self._metrics_made
+            if made is None or made[0] is not now or clock.passed_s() - made[1] >= METRICS_STAND_S:
+                body = await asyncio.to_thread(self._metrics, now)
+                made = self._metrics_made = now, clock.passed_s(), body
+        return _pieces(made[2], CONTENT_TYPE)
+
+    async def health(self, request: Request) -> Response:
+        now = self._state.now
+        well = now.edition is not None and now.trouble is None
+        return _plain("ok\n" if well else "vCenter is away\n", 200 if well else 503)
+
+    async def events(self, request: Request) -> Response:
+        if self._state.watchers >= MOST_WATCHERS:
+            return _plain(f"{MOST_WATCHERS} watch already\n", 503, **{"Retry-After": "60"})
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        state = self._state
+        state.watchers += 1
+        try:
+            yield b"retry: 3000\n\n"
+            while not state.over:
+                seen = state.now
+                yield seen.event(clock.passed_s())
+                await state.changed(seen, HEARTBEAT_S)
+        finally:
+            state.watchers -= 1
+
+
+_UNREAD: Final = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>GPU fleet</title>
+<link rel="stylesheet" href="page.css">
+</head>
+<body data-edition="">
+<p class="live" id="live" data-state="unknown"><span role="status">vCenter has not been read yet.</span>
+<span class="dim"></span></p>
+<header><h1>GPU fleet</h1></header>
+<script src="page.js"></script>
+</body>
+</html>
+"""
+
+
+def _source(name: str) -> str:
+    return files("gpuops.web").joinpath(name).read_text(encoding="utf-8")
+
+
+def _always(body: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return _pieces(body, media_type)
+
+    return answer
+
+
+def _plain(text: str, status: int, **headers: str) -> Response:
+    return PlainTextResponse(text, status, headers)
+
+
+def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
+    """The same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for begin in range(0, len(body), PIECE):
+            yield body[begin : begin + PIECE]
+
+    told = {"Content-Length": str(len(body)), **(headers or {})}
+    return StreamingResponse(pieces(), media_type=media_type, headers=told)

@@ -1,0 +1,88 @@
+"""HTTP connections that are limited in number and in time, so that no client holds up another.
+
+uvicorn's protocol (h11) knows limits of requests, and one for the wait between two of them that each byte renews. Here
+a connection has so long from its begin, or from its last answer, to send a request whole, whatever it sends
+meanwhile; and so long to take what is sent to it. Where there are too many, the one that has waited longest for a
+request is closed for the new one: of clients that say nothing there can be any number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpuops import clock
+
+MOST_CONNECTIONS: Final = 256
+REQUEST_S: Final = 10.0
+"""For a request, to the end of its headers."""
+TAKE_S: Final = 30.0
+"""For a client to take the 64 KiB that are waiting for it."""
+HEADER_BYTES: Final = 16 * 1024
+_FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 10\r\n\r\n"
+
+
+class LimitedConnection(H11Protocol):
+    """One of them."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.waits_since_s: float | None = None
+        """None = it is being answered."""
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._take_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waits()
+        if len(self.connections) <= MOST_CONNECTIONS:
+            return
+        others = (each for each in self.connections if each is not self and isinstance(each, LimitedConnection))
+        waiting = [each for each in others if each.waits_since_s is not None]
+        if waiting:
+            min(waiting, key=lambda each: each.waits_since_s or 0.0).abort()
+        else:
+            transport.write(_FULL)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop(self._request_timer)
+        self._stop(self._take_timer)
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self.waits_since_s = None
+            self._stop(self._request_timer)
+
+    def on_response_complete(self) -> None:
+        self._waits()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop(self._take_timer)
+        self._take_timer = self.loop.call_later(TAKE_S, self.abort)
+
+    def resume_writing(self) -> None:
+        self._stop(self._take_timer)
+        super().resume_writing()
+
+    def abort(self) -> None:
+        """Closed at once, whatever has not been sent."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _waits(self) -> None:
+        self.waits_since_s = clock.passed_s()
+        self._stop(self._request_timer)
+        self._request_timer = self.loop.call_later(REQUEST_S, self.abort)
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,142 @@
+"""Reads vCenter when it told of a change, and says what there is now, for as long as it is let run.
+
+One thread does it, with one session: however many watch, vCenter waits in one WaitForUpdatesEx and is read once. What
+waits do not tell of (a new name, a tag, the journal) is seen within five minutes. A vCenter that is away ends nothing:
+what was read last stays, and it is tried again; a login that is refused does, for trying again would lock the account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected
+from gpuops.report.json_text import document_text
+from gpuops.report.page.html import served_page
+from gpuops.web.current import PAGE, REPORT, Current, Edition, Maker
+
+if TYPE_CHECKING:
+    from gpuops.report.document import Document
+
+SLICE_S: Final = 15.0
+"""A wait for changes at vCenter."""
+SHORTEST_S: Final = 2.0
+"""Between two reads; many changes within it are one edition."""
+BUSY_PART: Final = 10
+"""A tenth of the time at the most goes into reading: a large vCenter is read less often."""
+LONGEST_S: Final = 300.0
+AWAY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRead:
+    """One read of vCenter."""
+
+    report: Document
+    """It holds lists, no iterators: the page is made of it too."""
+    others: Mapping[str, Callable[[], Document]]
+    """By their names below `api/`; made in another thread, when they are asked for."""
+
+
+class FleetReads(Protocol):
+    """What is asked of a site. Raises GpuopsError."""
+
+    def read(self) -> FleetRead:
+        """What is there now."""
+        ...
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        """Whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
+        ...
+
+
+class Following:
+    """The reads of one vCenter. `tell` is told of each new edition and each trouble, `say` of a trouble once."""
+
+    def __init__(
+        self, opened: Callable[[], FleetReads], tell: Callable[[Current], None], say: Callable[[str], None]
+    ) -> None:
+        self._opened, self._tell, self._say = opened, tell, say
+        self._site: FleetReads | None = None
+        self._now = Current()
+        self._shown = b""
+        self._number = 0
+        self._took_s = 0.0
+
+    def run(self) -> None:
+        """Until something ends it: a signal, LoginRefused, and before the first read all but a vCenter that is away."""
+        while True:
+            if self.look():
+                self._wait(max(SHORTEST_S, BUSY_PART * self._took_s))
+            else:
+                clock.pause(AWAY_S)
+
+    def look(self) -> bool:
+        """Reads, and tells what there is. False = it could not be read."""
+        try:
+            if self._site is None:
+                self._site = self._opened()
+            # asked before the read: a change while it goes on is told of by the next wait
+            self._site.wait_for_change(0.0)
+            read_at, read_s = clock.wall_clock(), clock.passed_s()
+            read = self._site.read()
+        except GpuopsError as error:
+            self._troubled(error)
+            return False
+        self._now = Current(self._edition(read, read_at, read_s))
+        # the first read loads modules too, and tells nothing of those to come
+        self._took_s = clock.passed_s() - read_s if self._number > 1 else 0.0
+        self._tell(self._now)
+        return True
+
+    def _edition(self, read: FleetRead, read_at: datetime, read_s: float) -> Edition:
+        """One of the same name as the last, where nothing that a page shows has changed but the time of the read."""
+        report = read.report
+        text = document_text(report)
+        shown = blake2b(text.replace(report["read_at"], "", 1).encode()).digest()
+        if shown != self._shown:
+            self._number += 1
+            self._shown = shown
+        name = f"{self._number}"
+        names = (REPORT, *read.others)
+        makers: dict[str, Maker] = {key: partial(_json, made) for key, made in read.others.items()}
+        makers[REPORT] = text.encode
+        makers[PAGE] = lambda: served_page(report, name, names).encode()
+        return Edition(name, read_at, read_s, makers)
+
+    def _wait(self, shortest_s: float) -> None:
+        """Until vCenter has told of a change, and the shortest time is over; or long enough."""
+        assert self._site is not None
+        began_s = clock.passed_s()
+        changed = False
+        while not changed and clock.passed_s() - began_s < LONGEST_S:
+            try:
+                changed = self._site.wait_for_change(SLICE_S)
+            except GpuopsError as error:
+                self._troubled(error)
+                clock.pause(AWAY_S)
+                return
+            self._recovered()
+        clock.pause(max(0.0, shortest_s - (clock.passed_s() - began_s)))
+
+    def _troubled(self, error: GpuopsError) -> None:
+        if isinstance(error, LoginRefused) or (self._now.edition is None and not isinstance(error, NotConnected)):
+            raise error
+        if self._now.trouble != error.message:
+            self._say(error.line)
+            self._now = Current(self._now.edition, error.message)
+            self._tell(self._now)
+
+    def _recovered(self) -> None:
+        if self._now.trouble is not None:
+            self._now = Current(self._now.edition)
+            self._tell(self._now)
+
+
+def _json(made: Callable[[], Document]) -> bytes:
+    return document_text(made()).encode()

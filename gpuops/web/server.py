@@ -1,0 +1,87 @@
+"""Runs the application in a thread of its own: the main thread keeps the session of vCenter, and the signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Final
+
+import uvicorn
+
+from gpuops.web.access import Access
+from gpuops.web.application import application
+from gpuops.web.connection import HEADER_BYTES, LimitedConnection
+from gpuops.web.current import Current, CurrentState
+
+BACKLOG: Final = 512
+END_S: Final = 5.0
+"""The longest that an end waits for the thread."""
+
+
+class WebServer:
+    """What the main thread has of it: the way to say what there is now."""
+
+    def __init__(self, server: uvicorn.Server, state: CurrentState) -> None:
+        self._server, self._state = server, state
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, current: Current) -> None:
+        """Every watcher is told, and every answer from here on is of this. Raises RuntimeError if the loop is over."""
+        self._loop.call_soon_threadsafe(self._state.tell, current)
+
+    def end(self) -> None:
+        """Watchers are sent away, then connections are closed."""
+        self._server.should_exit = True
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._state.end)
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        timeout_graceful_shutdown=1,
+    )
+
+
+@contextmanager
+def serving(
+    listener: socket.socket, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
+) -> Iterator[WebServer]:
+    """While this is open, requests to the listening socket are answered; at its end connections are closed at once."""
+    # what it has to say is of clients: requests that are none, and the same again for each of them
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    ready = Event()
+    made: list[WebServer] = []
+
+    async def run() -> None:
+        try:
+            state = CurrentState()
+            server = uvicorn.Server(_config(application(state, access, metrics, say)))
+            made.append(WebServer(server, state))
+        finally:
+            ready.set()
+        await server.serve(sockets=[listener])
+
+    thread = Thread(target=lambda: asyncio.run(run()), name="web", daemon=True)
+    thread.start()
+    ready.wait()
+    [server] = made
+    try:
+        yield server
+    finally:
+        server.end()
+        thread.join(END_S)

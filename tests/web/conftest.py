@@ -1,0 +1,179 @@
+"""A server of the page in this process, with documents that a test tells it; and `gpuops serve` as a service."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from gpuops.clock import passed_s
+from gpuops.errors import NotConnected
+from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
+from gpuops.web.access import Access
+from gpuops.web.current import Current
+from gpuops.web.following import FleetRead, Following
+from gpuops.web.server import WebServer, serving
+from tests.cli.conftest import clean
+from tests.report.page.conftest import Reported, chromium, reported
+
+__all__ = ["chromium", "clean", "reported"]
+
+LONGEST_S: Final = 60.0
+
+
+def until(holds: Callable[[], bool], within_s: float = LONGEST_S) -> None:
+    ends = passed_s() + within_s
+    while not holds():
+        assert passed_s() < ends
+        time.sleep(0.02)
+
+
+@dataclass
+class CannedFleet:
+    """What a site would tell, from a document; the test changes it and says so."""
+
+    report: dict[str, Any]
+    away: str = ""
+    reads: int = 0
+
+    def read(self) -> FleetRead:
+        self.reads += 1
+        if self.away:
+            raise NotConnected(self.away)
+        others: dict[str, Callable[[], dict[str, Any]]] = {
+            name: partial(dict, kind=name) for name in ("inventory", "capacity", "doctor", "history")
+        }
+        return FleetRead(self.report, others)
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        return False
+
+
+@dataclass
+class Served:
+    """The server, and what it is told of."""
+
+    port: int
+    server: WebServer
+    fleet: CannedFleet
+    said: list[str]
+    metrics: list[Current] = field(default_factory=list)
+    _following: Following | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def look(self) -> bool:
+        """One read, and all watchers are told."""
+        if self._following is None:
+            self._following = Following(lambda: self.fleet, self.server.tell, self.said.append)
+        return self._following.look()
+
+    def get(self, path: str = "/", method: str = "GET", **more: Any) -> httpx.Response:
+        with httpx.Client(base_url=self.url, timeout=30, trust_env=False) as client:
+            return client.request(method, path, **more)
+
+    def raw(self, text: bytes, *, within_s: float = 30.0) -> bytes:
+        """What comes back until the server closes."""
+        with self.connected(within_s) as client:
+            client.sendall(text)
+            client.shutdown(socket.SHUT_WR)
+            return received(client)
+
+    def connected(self, within_s: float = 30.0) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=within_s)
+
+
+def received(client: socket.socket) -> bytes:
+    """All until the other end closes, or breaks off."""
+    found = b""
+    try:
+        while piece := client.recv(65536):
+            found += piece
+    except ConnectionResetError:
+        return found
+    return found
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(reported: Reported) -> Iterator[Serve]:
+    """Starts servers; nothing is read yet."""
+    with ExitStack() as stack:
+
+        def start(access: Access | None = None, report: dict[str, Any] | None = None) -> Served:
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            said: list[str] = []
+            asked: list[Current] = []
+
+            def metrics(now: Current) -> bytes:
+                asked.append(now)
+                return b"gpuops_up 1\n"
+
+            server = stack.enter_context(serving(listener, access or Access(), metrics, said.append))
+            fleet = CannedFleet(report if report is not None else dict(reported.document))
+            return Served(listener.getsockname()[1], server, fleet, said, asked)
+
+        yield start
+
+
+@pytest.fixture
+def served(serve: Serve) -> Served:
+    """Of the scenario `lab`, read once, for everybody."""
+    found = serve()
+    assert found.look()
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def service(
+    server: SimServer, folder: Path, *more: str, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`gpuops serve` of that vCenter: its address, once it listens, and the process."""
+    ready, port = folder / "ready.json", free_port()
+    ready_file.write(ready, ready_file.of(server))
+    words = [sys.executable, "-m", "gpuops", "serve", "--listen", str(port), "--vcenter", f"sim@{ready}", *more]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env={**os.environ, **(environ or {})}
+    ) as run:
+        try:
+            until(lambda: run.poll() is not None or listens(port))
+            yield f"http://127.0.0.1:{port}", run
+        finally:
+            run.kill()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The events of an open stream, as they come."""
+    for line in response.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
