@@ -19,8 +19,8 @@ from gpuops.model.vm import DirectPathDevice, OtherPassthrough, PowerState, Vgpu
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.moving.places import find_places
 from gpuops.plan.placement.host_filters import sees_files
-from gpuops.plan.placement.keep_free import reserved_taken
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.room import Room
 from gpuops.plan.placement.wanted import Wanted
 
@@ -148,7 +148,7 @@ class _Restart:
         if world.reservations is None:
             return False
         after = project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
-        return any(each.too_few for each in reserved_taken([host], world, after, self.catalog))
+        return any(each.too_few for each in reserved_left([host], world, after, self.catalog))
 
     def _rules(self) -> tuple[DrsRule, ...]:
         return (self.cluster.rules or ()) if self.cluster is not None else ()
