@@ -88,6 +88,20 @@ def host_gpu_info(
     return _unchanged({**told, "hosts": list(found["hosts"])}, warnings)
 
 
+def gpu_readiness_info(
+    connection: ConnectionArguments, *, cluster: str | None = None, host: str | None = None
+) -> TaskResult:
+    """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
+    from gpuops.api import readiness
+    from gpuops.plan.core.scope import Scope
+    from gpuops.report.readiness import readiness_document
+
+    site, warnings = open_site(connection)
+    with site:
+        found = readiness(Scope(cluster, host), site.vcenter.inventory(), site)
+    return _unchanged({"readiness": readiness_document(found)}, warnings)
+
+
 def gpu_capacity_info(
     connection: ConnectionArguments,
     *,

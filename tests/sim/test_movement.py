@@ -69,6 +69,22 @@ def test_vmotion_is_an_admission(lab: Lab) -> None:
     assert "vdi-07" in lab.gpus("esx-02.lab")["0000:3b:00.0"]
 
 
+@pytest.mark.parametrize(("tolerated", "moves"), [("10", False), ("11", True), ("", True)])
+def test_vmotion_whose_estimated_stun_is_too_long_is_refused(lab: Lab, tolerated: str, moves: bool) -> None:
+    """The estimate is that of the config target: 11 s for 8 GiB."""
+    lab.world.options["vgpu.hotmigrate.enabled"] = True
+    cluster = lab.world.get(lab.cluster()._moId)
+    cluster.drs.options["VmDevicesStunTimeTolerated"] = tolerated
+    target = lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-01.lab"))
+    [profile] = [each for each in target.vgpuProfileInfo if each.profileName == "nvidia_a40-8q"]
+    assert [(each.migrationBW, each.stunTime) for each in profile.stunTimeEstimates] == [(10_000, 11)]
+    if moves:
+        migrate(lab, "vdi-01", "esx-02.lab")
+        return
+    with pytest.raises(vim.fault.DisallowedMigrationDeviceAttached, match=r"11 s exceeds the limit of 10 s"):
+        migrate(lab, "vdi-01", "esx-02.lab")
+
+
 def test_direct_path_vm_is_not_migrated_live(lab: Lab) -> None:
     lab.power_on("ml-03")
     with pytest.raises(vim.fault.DisallowedMigrationDeviceAttached):

@@ -7,7 +7,13 @@ import json
 import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
-from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info, vm_gpu_info
+from gpuops.tasks.reads import (
+    gpu_capacity_info,
+    gpu_placement,
+    gpu_readiness_info,
+    host_gpu_info,
+    vm_gpu_info,
+)
 from tests.tasks.conftest import Lab
 
 
@@ -32,6 +38,15 @@ def test_capacity(lab: Lab) -> None:
     capacity = gpu_capacity_info(lab.said, profile="a100-3-20c", host="esx-01*").result["capacity"]
     assert capacity["profile"] == "grid_a100-3-20c"
     assert capacity["clusters"]
+
+
+def test_readiness(lab: Lab) -> None:
+    found = gpu_readiness_info(lab.said, host="esx-01*").result["readiness"]
+    (host,) = found["hosts"]
+    assert (found["ready"], host["ready"], host["lost"]["spared"]) == (False, False, True)
+    assert any("vgpu.hotmigrate.enabled" in blocker["text"] for blocker in host["blockers"])
+    with pytest.raises(UsageError, match="no cluster"):
+        gpu_readiness_info(lab.said, cluster="none")
 
 
 def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None:

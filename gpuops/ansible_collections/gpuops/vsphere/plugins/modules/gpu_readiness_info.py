@@ -1,0 +1,99 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_readiness_info
+short_description: Say whether hosts can be emptied, and whether one can be lost
+version_added: 0.1.0
+description:
+  - Says of each host with GPUs whether every VM that must leave it has a place elsewhere, by which moves and with which
+    stun by vCenter's own estimate, what blocks it, and which VMs would find no place if the host failed.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: N/A
+  platform:
+    platforms: all
+options:
+  cluster:
+    description:
+      - Only this cluster.
+    type: str
+  host:
+    description:
+      - Only hosts named so, a shell pattern such as V(esx-0*).
+    type: str
+seealso:
+  - module: gpuops.vsphere.host_gpu_scheduler
+"""
+
+EXAMPLES = r"""
+- name: Whether each host of a cluster can be emptied
+  gpuops.vsphere.gpu_readiness_info:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    cluster: gpu-cluster
+  register: found
+  delegate_to: localhost
+
+- name: Stop before an upgrade that would wait for ever
+  ansible.builtin.assert:
+    that: found.readiness.ready
+"""
+
+RETURN = r"""
+readiness:
+  description:
+    - C(ready), and C(hosts) with C(leaving), C(blockers) and C(lost), the document of
+      C(gpuops readiness --output json).
+  returned: success
+  type: dict
+reasons:
+  description: Why it failed.
+  returned: on failure
+  type: list
+  elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
+exit_code:
+  description: As of the command line.
+  returned: on failure
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+
+OPTIONS = {
+    "cluster": {"type": "str"},
+    "host": {"type": "str"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.reads import gpu_readiness_info
+
+    return gpu_readiness_info(connection(module), **{name: module.params[name] for name in OPTIONS})
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **OPTIONS},
+        mutually_exclusive=[("password", "password_file")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()
