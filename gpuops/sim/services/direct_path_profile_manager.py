@@ -56,7 +56,7 @@ class DirectPathProfileManager(ManagedObject):
         """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
         known = self._known(id)
         if any(each.vgpu == known.vgpu for each in self.world.direct_path.reservations):
-            raise vim.fault.ResourceInUse(msg=f"TypeCapacity of {known.name} is reserved.", type=_KIND, name=id)
+            raise vim.fault.ResourceInUse(msg=f"Capacity of {known.name} is reserved.", type=_KIND, name=id)
         del self.world.direct_path.profiles[id]
         self.world.ledger.record(call, self, before={id: known.name}, after={})
 
