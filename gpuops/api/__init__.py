@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
-from gpuops.api.hosts import doctor, mig_show, roles, scheduler_show
+from gpuops.api.hosts import doctor, mig_show, readiness, roles, scheduler_show
 from gpuops.api.login import login_test
 from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
@@ -86,6 +86,7 @@ __all__ = [
     "offline",
     "past_night",
     "place",
+    "readiness",
     "roles",
     "rotate_abandon",
     "rotate_audit_verify",

@@ -1,4 +1,5 @@
-"""The functions that look at hosts: what is wrong with them, how MIG and the scheduler are set; and vCenter's roles."""
+"""The functions that look at hosts: what is wrong with them, whether they can be emptied, how MIG and the scheduler are
+set; and vCenter's roles."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gpuops.model.role import RoleState, RoleWish
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
+    from gpuops.plan.hosts.readiness.question import Readiness
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
 
@@ -41,6 +43,19 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
         )
     also = (*of_parser(expat_version()), *compare_login(roles, site.vcenter, inventory), *of_journal)
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+
+
+def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
+    """Of each host with GPUs whether it can be emptied, and whether it can be lost. Nothing is ever written.
+
+    Raises UsageError, HostNotFound for a name that is not there, NotConnected in its kinds.
+    """
+    from gpuops.plan.hosts.change.emptying import stun_hosts
+    from gpuops.plan.hosts.readiness.question import readiness as ask
+
+    scope.check(inventory)
+    inventory = site.vcenter.with_config_targets(inventory, stun_hosts(scope.hosts(inventory), inventory))
+    return ask(scope, site.with_vgpus(inventory), catalog_of(inventory))
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:

@@ -38,6 +38,7 @@ SECTIONS: Final = {
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
         "serve": "Serve that page at one address, kept current.",
+        "readiness": "Say whether hosts can be emptied, or lost.",
     },
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",

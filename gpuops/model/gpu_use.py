@@ -10,7 +10,7 @@ from gpuops.model.gpu import PciAddress
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse:
+class MeasuredUse:
     """What one GPU, or the vGPUs of one VM together, use."""
 
     utilization_percent: float | None = None
@@ -21,7 +21,7 @@ class GpuUse:
     """Of a GPU alone."""
 
 
-UNKNOWN_USE = GpuUse()
+UNKNOWN_USE = MeasuredUse()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class CurrentUse:
 
     asked: datetime
     """By vCenter's clock."""
-    gpus: Mapping[tuple[str, PciAddress], GpuUse] = field(default_factory=dict)
-    vms: Mapping[str, GpuUse] = field(default_factory=dict)
+    gpus: Mapping[tuple[str, PciAddress], MeasuredUse] = field(default_factory=dict)
+    vms: Mapping[str, MeasuredUse] = field(default_factory=dict)
 
-    def gpu(self, host: str, address: PciAddress) -> GpuUse:
+    def gpu(self, host: str, address: PciAddress) -> MeasuredUse:
         return self.gpus.get((host, address), UNKNOWN_USE)
 
-    def vm(self, ref: str) -> GpuUse:
+    def vm(self, ref: str) -> MeasuredUse:
         return self.vms.get(ref, UNKNOWN_USE)

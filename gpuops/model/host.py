@@ -65,12 +65,24 @@ class DynamicTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class StunEstimate:
+    """vCenter's own estimate of how long a vMotion stops a VM with one vGPU of this profile, at one bandwidth
+    (vSphere API 8.0.2.0, VirtualMachineVMotionStunTimeInfo)."""
+
+    profile: str
+    bandwidth_mbps: int
+    stun_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigTarget:
     """What EnvironmentBrowser.QueryConfigTarget(host) offers beyond the bulk read."""
 
     passthrough: tuple[PassthroughTarget, ...] = ()
     dynamic: tuple[DynamicTarget, ...] = ()
     device_groups: tuple[DeviceGroup, ...] = ()
+    stuns: tuple[StunEstimate, ...] = ()
+    """Of C and Q profiles, from vCenter 8.0.2 on; a profile that is not among them has no estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,8 @@ class Cluster:
     """Its enabled DRS rules; None = not read."""
     drs_excluded: tuple[str, ...] = ()
     """Refs of VMs whose DRS override says that DRS leaves them alone (ClusterDrsVmConfigInfo.enabled)."""
+    drs_options: tuple[tuple[str, str], ...] | None = None
+    """(name, value) of each advanced option of DRS (ClusterDrsConfigInfo.option); None = not read."""
 
     def drs_of(self, vm: str) -> VmDrs | None:
         """What DRS does with a VM of this cluster; None = it cannot be read."""

@@ -160,6 +160,15 @@ class KeptSlots:
         return f"{self.profile}={self.percent}%" if self.percent else f"{self.profile}={self.count}"
 
 
+class GivesWayBy(StrEnum):
+    """What becomes of an ML VM of a watch that gives way to desktops."""
+
+    STOP = "stop"
+    """Its guest shuts down; it starts anew when there is room."""
+    SUSPEND = "suspend"
+    """It is suspended with its memory where that can be done, and resumed when there is room on its host."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpareRule:
     """What is spare capacity, and how hastily it is used."""
@@ -169,6 +178,7 @@ class SpareRule:
     """So long there must have been room before an ML VM is started, and no ML VM have given way."""
     take_idle: bool = False
     """Whether idle desktops are suspended for ML VMs, under all rules of a night; otherwise no desktop is touched."""
+    give_way: GivesWayBy = GivesWayBy.STOP
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def title(step: Step, inventory: Inventory) -> str:
         case RelocateVm(host=host):
             return f"move {vm} from {_host_of(step.vm, inventory)} to {host_name(host, inventory)}"
         case PowerOnVm(host=host) | ResumeVm(host=host):
-            what = "resume" if isinstance(step, ResumeVm) else "power on"
+            what = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
             return f"{what} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
         case SuspendVm() | PowerOffVm():
             return f"{'suspend' if isinstance(step, SuspendVm) else 'power off'} {vm}"

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 
 from gpuops import __version__
 from gpuops.advise.capacity import Slots
+from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.advise.occupancy import gpu_states
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
 from gpuops.model.history import PastEvents, PastNight, PastOutcome
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -233,30 +233,20 @@ def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
     of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
     for ref, series in values.used.averages.items():
+        instances = {gpu for name in series if (gpu := name.partition("@")[2])}
+        addresses = gpus_of_instances(instances, hosts[ref]) if ref in hosts else {}
         for name, average in series.items():
             counter, _, gpu = name.partition("@")
             number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
             if ref in vms and not gpu:
                 host = values.inventory.host_of(vms[ref])
                 of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
-            elif ref in hosts and (address := _gpu_named(gpu, hosts[ref])) is not None:
-                of_gpus[counter].append(((hosts[ref].name, str(address)), number))
+            elif gpu in addresses:
+                of_gpus[counter].append(((hosts[ref].name, str(addresses[gpu])), number))
     yield GPU_BUSY, of_gpus[GPU_USE]
     yield GPU_USED, of_gpus[GPU_MEMORY]
     yield VM_BUSY, of_vms[GPU_USE]
     yield VM_USED, of_vms[GPU_MEMORY]
-
-
-def _gpu_named(instance: str, host: Host) -> PciAddress | None:
-    """The GPU that the instance of a counter names: a PCI address, or any other word where the host has one GPU alone.
-
-    None = none of its GPUs, or nobody can say which.
-    """
-    addresses = [gpu.address for gpu in host.gpus]
-    named = PciAddress.parse_or_none(instance)
-    if named is None and instance and len(addresses) == 1:
-        return addresses[0]
-    return named if named in addresses else None
 
 
 def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:

@@ -60,4 +60,6 @@ def _words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
 
 
 def _deed(report: Report[Any], step: object) -> tuple[str, str] | None:
+    if isinstance(step, SuspendVm) and step.gives_way:
+        return "ML VM", "suspended"
     return _words(report).get(type(step)) if isinstance(step, Step) else None

@@ -96,7 +96,8 @@ class Tally:
 
 
 _NIGHT: Final = (Tally("desktops suspended", (SuspendVm, ShutDownGuest)), Tally("ML VMs started", (PowerOnVm,)))
-_MORNING: Final = (Tally("desktops back", (ResumeVm, PowerOnVm)), Tally("ML VMs stopped", (ShutDownGuest, PowerOffVm)))
+_ML_STOPS: Final = (ShutDownGuest, PowerOffVm, SuspendVm)
+_MORNING: Final = (Tally("desktops back", (ResumeVm, PowerOnVm)), Tally("ML VMs stopped", _ML_STOPS))
 _STEPS: Final = Tally("steps", ())
 
 

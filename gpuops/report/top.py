@@ -13,7 +13,7 @@ from functools import cached_property
 
 from gpuops.advise.idle import JudgedVm
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.gpu_use import CurrentUse, GpuUse
+from gpuops.model.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
@@ -44,7 +44,7 @@ class TopRow:
     """What is out of the ordinary, in a few words; of a GPU its mode first, of a VM its power."""
     warns: bool
     """Whether the state asks for a look."""
-    use: GpuUse
+    use: MeasuredUse
     memory_mib: int | None
     """Of the GPUs that a host has, or of the GPU."""
     gpus: int | None
@@ -103,7 +103,7 @@ class Top:
             what=cluster_name(host, self.inventory) or "standalone",
             state=", ".join(states),
             warns=bool(states),
-            use=GpuUse(
+            use=MeasuredUse(
                 _mean([use.utilization_percent for use in known]),
                 _total([use.memory_used_mib for use in known]),
                 max((use.temperature_c for use in known if use.temperature_c is not None), default=None),

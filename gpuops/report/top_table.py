@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.gpu_use import GpuUse
+from gpuops.model.gpu_use import MeasuredUse
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Line, Piece, Shown, TextTable, cells, shortened
@@ -178,7 +178,7 @@ def _row_document(row: TopRow, level: TopLevel) -> Document:
     }
 
 
-def _use_document(use: GpuUse) -> Document:
+def _use_document(use: MeasuredUse) -> Document:
     return {
         "utilization_percent": use.utilization_percent,
         "memory_used_mib": use.memory_used_mib,

@@ -85,7 +85,7 @@ def target(listener: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> Br
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # the environment's proxies are not used
     monkeypatch.setattr(clock, "pause", lambda seconds: None)
     monkeypatch.setattr(horizon_wire, "SILENCE_S", 0.3)
-    monkeypatch.setattr(horizon_wire, "REQUEST_S", 0.4)
+    monkeypatch.setattr(horizon_wire, "REQUEST_S", 2.0)
     monkeypatch.setattr(horizon_wire, "LARGEST_REPLY", 1 << 20)
     port = int(listener.server_address[1])
     return BrokerTarget(Target("127.0.0.1", "gpuops", Secret(PASSWORD), port=port, tls=False), "EXAMPLE")

@@ -37,6 +37,7 @@ SWEPT: Final = (
     "top --show vms",
     "doctor",
     "report",
+    "readiness",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",

@@ -65,6 +65,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "policy",
         "profiles",
         "queue",
+        "readiness",
         "report",
         "roles",
         "rotation",

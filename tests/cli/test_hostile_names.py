@@ -48,6 +48,7 @@ OFFLINE: Final = (
 LIVE: Final = (
     "doctor",
     "report",
+    "readiness",
     "scheduler show",
     "mode show",
     "top --show vms --policy {policy}",

@@ -68,6 +68,7 @@ def test_an_option_is_its_field_with_dashes(name: str, request_type: type) -> No
         ("mig set off", SetMig, {"on"}),
         ("scheduler show", Scope, {"tag"}),
         ("doctor", Scope, {"tag"}),
+        ("readiness", Scope, {"tag"}),
     ],
 )
 def test_a_command_takes_its_options_from_the_fields_of_its_request(

@@ -322,4 +322,5 @@ def _drs(drs: Any) -> dict[str, Any]:
         "drs_behavior": drs.behavior.value,
         "drs_overrides": tuple((vm, one.behavior.value if one.behavior else "") for vm, one in drs.overrides.items()),
         "drs_excluded": tuple(vm for vm, one in drs.overrides.items() if not one.enabled),
+        "drs_options": tuple(sorted(drs.options.items())),
     }

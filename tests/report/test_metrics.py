@@ -119,8 +119,9 @@ def test_a_counter_is_of_the_gpu_that_it_names_or_absent() -> None:
     assert found(world) == {address: 0.5}
     assert only(samples(text_of(world, used=NewestUse(NOW, {}))), "gpuops_measured_timestamp_seconds")
     alone = replace(host, gpus=host.gpus[:1])
-    told.pop(f"{GPU_USE}@{address.upper()}")
-    assert found(world.with_hosts([alone])) == {address: 0.0001}, "which other GPU could it be"
+    other_words = NewestUse(NOW, {host.ref: {f"{GPU_USE}@gpu-1": 1}})
+    ratios = samples(text_of(world.with_hosts([alone]), used=other_words))["gpuops_gpu_utilization_ratio"]
+    assert [dict(labels)["gpu"] for labels in ratios] == [address], "which other GPU could it be"
 
 
 def test_two_samples_that_cannot_be_told_apart_are_absent() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.api import catalog_of
-from gpuops.execute.measurements.current_use import addresses_of_instances, gpus_of_samples
-from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.gpu_use import CurrentUse, GpuUse
+from gpuops.execute.measurements.current_use import gpus_of_samples
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import Samples
@@ -67,8 +67,8 @@ VMS = {each.ref: each for each in (vm(1, "host-1"), vm(2, "host-1"), vm(3, "host
 INVENTORY = Inventory("uuid", "8.0.3.0", NOW, hosts=HOSTS, vms=VMS)
 USE = CurrentUse(
     NOW,
-    {("host-1", PciAddress(0, 0x3B, 0, 0)): GpuUse(40.0, 16_384, 60, 150)},
-    {"vm-1": GpuUse(30.0, 8192)},
+    {("host-1", PciAddress(0, 0x3B, 0, 0)): MeasuredUse(40.0, 16_384, 60, 150)},
+    {"vm-1": MeasuredUse(30.0, 8192)},
 )
 QUIET = RotationStatus("uuid", None, None, None, False, "gpuops.night", None, None, (), {})
 
@@ -155,7 +155,7 @@ def test_letters_of_a_filter_are_no_keys() -> None:
 def test_the_selected_row_stays_selected_when_figures_change() -> None:
     view = pressed(TopView(TopLevel.VMS, SortKey.NAME), "down", top(), 10)
     assert view is not None and view.selected == "vm-2"
-    busy = replace(USE, vms={"vm-2": GpuUse(90.0, 1)})
+    busy = replace(USE, vms={"vm-2": MeasuredUse(90.0, 1)})
     by_use = replace(view, sort=SortKey.USE)
     assert by_use.selected_number(meant_rows(top(use=busy), by_use)) == 0
     gone = top(replace(INVENTORY, vms={ref: each for ref, each in VMS.items() if ref != "vm-2"}))
@@ -184,25 +184,8 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
 
 @pytest.mark.parametrize(("percent", "shown"), [(None, ""), (0.0, "········"), (50.0, "████····"), (130.0, "████████")])
 def test_a_bar_is_as_long_as_the_use(percent: float | None, shown: str) -> None:
-    row = replace(top().rows(TopLevel.GPUS)[0], use=GpuUse(percent))
+    row = replace(top().rows(TopLevel.GPUS)[0], use=MeasuredUse(percent))
     assert bar(row) == shown
-
-
-def test_instances_of_counters_are_gpus_by_address_or_else_by_order() -> None:
-    host = HOSTS["host-1"]
-    first, second = (gpu.address for gpu in host.gpus)
-    assert addresses_of_instances(("0000:5e:00.0", "0000:3b:00.0"), host) == {
-        "0000:5e:00.0": second,
-        "0000:3b:00.0": first,
-    }
-    assert addresses_of_instances(("gpu-10", "gpu-9"), host) == {"gpu-9": first, "gpu-10": second}
-    assert addresses_of_instances(("000:094:00.0", "000:059:00.0"), host) == {
-        "000:059:00.0": first,
-        "000:094:00.0": second,
-    }
-    assert addresses_of_instances(("gpu-1",), host) == {}, "which of two cannot be told"
-    given_away = replace(host, gpus=(replace(host.gpus[0], passthrough=Passthrough(True, True, True)), host.gpus[1]))
-    assert addresses_of_instances(("gpu-1",), given_away) == {"gpu-1": second}
 
 
 def test_the_newest_sample_that_is_there_counts() -> None:
@@ -214,4 +197,4 @@ def test_the_newest_sample_that_is_there_counts() -> None:
     }
     host = replace(HOSTS["host-1"], gpus=HOSTS["host-1"].gpus[:1])
     [(address, use)] = gpus_of_samples(host, Samples("host-1", ends, told))
-    assert (str(address), use) == ("0000:3b:00.0", GpuUse(12.5, None, None, None))
+    assert (str(address), use) == ("0000:3b:00.0", MeasuredUse(12.5, None, None, None))

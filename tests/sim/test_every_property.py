@@ -48,6 +48,21 @@ def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int
         assert server.world.bugs == []
 
 
+@pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0"])
+def test_every_property_is_readable_at_every_version(version: str) -> None:
+    with start("supervisor", tls=False, clock="stepped", api_version=version) as server:
+        si = connect(server)
+        ask_for_all(server.world)
+        assert (si.content.about.apiVersion, si._stub.version) == (version, VmomiSupport.versionMap[f"vim25/{version}"])
+        unreadable = []
+        for obj in chosen(server.world, 1):
+            remote = vmomi_type(obj.wsdl_name)(obj.moid, si._stub)
+            unreadable += [f"{obj.wsdl_name} {obj.moid} {each}" for each in _unreadable(si, remote)]
+        Disconnect(si)
+        assert unreadable == []
+        assert server.world.bugs == []
+
+
 def _unreadable(si: Any, obj: Any) -> Iterator[str]:
     """What a bulk read of all properties and one Fetch of each cannot read."""
     (content,) = si.content.propertyCollector.RetrieveProperties([one(obj, everything=True)])

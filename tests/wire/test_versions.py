@@ -1,4 +1,4 @@
-"""Older vCenters: what their API has no words for is unknown or refused by name; all else works as on the newest."""
+"""Other vCenters than 8.0.3: what their API has no words for is unknown or refused by name; all else works alike."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.sample import mostly_long
 
 from .conftest import target_of
 
-CHANGED = ("7.0.3.0", "8.0.0.1", "8.0.2.0", "8.0.3.0")
+CHANGED = ("7.0.3.0", "8.0.0.1", "8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0")
 VERSIONS = ("6.7", *CHANGED)
 POLICY = Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 NVLINK = "Nvidia:2@grid_a100d-80c%NVLink"
@@ -102,7 +102,7 @@ def refused(site: Site, request: Request) -> list[str]:
     return [str(rejection) for rejection in report.plan.rejections]
 
 
-@pytest.mark.parametrize("version", mostly_long(CHANGED, ("7.0.3.0", "8.0.2.0")))
+@pytest.mark.parametrize("version", mostly_long(CHANGED, ("7.0.3.0", "8.0.2.0", "9.1.0.0")))
 def test_attach_and_detach(version: str, tmp_path: Path) -> None:
     with vcenter(version, tmp_path) as (server, site):
         applied(site, Attach("ml-07", profile="a100-3-20c", numa=NumaPolicy.REQUIRED, power=PowerPolicy.ON))

@@ -90,6 +90,7 @@ class Watched:
             watch = Watch(self.policy, self.policy.spare, site, state)
             if self.going is not None:
                 watch.history, watch.tried = self.going.history, self.going.tried
+                watch.suspend_failed_s = self.going.suspend_failed_s
             self.going = watch
             return watch.look()
 
@@ -117,7 +118,7 @@ class Watched:
         with Connection(target_of(self.server)) as connection:
             task = connection.submit(step, connection.inventory(), "somebody-else")
             assert task is not None
-            assert [end.error for end in connection.wait([task], 60)] == [None]
+            assert [end.error for end in connection.wait([task], 600)] == [None]
 
     def ref(self, name: str) -> str:
         return next(vm.moid for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from gpuops.config.sections.section import Section, Text, mistake
-from gpuops.model.rotation import KeptSlots, SpareRule
+from gpuops.model.rotation import GivesWayBy, KeptSlots, SpareRule
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
 _CALM_S = 300
@@ -32,6 +32,7 @@ class SpareSection(Section):
     keep_free: dict[Text, _Kept] = Field(min_length=1)
     calm_s: int = Field(default=_CALM_S, ge=0, le=24 * 3600)
     take_idle: bool = False
+    give_way: Annotated[GivesWayBy, Field(strict=False)] = GivesWayBy.STOP
 
     @field_validator("keep_free")
     @classmethod
@@ -41,7 +42,8 @@ class SpareSection(Section):
         return kept
 
     def rule(self) -> SpareRule:
-        return SpareRule(tuple(_slots(*each) for each in self.keep_free.items()), self.calm_s, self.take_idle)
+        kept = tuple(_slots(*each) for each in self.keep_free.items())
+        return SpareRule(kept, self.calm_s, self.take_idle, self.give_way)
 
 
 def _slots(profile: str, kept: int | str) -> KeptSlots:

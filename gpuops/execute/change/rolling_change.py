@@ -30,6 +30,7 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
 from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
@@ -139,7 +140,10 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
     before = site.vcenter.inventory()
-    before = site.hosts.with_settings(before, request.hosts(before))
+    meant = request.hosts(before)
+    before = site.hosts.with_settings(before, meant)
+    leave = stun_hosts([before.hosts[ref] for ref in meant if ref in before.hosts], before)
+    before = site.vcenter.with_config_targets(before, leave)
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [

@@ -22,6 +22,9 @@ KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
 weekend."""
 
+KEPT_SUSPENDED: Final = timedelta(days=60)
+"""And one that gave way by being suspended, which nothing else knows to be ours."""
+
 DURATIONS_KEPT: Final = 20
 """Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
 
@@ -33,7 +36,7 @@ LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 _UNDONE_BY: Final = {
     Role.DESKTOP: ("ResumeVm",),
     Role.SHUT_DOWN: ("PowerOnVm", "ResumeVm"),
-    Role.ML: ("ShutDownGuest", "PowerOffVm"),
+    Role.ML: ("ShutDownGuest", "PowerOffVm", "SuspendVm"),
 }
 """The step that brings a VM back. Once it is seen done, what the night sent for the VM had happened before it."""
 
@@ -120,7 +123,9 @@ class JournalState:
         past = [
             key
             for key, saved in self.originals.items()
-            if saved.returned is not None and saved.returned < before and saved.vm not in self.given_up
+            if saved.returned is not None
+            and saved.returned < (before if not _gave_way(saved) else before - KEPT_SUSPENDED)
+            and saved.vm not in self.given_up
         ]
         for key in past:
             del self.originals[key]
@@ -208,6 +213,10 @@ class JournalState:
 
     def _taken_anew(self, run: Run, night: str, intended: Intended) -> None:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
+        if intended.kind == "PowerOnVm":
+            for each in self.originals.values():
+                if each.role is Role.ML and _is_of(intended, each.vm, each.uuid):
+                    each.suspended_at = None  # it runs again, and whoever suspends it from here on is another
         saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None:
             saved.returned = saved.suspended_at = None
@@ -258,6 +267,8 @@ class JournalState:
                 self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
                 self._stopped(intended, record.at)
+                if intended.kind == "SuspendVm" and "suspended" in record.body:
+                    self._suspended(intended, datetime.fromisoformat(record.body["suspended"]))
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
@@ -295,6 +306,12 @@ class JournalState:
             if saved.role is Role.ML and over and _is_of(intended, saved.vm, saved.uuid):
                 saved.stopped = True
 
+    def _suspended(self, intended: Intended, moment: datetime) -> None:
+        """An ML VM has given way with its memory: until it is started again, this journal alone knows it as ours."""
+        for saved in self.originals.values():
+            if saved.role is Role.ML and _is_of(intended, saved.vm, saved.uuid):
+                saved.suspended_at = moment
+
     def _undone(self, intended: Intended) -> None:
         """What was lost of this VM need not be waited for any more once it was undone."""
         for key in [*self.lost]:
@@ -317,6 +334,10 @@ class JournalState:
     def _touched(self, at: datetime) -> None:
         if self.changed is None or at > self.changed:
             self.changed = at
+
+
+def _gave_way(saved: Saved) -> bool:
+    return saved.role is Role.ML and saved.suspended_at is not None
 
 
 def _is_of(intended: Intended, ref: str, uuid: str | None) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.execute.measurements.unknown_use import without_unknown_use
 from gpuops.model.gpu import PciAddress
-from gpuops.model.gpu_use import CurrentUse, GpuUse
+from gpuops.model.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurement import GPU_MEMORY, GPU_USE, Samples
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
     Raises NotConnected in its kinds, and ProtocolError for what is no reply.
     """
     span = (inventory.taken_at - NEWEST, inventory.taken_at)
-    gpus: dict[tuple[str, PciAddress], GpuUse] = {}
+    gpus: dict[tuple[str, PciAddress], MeasuredUse] = {}
     asked = sorted(ref for ref in hosts if inventory.hosts[ref].gpus and inventory.hosts[ref].connected)
     names = (GPU_USE, GPU_MEMORY, _TEMPERATURE, _POWER)
     for told in site.vcenter.samples("HostSystem", asked, names, _SAMPLE_S, span, _at_once):
         for samples in told:
             host = inventory.hosts[samples.entity]
             gpus |= {(host.ref, address): use for address, use in gpus_of_samples(host, samples)}
-    used: dict[str, GpuUse] = {}
+    used: dict[str, MeasuredUse] = {}
     running = sorted(ref for ref in vms if inventory.vms[ref].vgpus and inventory.vms[ref].may_run)
     for told in site.vcenter.samples("VirtualMachine", running, (GPU_USE, GPU_MEMORY), _SAMPLE_S, span, _at_once):
         for samples in told:
@@ -47,38 +47,15 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
     return CurrentUse(inventory.taken_at, gpus, used)
 
 
-def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, GpuUse]]:
+def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, MeasuredUse]]:
     """What each GPU of a host used in the newest sample, of those that its samples tell of."""
     found: dict[str, dict[str, int | None]] = {}
     for series in samples.values:
         name, _, instance = series.partition("@")
         if instance:
             found.setdefault(instance, {})[name] = newest(samples, series)
-    addresses = addresses_of_instances(tuple(found), host)
+    addresses = gpus_of_instances(found, host)
     yield from ((addresses[instance], _use(values)) for instance, values in found.items() if instance in addresses)
-
-
-def addresses_of_instances(instances: Sequence[str], host: Host) -> Mapping[str, PciAddress]:
-    """Which GPU of a host each instance of its counters is; one that cannot be told is left out.
-
-    Dumps of vCenters show `0000:3b:00.0`, `000:003:00.0` and `gpu-1` (vsphere-api.md, 8.1). Those that are no address
-    of a GPU of the host are its GPUs in the order of their numbers, if there are as many as the host's driver has:
-    a GPU that is given to VMs as a whole has no counters, since no driver of the host is at it.
-    """
-    listed = {gpu.address for gpu in host.gpus}
-    named = {instance: PciAddress.parse_or_none(instance) for instance in instances}
-    if all(address in listed for address in named.values()):
-        return {instance: address for instance, address in named.items() if address is not None}
-    driven = sorted(
-        (gpu.address for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active), key=str
-    )
-    if len(instances) != len(driven):
-        return {instance: address for instance, address in named.items() if address is not None and address in listed}
-    return dict(zip(sorted(instances, key=_numbers), driven, strict=True))
-
-
-def _numbers(instance: str) -> tuple[list[int], str]:
-    return [int(number) for number in re.findall(r"\d+", instance)], instance
 
 
 def newest(samples: Samples, series: str) -> int | None:
@@ -90,9 +67,9 @@ def newest(samples: Samples, series: str) -> int | None:
     return int(present[-1]) if len(present) else None
 
 
-def _use(values: Mapping[str, int | None]) -> GpuUse:
+def _use(values: Mapping[str, int | None]) -> MeasuredUse:
     percent, memory_kb = values.get(GPU_USE), values.get(GPU_MEMORY)
-    return GpuUse(
+    return MeasuredUse(
         None if percent is None else percent / 100,
         None if memory_kb is None else memory_kb >> 10,
         values.get(_TEMPERATURE),

@@ -26,13 +26,14 @@ TAKEN_BY: Final = {
 RETURNED_BY: Final = {
     Role.DESKTOP: frozenset({"ResumeVm", "PowerOnVm"}),
     Role.SHUT_DOWN: frozenset({"ResumeVm", "PowerOnVm"}),
-    Role.ML: frozenset({"ShutDownGuest", "PowerOffVm"}),
+    Role.ML: frozenset({"ShutDownGuest", "PowerOffVm", "SuspendVm"}),
 }
 ROLE_OF_RETURN: Final = {
     "ResumeVm": Role.DESKTOP,
     "PowerOnVm": Role.SHUT_DOWN,
     "ShutDownGuest": Role.ML,
     "PowerOffVm": Role.ML,
+    "SuspendVm": Role.ML,
 }
 """What a VM must have been to its night, when only its return is known."""
 

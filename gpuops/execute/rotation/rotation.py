@@ -251,6 +251,7 @@ def restore(
     from_markers: bool = False,
     apply: bool,
     consent: Consent = agreed,
+    spare: SpareNow = NOTHING_KNOWN,
 ) -> Report:
     """Brings back now what nights took: all of it, or the VMs of these names alone.
 
@@ -266,7 +267,7 @@ def restore(
     if from_markers and isinstance(policy, Policy):
         _markers_can_be_seen(policy, site)
     kind = RunKind.RESTORE if vms else RunKind.DAY
-    return rotate(kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
+    return rotate(kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare)
 
 
 def _markers_can_be_seen(policy: Policy, site: Site) -> None:

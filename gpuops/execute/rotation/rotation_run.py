@@ -20,11 +20,11 @@ from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
+from gpuops.model.rotation import GivesWayBy, Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import way_back
-from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
+from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.rotation.bounds import hours_unsaid
 from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
 from gpuops.plan.rotation.gpu_share import free_gpus
@@ -51,6 +51,8 @@ class SpareNow:
     """Instance uuids (or refs) of ML VMs that ended by themselves."""
     expected: Mapping[str, int] = field(default_factory=dict)
     """Pool -> how many of its desktops are to run by a forecast."""
+    suspends: frozenset[str] = frozenset()
+    """ML VMs (refs) that give way with their memory in a restore of this watch."""
 
 
 NOTHING_KNOWN: Final = SpareNow()
@@ -177,7 +179,7 @@ class RotationRun:
                 return RotateNight(
                     self.policy, originals, measured, step_counts=setbacks, clock_ahead=ahead, lease=number,
                     lowest=self.spare.lowest, not_yet=self.spare.not_yet, finished=self.spare.finished,
-                    expected=self.spare.expected,
+                    expected=self.spare.expected, gave_way=_gave_way(journal),
                 )  # fmt: skip
             case RunKind.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
@@ -192,7 +194,8 @@ class RotationRun:
             case RunKind.DAY:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:
-                return RestoreVms(RotateDay(self.policy, originals, measured, elsewhere), self.only)
+                day = RotateDay(self.policy, originals, measured, elsewhere, self.spare.suspends)
+                return RestoreVms(day, self.only)
 
     @property
     def _lease_number(self) -> int | None:
@@ -205,7 +208,11 @@ class RotationRun:
         lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
         found = hooks_of(self.policy, plan.steps, before)
         hooks = [hook for hook in found if self.site.vcenter.no_way_in(hook) is None]
-        return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
+        spare = self.policy.spare
+        suspends = spare is not None and spare.give_way is GivesWayBy.SUSPEND
+        starts = [step.vm for step in plan.steps if isinstance(step, PowerOnVm)] if suspends else []
+        back = (*way_back(plan.steps), *(SuspendVm(ref, gives_way=True) for ref in starts))
+        return (*back, *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         if self.markers_alone or journal is None:
@@ -367,3 +374,9 @@ class RotationRun:
 def _unread(why: PolicyError) -> Rejection:
     rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
     return Rejection("--policy", rule, hint=why.hint)
+
+
+def _gave_way(journal: Journal | None) -> tuple[Original, ...]:
+    """The ML VMs that a watch has suspended for desktops and that nobody of ours has started since."""
+    found = NightVms(journal).all(returned=True) if journal is not None else ()
+    return tuple(each for each in found if each.role is Role.ML and each.suspended_at is not None)

@@ -23,12 +23,12 @@ from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.state.service_manager import BEGUN, GOES_ON, tell_systemd
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy, Role, SpareRule
+from gpuops.model.rotation import GivesWayBy, Policy, Role, SpareRule
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
+from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.spare import GivesWay, SlotHistory, kept_states
+from gpuops.plan.rotation.spare import GivesWay, SlotHistory, kept_states, with_their_memory
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.plan.rotation.watch_look import WatchLook, WatchTold, look_at
 
@@ -55,6 +55,8 @@ class Watch:
     history: SlotHistory = field(default_factory=SlotHistory)
     tried: dict[str, tuple[float, str]] = field(default_factory=dict)
     """VM ref -> when its start or stop failed, and why."""
+    suspend_failed_s: float | None = None
+    """When an ML VM could not be suspended: for a while those that give way are stopped. Desktops come first."""
     ahead: PoolForecasts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,8 @@ class Watch:
         report = rotate(RunKind.WATCH, self.policy, self.site, apply=False, consent=agreed, spare=self._now())
         request, before = report.request, report.before
         assert isinstance(request, RotateNight), "what a watch plans"
-        looked = look_at(request, self.rule, report.plan, before, catalog_of(before), before.taken_at)
+        rule = self._rule_now()
+        looked = look_at(request, rule, report.plan, before, catalog_of(before), before.taken_at)
         looked = replace(looked, gives=replace(looked.gives, vms=self._not_tried_lately(looked)))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
@@ -75,7 +78,9 @@ class Watch:
         outcomes: tuple[Outcome, ...] = ()
         if returned:
             names = tuple(dict.fromkeys(f"moid:{each.original.vm}" for each in returned))
-            outcomes = restore(self.policy, self.site, names, apply=True).outcomes
+            running = [*gives, *looked.back.stops]
+            spare = SpareNow(suspends=with_their_memory(rule, running, before, catalog_of(before)))
+            outcomes = restore(self.policy, self.site, names, apply=True, spare=spare).outcomes
         elif looked.starts:
             outcomes = self._start().outcomes
         self._note_tried(outcomes)
@@ -100,13 +105,22 @@ class Watch:
         lowest = self.history.lowest(now_s, self.rule.calm_s)
         return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected())
 
+    def _rule_now(self) -> SpareRule:
+        """The policy's rule; nothing is suspended under it a while after that has failed."""
+        failed_s = self.suspend_failed_s
+        if failed_s is None or self.site.passed_s() - failed_s >= AFTER_FAILURE_S:
+            return self.rule
+        return replace(self.rule, give_way=GivesWayBy.STOP)
+
     def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
         """Those that give way, but for those that would not stop a moment ago."""
         return tuple(each for each in looked.gives.vms if each.taken_vm.original.vm not in self.tried)
 
     def _note_tried(self, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
-            if isinstance(outcome.step, PowerOnVm | ShutDownGuest) and outcome.verdict is not Verdict.DONE:
+            if isinstance(outcome.step, SuspendVm) and outcome.step.gives_way and outcome.verdict is not Verdict.DONE:
+                self.suspend_failed_s = self.site.passed_s()
+            elif isinstance(outcome.step, PowerOnVm | ShutDownGuest) and outcome.verdict is not Verdict.DONE:
                 self.tried[outcome.step.vm] = (self.site.passed_s(), outcome.reason)
 
     def _note_finished(self, ended: tuple[TakenVm, ...], inventory: Inventory) -> None:

@@ -277,7 +277,7 @@ class _Run:
         for outcome in self._bad:
             if outcome.step.vm == step.vm:
                 return f"an earlier step failed: {outcome.reason}"
-            if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm):
+            if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm) and not outcome.step.gives_way:
                 desktop = self._executor.planned.vms.get(outcome.step.vm)
                 if desktop is not None and desktop.host is not None and desktop.host == self._start_host(step):
                     return f"{desktop.name} was not suspended on its host: {outcome.reason}"

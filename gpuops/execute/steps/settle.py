@@ -138,7 +138,7 @@ def _takes(step: Step, vm: Vm) -> bool:
     if isinstance(step, ShutDownGuest):
         marks = (parse_marker(value) for value in vm.attributes.values())
         return any(mark is not None and mark.role is Role.SHUT_DOWN for mark in marks)
-    return isinstance(step, SuspendVm | PowerOnVm)
+    return isinstance(step, PowerOnVm) or (isinstance(step, SuspendVm) and not step.gives_way)
 
 
 def _may_have_happened(step: Step, vm: Vm | None) -> bool:
@@ -146,7 +146,8 @@ def _may_have_happened(step: Step, vm: Vm | None) -> bool:
     seen to be what it was before proves that it was not. A gate may be closed by a request that comes late."""
     if isinstance(step, CloseGate):
         return True
-    was = _BEFORE.get(type(step))
+    resumes = isinstance(step, PowerOnVm) and step.resumes
+    was = PowerState.SUSPENDED if resumes else _BEFORE.get(type(step))
     return was is not None and (vm is None or vm.power is not was)
 
 

@@ -279,7 +279,8 @@ class VmExecutor(StepExecutor[Step]):
             reason = guard.objection(
                 step, self.inventory, now, self._ended, self._leaving, self._ahead, tuple(self._starting.values())
             )
-        if reason is None and isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest):
+        stops = isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest)
+        if reason is None and (stops or (isinstance(step, SuspendVm) and step.gives_way)):
             reason = self._of_another_start(step)
         return reason
 

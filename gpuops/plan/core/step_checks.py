@@ -121,18 +121,18 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
     if not_ours is not None:
         return not_ours
     match step:
+        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
+            return None
+        case SuspendVm(gives_way=True):  # its work is in its memory then, whatever it computes
+            return None
         case SuspendVm():
             return idleness(vm, idle).objection
-        case ResumeVm():
+        case ResumeVm() | PowerOnVm(resumes=True):
             return STATE_LOST if vm.power is PowerState.OFF else None
         case PowerOnVm():
             return STATE_KEPT.format("a cold boot") if vm.power is PowerState.SUSPENDED else None
-        case PowerOffVm() | ShutDownGuest():
-            return _discarded(step, vm)
-        case RunInGuest():
-            return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
-        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs() | CloseGate() | OpenGate():
-            return None
+        case PowerOffVm() | ShutDownGuest() | RunInGuest():
+            return _not_running(step, vm)
 
 
 def _of_others(vm: Vm, before: Vm | None) -> str | None:
@@ -166,7 +166,9 @@ def _gives_back(step: Step, vm: Vm) -> bool:
             return False
 
 
-def _discarded(step: PowerOffVm | ShutDownGuest, vm: Vm) -> str | None:
+def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str | None:
+    if isinstance(step, RunInGuest):
+        return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
     if vm.power is None and isinstance(step, PowerOffVm):  # a guest is asked, and asked in vain where none runs
         return POWER_UNKNOWN
     return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
@@ -180,6 +182,8 @@ def as_it_is_now(step: Step, now: Inventory) -> Step:
     vm = now.vms.get(step.vm)
     if isinstance(step, ResumeVm) and step.host is not None and vm is not None and vm.host is not None:
         return ResumeVm(step.vm, vm.host)
+    if isinstance(step, PowerOnVm) and step.resumes and vm is not None and vm.host is not None:
+        return PowerOnVm(step.vm, vm.host, resumes=True)
     return step
 
 

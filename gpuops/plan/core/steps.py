@@ -128,7 +128,11 @@ class RelocateVm:
 
 @dataclass(frozen=True, slots=True)
 class PowerOnVm:
-    """Power on a VM that is off. `host` None leaves the choice to vCenter."""
+    """Power on a VM that is off. `host` None leaves the choice to vCenter.
+
+    `resumes`: an ML VM that a watch has suspended goes on with its memory: never a cold boot, and a start like any
+    other to the journal.
+    """
 
     kind: ClassVar[str] = "power_on"
     noun: ClassVar[str] = "start"
@@ -136,6 +140,7 @@ class PowerOnVm:
 
     vm: str
     host: str | None = None
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +157,17 @@ class ResumeVm:
 
 @dataclass(frozen=True, slots=True)
 class SuspendVm:
-    """Suspend a running VM; its vGPU slots are free afterwards."""
+    """Suspend a running VM; its vGPU slots are free afterwards.
+
+    `gives_way`: an ML VM that a watch has started, whoever uses it; any other VM must be idle.
+    """
 
     kind: ClassVar[str] = "suspend"
     noun: ClassVar[str] = "suspend"
     privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.Suspend",)
 
     vm: str
+    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)

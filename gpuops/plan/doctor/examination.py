@@ -7,13 +7,14 @@ giving them another number, so it is never more than a note. `gpuops doctor` cal
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
@@ -21,6 +22,7 @@ from gpuops.plan.doctor.hosts import of_host, unlike_ecc
 from gpuops.plan.doctor.reservations import of_reservations
 from gpuops.plan.doctor.vms import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.moving.drs_options import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 
@@ -119,14 +121,24 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
         fix = "install the same vGPU manager on all"
         yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {each}", fix)
     yield from unlike_ecc(cluster.name, hosts)
-    if cluster.drs_enabled and cluster.drs_behavior == "fullyAutomated" and inventory.hot_migrate_enabled:
+    yield from _of_drs(cluster, hosts, inventory)
+
+
+def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> Iterator[Finding]:
+    """What DRS does by itself with VMs that have a vGPU, where they may be moved at all."""
+    if not cluster.drs_enabled or not inventory.hot_migrate_enabled:
+        return
+    runs = any(vm.vgpus and vm.power is PowerState.ON for host in hosts for vm in inventory.vms_on(host))
+    waits = "; ".join(evacuation_obstacles(cluster)) if runs and cluster.drs_options is not None else ""
+    if waits:
+        reason = f"entering maintenance mode waits for VMs with vGPUs: {waits}"
+        fix = f"{EVACUATION} = -1 in {WHERE} has vCenter move them; gpuops help readiness"
+        yield Finding(Severity.NOTE, cluster.name, reason, fix)
+    if cluster.drs_behavior == "fullyAutomated":
+        missing = "; ".join(balancing_obstacles(cluster))
         reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
-        yield Finding(
-            Severity.NOTE,
-            cluster.name,
-            reason,
-            "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)",
-        )
+        fix = "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)"
+        yield Finding(Severity.NOTE, cluster.name, f"{reason}: {missing}" if missing else reason, fix)
 
 
 def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:

@@ -23,7 +23,16 @@ from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.core.steps import OpenGate, PowerOnVm, ResumeVm, RunInGuest, SetAttribute, ShutDownGuest, Step
+from gpuops.plan.core.steps import (
+    OpenGate,
+    PowerOnVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 from gpuops.plan.placement.return_order import resume_or_power_on, return_order
 from gpuops.plan.rotation.ml_vms import drs_restored
 from gpuops.plan.rotation.other_machines import (
@@ -70,6 +79,8 @@ class RotateDay:
     """What stopping and resuming took so far; it says how much time is left for checkpoints."""
     leased: Mapping[str, str] = field(default_factory=dict)
     """Name of a lock VM -> who holds its lease on another machine: what is under it is named, and not touched."""
+    suspends: frozenset[str] = frozenset()
+    """ML VMs (refs) that a watch has suspended with their memory, where a morning stops them."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -95,7 +106,11 @@ class RotateDay:
         away = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts is Whereabouts.AWAY]
         ml = [taken_vm for taken_vm in away if taken_vm.original.role is Role.ML]
         desktops = [taken_vm for taken_vm in away if taken_vm.original.role is not Role.ML]
-        stops = stop_ml_vms(ml, [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None], now, self.durations)
+        kept = [each for each in ml if each.vm is not None and each.vm.ref in self.suspends]
+        suspends = tuple(SuspendVm(each.vm.ref, gives_way=True) for each in kept if each.vm is not None)
+        stopped = [each for each in ml if each not in kept]
+        waiting = [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None]
+        stops = stop_ml_vms(stopped, waiting, now, self.durations)
         canaries, seeds, others = _resume_order(desktops, inventory, catalog)
         # A step of another machine may still arrive: such a marker stays until it has been seen for ten minutes.
         recent = recently_marked(of_nights, inventory)
@@ -107,6 +122,7 @@ class RotateDay:
         waves = (
             Wave("let the ML VMs of the night keep their work", stops.hooks),
             Wave("stop the ML VMs of the night", stops.stops),
+            Wave("suspend the ML VMs that give way", suspends),
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),

@@ -187,6 +187,13 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
     return None
 
 
+def suspendable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> frozenset[str]:
+    """Those of these VMs (refs) that can be suspended together: their devices and hosts allow it, and their datastores
+    have room for the files."""
+    able = [vm for vm in vms if _cannot_suspend(vm, inventory.host_of(vm)) is None]
+    return frozenset(vm.ref for vm in _within_space(able, inventory, catalog, _free_mib(inventory, (), catalog), []))
+
+
 def _above_floor(
     candidates: Iterable[tuple[Pool, Vm]], pooled: Iterable[tuple[Pool, Vm]], kept: list[Choice]
 ) -> list[Vm]:

@@ -12,7 +12,7 @@ the plan has put it. The setting that it had before is in the journal and in its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuops.advise.managed_vms import left_to_manager
@@ -44,8 +44,11 @@ class WaitingVm:
         return self.vm is not None and self.vm.power is PowerState.ON
 
 
-def waiting_vms(policy: Policy, inventory: Inventory) -> tuple[WaitingVm, ...]:
-    """Every VM of the queue: the higher priority first, then as the file has it, then by name."""
+def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] = frozenset()) -> tuple[WaitingVm, ...]:
+    """Every VM of the queue: the higher priority first, then as the file has it, then by name.
+
+    `gave_way`: VMs (refs) that are suspended, and may go on.
+    """
     entries = sorted(policy.ml, key=lambda queued: -queued.priority)
     named = [(queued, name, *_find(name, inventory)) for queued in entries for name in queued.names]
     claimed = {vm.ref for _, _, vm, _ in named if vm is not None}
@@ -58,12 +61,12 @@ def waiting_vms(policy: Policy, inventory: Inventory) -> tuple[WaitingVm, ...]:
             waiting.append(WaitingVm(queued, name, None, reason))
             continue
         if not is_pattern(name) or vm is not None:
-            waiting.append(WaitingVm(queued, name, vm, reason or _hindrance(queued, vm)))
+            waiting.append(WaitingVm(queued, name, vm, reason or _hindrance(queued, vm, gave_way)))
             continue
         # a pattern: VMs that are named, or that a pattern before it has taken, are not taken twice
         fitting = [vm for vm in _fitting(name, policy, inventory) if vm.ref not in claimed]
         claimed |= {vm.ref for vm in fitting}
-        waiting += [WaitingVm(queued, vm.name, vm, _hindrance(queued, vm)) for vm in fitting]
+        waiting += [WaitingVm(queued, vm.name, vm, _hindrance(queued, vm, gave_way)) for vm in fitting]
         if not fitting:
             waiting.append(WaitingVm(queued, name, None, f"no VM with a GPU device is called {name!r}"))
     return tuple(waiting)
@@ -84,14 +87,14 @@ def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]
     return sorted(vms, key=lambda vm: (vm.name, vm.ref))
 
 
-def _hindrance(queued: QueuedVm, vm: Vm | None) -> str:
+def _hindrance(queued: QueuedVm, vm: Vm | None, gave_way: Collection[str]) -> str:
     """Why the VM does not start tonight, whatever room there is; empty = it may."""
     if vm is None or vm.power is PowerState.ON:
         return "runs already" if vm else ""
     managed = left_to_manager(vm)
     if managed is not None:
         return managed
-    if vm.power is not PowerState.OFF:
+    if vm.power is not PowerState.OFF and vm.ref not in gave_way:
         return f"is not powered off ({vm.power or 'its power state cannot be read'})"
     if vm.connected is not True or vm.unreadable or vm.devices is None or vm.template:
         return "cannot be read whole, or is not connected"
@@ -121,7 +124,8 @@ def hosts_for(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
     own = world.host_of(vm)
     # A pin is an address of its own host, a node a number there: a bare move would leave both meaning something else.
     may_move = queued.relocate and not is_bound(vm)
-    others = [host for host in world.hosts.values() if host is not own and host.gpus] if may_move else []
+    elsewhere = (host for host in world.hosts.values() if host is not own and host.gpus)
+    others = list(elsewhere) if may_move and vm.power is not PowerState.SUSPENDED else []
     usable = [own, *sorted(others, key=lambda host: host.name)] if own else others
     return [host for host in usable if host.connected is True and host.in_maintenance is False]
 

@@ -26,6 +26,7 @@ from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsai
 from gpuops.plan.rotation.desktops import IN_MAINTENANCE, KeptForUsers, Survey, survey
 from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
+from gpuops.plan.rotation.power_moments import gave_way
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
 from gpuops.plan.rotation.queue import Objection, QueueDecision, ReturnCheck, decide_queue
 from gpuops.plan.rotation.reserved import reserved_objection
@@ -39,7 +40,7 @@ from gpuops.plan.rotation.stop_conditions import (
     pools_to_leave_alone,
     reason_to_stop,
 )
-from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms, vms_of
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 _NAMED: Final = 3
@@ -82,6 +83,8 @@ class RotateNight:
     """VM ref -> why an ML VM that waits is not started now."""
     finished: frozenset[str] = frozenset()
     """Instance uuids (or refs) of ML VMs that a watch has started and that ended by themselves."""
+    gave_way: tuple[Original, ...] = field(default=(), repr=False)
+    """ML VMs that a watch has suspended to make way for desktops, as the journal knows them."""
     expected: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Pool -> how many of its desktops are to run by a forecast, whoever uses them."""
 
@@ -209,8 +212,13 @@ class RotateNight:
         } | self._not_now(inventory)
         return tuple(
             replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
-            for waits in waiting_vms(self.policy, inventory)
+            for waits in waiting_vms(self.policy, inventory, self._suspended_ml(inventory))
         )
+
+    def _suspended_ml(self, inventory: Inventory) -> frozenset[str]:
+        """The ML VMs (refs) that are suspended in the state in which they gave way: they start by going on."""
+        found = ((each, vm) for each in self.gave_way for vm in vms_of(each, inventory))
+        return frozenset(vm.ref for each, vm in found if gave_way(each, vm))
 
     def _not_now(self, inventory: Inventory) -> dict[str, str]:
         """VM ref -> why a watch does not start it, whatever room there is."""

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.model.rotation import Policy, Role, marker_value
-from gpuops.model.vm import Vm, VmDrs
+from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import (
     CloseGate,
@@ -26,6 +26,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.queue import QueueDecision
 
 NO_NIGHT: Final = "there is no night now"
@@ -125,7 +126,7 @@ class NightPlan:
             started = {start.vm.ref for start in stage}
             overrides = tuple(step for step in self.overrides if step.vm in started)
             yield Wave("keep DRS off the ML VMs", overrides)
-            yield Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in stage))
+            yield Wave("start ML VMs", tuple(map(_power_on, stage)))
 
     def _closed(self, desktops: Iterable[Vm]) -> Iterator[CloseGate]:
         """The steps that close gates at the broker, but for those that a run which was cut off has closed."""
@@ -166,3 +167,8 @@ class NightPlan:
             yield "the ML queue is empty: no desktop is suspended for nothing"
         elif not self.decision.starts:
             yield "no VM of the ML queue starts, so no desktop is suspended"
+
+
+def _power_on(start: Start) -> PowerOnVm:
+    """What starts it: one that gave way with its memory goes on."""
+    return PowerOnVm(start.vm.ref, start.host.ref, resumes=start.vm.power is PowerState.SUSPENDED)

@@ -42,6 +42,14 @@ def another_state(original: Original, vm: Vm) -> str:
     return f"{state} {moments}: somebody has {happened}; tell its user"
 
 
+def gave_way(original: Original, vm: Vm) -> bool:
+    """Whether an ML VM is suspended in the state in which it gave way to desktops; False where nobody can tell: what
+    somebody else has suspended is not resumed."""
+    then, now = original.suspended_at, vm.suspended_at
+    suspended = original.role is Role.ML and original.stopped and vm.power is PowerState.SUSPENDED
+    return suspended and then is not None and now is not None and abs(now - then) <= GRAIN
+
+
 def started_anew(original: Original, vm: Vm) -> bool:
     """Whether an ML VM runs by a later start than that of its night; False where nobody can tell."""
     return original.role is Role.ML and runs_anew(original.started_at, vm)

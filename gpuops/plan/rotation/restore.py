@@ -10,7 +10,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
-from gpuops.plan.core.steps import ShutDownGuest
+from gpuops.plan.core.steps import ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay, reverted_desktops
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
 from gpuops.plan.rotation.way_free import away_desktops, running_ml, way_free_for
@@ -83,7 +83,7 @@ def _narrowed(plan: Plan, meant: Iterable[TakenVm]) -> Plan:
         waves=kept,
         unmet=tuple(left for left in plan.unmet if left.subject in names),
         choices=tuple(choice for choice in plan.choices if choice.subject in names),
-        disruptive=any(isinstance(step, ShutDownGuest) for wave in kept for step in wave.steps),
+        disruptive=any(isinstance(step, ShutDownGuest | SuspendVm) for wave in kept for step in wave.steps),
     )
 
 

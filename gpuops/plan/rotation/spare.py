@@ -12,7 +12,7 @@ given back meanwhile is no room, and neither is one that an ML VM has just left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -21,7 +21,7 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import SpareRule
+from gpuops.model.rotation import GivesWayBy, SpareRule
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
@@ -30,6 +30,7 @@ from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.reserved import place_name
 from gpuops.plan.placement.return_order import suspend_or_shut_down
+from gpuops.plan.rotation.desktops import suspendable
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.taken_vms import TakenVm
 from gpuops.plan.rotation.way_free import loss_of, running_ml
@@ -209,16 +210,26 @@ def give_way(
     Example: two slots are missing. A frees one and loses 10 minutes, B frees two and loses 12: B gives way alone.
     """
     running = [each for each in running_ml(taken) if each.vm is not None and each.vm.devices]
+    kept = with_their_memory(rule, running, inventory, catalog)
     world, chosen = inventory, list[GivesWay]()
     while True:
         missing = [state for state in kept_states(rule, world, catalog) if state.missing]
-        offers = (_offer(together, missing, world, catalog, now) for together in _together(running, world))
+        offers = (_offer(together, missing, world, catalog, now, kept) for together in _together(running, world))
         best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
         if best is None:
             return GiveWay(tuple(_needed(chosen, rule, inventory, catalog)), tuple(missing))
         world = best.after
         chosen += best.gives
         running = [each for each in running if each not in [gives.taken_vm for gives in best.gives]]
+
+
+def with_their_memory(
+    rule: SpareRule, running: Iterable[TakenVm], inventory: Inventory, catalog: Catalog
+) -> frozenset[str]:
+    """Those of these ML VMs (refs) that give way by being suspended: none, unless the policy says so."""
+    if rule.give_way is not GivesWayBy.SUSPEND:
+        return frozenset()
+    return suspendable((each.vm for each in running if each.vm is not None), inventory, catalog)
 
 
 def _together(running: Sequence[TakenVm], world: Inventory) -> Iterator[tuple[TakenVm, ...]]:
@@ -244,9 +255,14 @@ class _Offer:
 
 
 def _offer(
-    together: Sequence[TakenVm], missing: Sequence[KeptState], world: Inventory, catalog: Catalog, now: datetime
+    together: Sequence[TakenVm],
+    missing: Sequence[KeptState],
+    world: Inventory,
+    catalog: Catalog,
+    now: datetime,
+    kept: Collection[str],
 ) -> _Offer | None:
-    """What it costs to stop these; None = that frees nothing that is missing."""
+    """What it costs to stop these; None = that frees nothing that is missing. Those of `kept` lose no work."""
     first = together[0].vm
     host = world.host_of(first) if first is not None else None
     here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
@@ -259,7 +275,11 @@ def _offer(
     gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in here]
     if max(gains) <= 0:
         return None
-    losses = [loss_of(each, now) for each in together]
+    losses = [
+        (priority, 0.0 if each.vm is not None and each.vm.ref in kept else lost_s)
+        for each in together
+        for priority, lost_s in [loss_of(each, now)]
+    ]
     state, gained = here[gains.index(max(gains))], sum(gain for gain in gains if gain > 0)
     gives = tuple(
         GivesWay(each, None if lost_s == inf else lost_s, state.key, state.where)

@@ -25,7 +25,7 @@ from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.rotation.power_moments import another_state
+from gpuops.plan.rotation.power_moments import another_state, gave_way
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
@@ -395,6 +395,8 @@ def _ml(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs: somebody else has started it since")
         case PowerState.ON:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
+        case PowerState.SUSPENDED if gave_way(original, vm):
+            return TakenVm(original, vm, Whereabouts.BACK, "is suspended, with its work in memory: it gave way")
         case PowerState.SUSPENDED:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
         case PowerState.OFF if not (taken or original.stopped):

@@ -49,6 +49,8 @@ class PowerMoves:
 
 def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
     """Why the VM's power state forbids the change (vSphere API, ReconfigVM_Task: devices change only on a VM off)."""
+    if managed_elsewhere(vm) is not None:
+        return ()  # another power state would not help: `VM_CHECKS` has the reason
     match vm.power:
         case PowerState.OFF:
             return ()

@@ -168,7 +168,7 @@
       for (const { host, card } of cards) {
         let shown = 0;
         for (const made of card.querySelectorAll(".gpu")) {
-          const fits = (wanted.cluster === "" || wanted.cluster === name) && gpuFits(gpusOf.get(made.dataset.gpu), wanted, host);
+          const fits = gpuFits(gpusOf.get(made.dataset.gpu), wanted, host);
           made.hidden = !fits;
           shown += fits;
         }

@@ -143,6 +143,13 @@ class ComputeEntity(ManagedEntity):
         """Whether VMs with a vGPU leave a host that enters maintenance mode."""
         return self.drs.options.get("VgpuMMAutomationTimeoutSecs") == "-1"
 
+    @property
+    def stun_tolerated_s(self) -> int:
+        """A vMotion whose estimated stun is longer is refused (VMware KB 313479; 100 s where nobody says another
+        number, VMware vSphere 8.0 docs)."""
+        said = self.drs.options.get("VmDevicesStunTimeTolerated", "")
+        return int(said) if said.isdecimal() else 100
+
     def rules_allow(self, vm: str, host: str) -> bool:
         """Whether no binding rule keeps a VM off a host."""
         return self.drs.allows(vm, host)

@@ -23,6 +23,7 @@ from gpuops.sim.operations.initial_placement import refuse_against_rules, refuse
 from gpuops.sim.operations.power import power_on
 from gpuops.sim.operations.reconfigure import changed_state
 from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.render import host_graphics
 from gpuops.sim.state.vm_state import Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -
 def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory).
 
-    A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on.
+    A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on. That the stun which DRS
+    tolerates holds for moves that a client asks for too is from memory.
     """
     refuse_against_rules(vm, target)
     refuse_failover_host(vm, target)
@@ -160,6 +162,10 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
     if refused:
         raise blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+    stun_s = sum(host_graphics.stun_s(seat.type) or 0 for seat in state.seats)
+    tolerated_s = vm.host().compute_resource().stun_tolerated_s
+    if stun_s > tolerated_s:
+        raise blocked(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
     for number, device in enumerate(state.devices):
         for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
             if (state.option(f"pciPassthru{number}.cfg.{name}") or "0") != "0":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class TypeCapacity:
     """DirectPathProfileManagerCapacityInfo of a vGPU type in one place."""
 
     consumed: int
@@ -30,11 +30,11 @@ class Capacity:
     unused_reservation: int
 
 
-def capacity(vgpu: str, hosts: list[HostEntity], reservations: Iterable[ReservationState]) -> Capacity:
+def capacity(vgpu: str, hosts: list[HostEntity], reservations: Iterable[ReservationState]) -> TypeCapacity:
     """What these hosts have of a type; `reservations` are those of their cluster."""
     seats = [seat for host in hosts for seat in host.seats()]
     unused = sum(_unused(each, seats, hosts) for each in reservations if each.vgpu == vgpu)
-    return Capacity(
+    return TypeCapacity(
         consumed=sum(seat.type.name == vgpu for seat in seats),
         remaining=sum(_room(vgpu, host, host.seats()) for host in hosts),
         max=sum(_room(vgpu, host, ()) for host in hosts),
@@ -42,13 +42,15 @@ def capacity(vgpu: str, hosts: list[HostEntity], reservations: Iterable[Reservat
     )
 
 
-def at_host(vgpu: str, host: HostEntity, others: list[HostEntity], reservations: list[ReservationState]) -> Capacity:
+def at_host(
+    vgpu: str, host: HostEntity, others: list[HostEntity], reservations: list[ReservationState]
+) -> TypeCapacity:
     """The same of one host of a cluster: of what the cluster reserves, what its other hosts have no room for."""
     alone = capacity(vgpu, [host], ())
     unused = capacity(vgpu, [host, *others], reservations).unused_reservation
     elsewhere = sum(_room(vgpu, other, other.seats()) for other in others)
     reserved = max(0, min(alone.remaining, unused - elsewhere))
-    return Capacity(alone.consumed, alone.remaining, alone.max, reserved)
+    return TypeCapacity(alone.consumed, alone.remaining, alone.max, reserved)
 
 
 def refuse_over_reservations(vm: VmEntity, host: HostEntity, seats: tuple[RunningVgpu, ...]) -> None:

@@ -19,6 +19,12 @@ STUN_SECONDS_PER_GIB: Final = 1.4
 """Stun of a vMotion at 10 Gbit/s per GiB of frame buffer in use (VMware vSphere 7.0, vMotion of vGPU VMs)."""
 
 
+def stun_s(type_: VgpuType) -> int | None:
+    """vCenter's estimate for one vGPU of the type; None = it has none, which only C and Q types have (VMware vSphere
+    8.0 docs, vMotion stun time limit)."""
+    return max(1, round((type_.framebuffer_mib >> 10) * STUN_SECONDS_PER_GIB)) if type_.series in "CQ" else None
+
+
 def graphics_info(host: HostState, seats: tuple[RunningVgpu, ...]) -> list[Any]:
     """`config.graphicsInfo`: every GPU of the host's graphics stack, and the VMs on it now."""
     return [
@@ -149,10 +155,8 @@ def vendor_and_device(gpu: HostGpu) -> int:
 
 def _profile(type_: VgpuType, gpu: HostGpu) -> Any:
     size_gib = type_.framebuffer_mib >> 10
-    compute_or_workstation = type_.series in "CQ"
-    stun = vim.vm.VMotionStunTimeInfo(
-        name="", migrationBW=10_000, stunTime=max(1, round(size_gib * STUN_SECONDS_PER_GIB))
-    )
+    seconds = stun_s(type_)
+    estimates = [vim.vm.VMotionStunTimeInfo(name="", migrationBW=10_000, stunTime=seconds)] if seconds else []
     return vim.vm.VgpuProfileInfo(
         name=type_.name,
         profileName=type_.name,
@@ -160,5 +164,5 @@ def _profile(type_: VgpuType, gpu: HostGpu) -> Any:
         fbSizeInGib=size_gib,
         profileSharing=(Sharing.MIG if type_.instance else Sharing.TIME_SLICED).value,
         profileClass="compute" if type_.series == "C" else "quadro",
-        stunTimeEstimates=[stun] if compute_or_workstation else [],
+        stunTimeEstimates=estimates,
     )

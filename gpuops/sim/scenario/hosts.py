@@ -49,6 +49,7 @@ def _add_cluster(
 ) -> None:
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
+    drs.options.update(declared.drs_options)
     cluster = new_cluster(world, name, folder.moid, drs)
     folder.add(cluster)
     cluster.config_managed = declared.config_managed

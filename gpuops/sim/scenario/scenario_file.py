@@ -104,6 +104,8 @@ class ClusterDeclared(_Declared, frozen=True, kw_only=True):
     name: str
     size: int | None = None
     drs: Behavior | None = Behavior.PARTIAL
+    drs_options: Mapping[str, str] = field(default_factory=dict)
+    """Advanced options of DRS, such as `VgpuMMAutomationTimeoutSecs: "-1"`."""
     host_profile: HostProfileDeclared | None = None
     """What is attached to it."""
     config_managed: bool = False

@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.reserved_capacity import Capacity, at_host, capacity
+from gpuops.sim.operations.reserved_capacity import TypeCapacity, at_host, capacity
 from gpuops.sim.state.direct_path import DirectPathProfileState
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DirectPathProfileManager(ManagedObject):
         """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
         known = self._known(id)
         if any(each.vgpu == known.vgpu for each in self.world.direct_path.reservations):
-            raise vim.fault.ResourceInUse(msg=f"Capacity of {known.name} is reserved.", type=_KIND, name=id)
+            raise vim.fault.ResourceInUse(msg=f"TypeCapacity of {known.name} is reserved.", type=_KIND, name=id)
         del self.world.direct_path.profiles[id]
         self.world.ledger.record(call, self, before={id: known.name}, after={})
 
@@ -80,7 +80,7 @@ class DirectPathProfileManager(ManagedObject):
         specs = querySpec or [_KIND.CapacityQueryById(id=each) for each in self.world.direct_path.profiles]
         return [self._answer(spec, count) for spec in specs]
 
-    def _counting(self, target: Any) -> Callable[[str], Capacity]:
+    def _counting(self, target: Any) -> Callable[[str], TypeCapacity]:
         """How a vGPU type is counted on the target."""
         reserved = self.world.direct_path.reservations
         if isinstance(target, _KIND.TargetCluster):
@@ -95,7 +95,7 @@ class DirectPathProfileManager(ManagedObject):
             return lambda vgpu: at_host(vgpu, host, others, own)
         raise faults.wrong_argument("target")
 
-    def _answer(self, spec: Any, count: Callable[[str], Capacity]) -> Any:
+    def _answer(self, spec: Any, count: Callable[[str], TypeCapacity]) -> Any:
         try:
             profile = self._meant(spec)
             if not profile.vgpu:

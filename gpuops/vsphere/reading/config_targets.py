@@ -1,4 +1,4 @@
-"""Reads what hosts offer for static and dynamic DirectPath I/O and as device groups.
+"""Reads what hosts offer for static and dynamic DirectPath I/O and as device groups, and vCenter's stun estimates.
 
 No bulk read tells this: EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, several at a
 time.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, UsageError
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget
+from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget, StunEstimate
 from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember
 
 if TYPE_CHECKING:
@@ -64,7 +64,16 @@ def config_target(offered: Any) -> ConfigTarget:
             for info in offered.dynamicPassthrough or ()
         ),
         device_groups=device_groups(offered.vendorDeviceGroupInfo or ()),
+        stuns=tuple(_stuns(offered.vgpuProfileInfo or ())),
     )
+
+
+def _stuns(profiles: Iterable[Any]) -> Iterator[StunEstimate]:
+    """Estimates that make no sense (none at all, a negative time) are left out: they are unknown then."""
+    for info in profiles:
+        for each in getattr(info, "stunTimeEstimates", None) or ():
+            if each.stunTime is not None and each.stunTime >= 0 and each.migrationBW is not None:
+                yield StunEstimate(info.profileName, each.migrationBW, each.stunTime)
 
 
 def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:

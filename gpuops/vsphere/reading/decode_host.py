@@ -316,7 +316,15 @@ def decode_cluster(found: ReadObject, name: str) -> Cluster:
         admission=_admission(child(configuration, "dasConfig")),
         rules=None if configuration is None else tuple(_rules(configuration)),
         drs_excluded=tuple(vm for vm, each in overrides if flag(each, "enabled") is False),
+        drs_options=None if drs is None else tuple(_options(drs)),
     )
+
+
+def _options(drs: Any) -> Iterator[tuple[str, str]]:
+    """The advanced options of DRS; vCenter takes and tells their values as text."""
+    for each in children(drs, "option"):
+        if key := text(each, "key"):
+            yield key, text(each, "value") or ""
 
 
 def _admission(das: Any) -> AdmissionControl | None:

@@ -73,7 +73,7 @@ def submit(connection: Connection, step: VcenterStep, inventory: Inventory, op_i
 
 
 def _start(session: Session, step: PowerOnVm | ResumeVm, vm: Vm, target: Any, op_id: str) -> TaskRef:
-    if isinstance(step, ResumeVm):
+    if isinstance(step, ResumeVm) or step.resumes:
         _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
     return _task(session, target.PowerOnVM_Task, session.host(step.host), vm=vm, op_id=op_id)
 

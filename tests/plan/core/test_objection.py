@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuops.plan.core.step_checks import as_it_is_now
-from gpuops.plan.core.steps import PowerOnVm, ResumeVm
+import pytest
+
+from gpuops.model.vm import ManagedBy, PowerState, VmDrs
+from gpuops.plan.core.step_checks import as_it_is_now, objection
+from gpuops.plan.core.steps import (
+    CloseGate,
+    OpenGate,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
 from tests.execute.small_vcenter import small_world
 
 
@@ -19,3 +37,48 @@ def test_a_desktop_is_resumed_where_it_is_registered_now() -> None:
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), unknown) == ResumeVm("vm-1", "host-1")
     assert as_it_is_now(ResumeVm("vm-0", "host-1"), seen) == ResumeVm("vm-0", "host-1"), "gone: said by `objection`"
     assert as_it_is_now(PowerOnVm("vm-91", "host-2"), seen) == PowerOnVm("vm-91", "host-2"), "where it has room"
+
+
+KUBE = ManagedBy("com.vmware.vcenter.wcp", "VirtualMachine")
+TAKING: list[Step] = [
+    ReconfigureVm("vm-1", VmChange()),
+    RelocateVm("vm-1", "host-2"),
+    PowerOnVm("vm-1"),
+    PowerOffVm("vm-1"),
+    ShutDownGuest("vm-1"),
+    SuspendVm("vm-1"),
+    RunInGuest("vm-1", "/opt/save"),
+    SetVmDrs("vm-1", VmDrs.MANUAL),
+    SetAttribute("vm-1", "gpuops.rotation", "2026-11-02 desktop"),
+    CloseGate("vm-1", "machine"),
+]
+GIVING_BACK: list[Step] = [
+    ResumeVm("vm-1"),
+    OpenGate("vm-1", "machine"),
+    SetVmDrs("vm-1", VmDrs.FULL),
+    SetAttribute("vm-1", "gpuops.rotation", ""),
+]
+
+
+@pytest.mark.parametrize("step", TAKING, ids=lambda step: type(step).__name__)
+def test_nothing_is_done_to_a_vm_that_belongs_to_another_product_by_now(step: Step) -> None:
+    planned = small_world().snapshot()
+    for changed in ({"managed_by": KUBE}, {"unreadable": ("config.managedBy",)}):
+        now = planned.with_vm(replace(planned.vm("vm-1"), **changed))
+        assert "another product" in (said := objection(step, planned, now) or "") or "Kubernetes" in said
+
+
+@pytest.mark.parametrize("step", GIVING_BACK, ids=lambda step: type(step).__name__)
+def test_what_a_night_did_to_it_before_is_undone(step: Step) -> None:
+    planned = small_world().snapshot()
+    now = planned.with_vm(replace(planned.vm("vm-1"), managed_by=KUBE, power=PowerState.SUSPENDED))
+    assert objection(step, planned, now) is None
+
+
+def test_a_desktop_that_a_night_has_shut_down_is_powered_on_again() -> None:
+    """Its marker says so; a desktop that is off for other reasons is its manager's to start."""
+    planned = small_world().snapshot()
+    off = replace(planned.vm("vm-1"), managed_by=KUBE, power=PowerState.OFF)
+    for role, allowed in (("desktop-off", True), ("desktop", False), ("ml", False)):
+        now = planned.with_vm(replace(off, attributes={"gpuops.rotation": f"2026-11-02 {role}"}))
+        assert (objection(PowerOnVm("vm-1"), planned, now) is None) is allowed, role

@@ -121,6 +121,19 @@ def fits(reported: Reported, host: dict[str, Any], gpu: dict[str, Any], name: st
             return value.lower() in host["name"].lower() or any(value.lower() in vm["name"].lower() for vm in holders)
 
 
+def test_a_cluster_is_shown_without_the_others(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    first, second = reported.document["hosts"]
+    document = {**reported.document, "hosts": [first, {**second, "cluster": None}]}
+    path = tmp_path / "clusters.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    found = opened(chromium, path)
+    for cluster, host in (("lab-cluster", first), ("standalone hosts", second)):
+        found.page.locator("select[name=cluster]").select_option(cluster)
+        assert {each["gpu"].split()[0] for each in found.page.evaluate(SHOWN) if each["shown"]} == {host["ref"]}
+        assert found.page.locator("#fleet h3:visible bdi").all_inner_texts() == [cluster]
+    found.page.close()
+
+
 def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
     page.locator("select[name=role]").select_option("desktop")
     page.locator("input[name=text]").fill("vdi-01")

@@ -63,14 +63,22 @@ def test_a_vm_tells_of_itself_on_hover_and_on_focus(page: Page, reported: Report
     assert tip.is_hidden()
 
 
-def test_on_paper_every_vm_and_every_row_is_there(page: Page, reported: Reported) -> None:
-    page.emulate_media(media="print")
-    shown = page.evaluate("document.body.innerText")
-    assert all(vm["name"] in shown for vm in reported.document["vms"])
-    assert all(night["night"] in shown for night in reported.document["nights"])
-    assert page.locator("nav").is_hidden()
+def test_on_paper_every_vm_and_every_row_is_there(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
+    """Also where a table is so long that the screen scrolls it."""
+    [night] = reported.document["nights"]
+    document = {**reported.document, "nights": [{**night, "night": f"night-{number}"} for number in range(90)]}
+    path = tmp_path / "long.html"
+    path.write_text(page_of(document), encoding="utf-8")
+    page = opened(chromium, path).page
     cut = "[...document.querySelectorAll('.lanes, .tall')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
+    assert page.evaluate(cut) > 0
+    page.emulate_media(media="print")
     assert page.evaluate(cut) == 0
+    shown = page.evaluate("document.body.innerText")
+    assert all(vm["name"] in shown for vm in document["vms"])
+    assert all(each["night"] in shown for each in document["nights"])
+    assert page.locator("nav").is_hidden()
+    page.close()
 
 
 def test_without_its_script_the_tables_are_there(chromium: Browser, reported: Reported) -> None:

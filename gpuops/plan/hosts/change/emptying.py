@@ -1,14 +1,18 @@
 """Where each running VM of some hosts goes while they are down, or why it can go nowhere.
 
+The largest VM leaves first, for the host with the most free memory; where one then finds no room,
+`plan/moving/places.py` tries other orders and hosts.
+
 Sources: VMware vSphere docs, maintenance mode (powered-on VMs must leave; DRS moves by itself what it may, never VMs
 with a vGPU unless told so); `plan/moving/movability.py` says when a VM may be moved at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager
 from gpuops.model.catalog import Catalog
@@ -27,6 +31,8 @@ from gpuops.plan.moving.movability import (
     admitted_moves,
     judge_movability,
 )
+from gpuops.plan.moving.places import find_places
+from gpuops.plan.moving.stun import too_long
 from gpuops.plan.placement.project import project
 
 
@@ -52,25 +58,79 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
+class Staying:
+    """A VM that cannot leave its host, and why."""
+
+    vm: Vm
+    rejection: Rejection
+    reasons: tuple[str, ...]
+    """Those of the rejection, for a text that names several VMs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Emptied:
-    """Hosts without their VMs: who went where, by host, in order; and every reason why a VM cannot go."""
+    """Hosts without their VMs: who went where, by host, in order; and every VM that cannot go."""
 
     away: dict[str, tuple[Away, ...]]
-    rejections: tuple[Rejection, ...]
+    stays: tuple[Staying, ...]
+    proven: bool = True
+    """False: not every order of moves was tried; there may be one that empties them."""
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Why they cannot be emptied; () = they can."""
+        return tuple(each.rejection for each in self.stays)
 
 
 def emptied(hosts: Sequence[Host], vms: Displacement, inventory: Inventory, catalog: Catalog) -> Emptied:
     """All running VMs of these hosts placed on others, the largest first, each beside those before it."""
     down = [replace(host, in_maintenance=True) for host in hosts]
-    world = _World(inventory.with_hosts(down), catalog, vms)
-    away = {host.ref: tuple(world.leave(host)) for host in down}
-    return Emptied(away, tuple(world.rejections))
+    before = inventory.with_hosts(down)
+    world = _World(before, catalog, vms)
+    found = Emptied({host.ref: tuple(world.leave(host)) for host in down}, tuple(world.stays))
+    if not world.roomless:
+        return found
+    proven, first = True, _World(before, catalog, vms)
+    for chosen in _choices(vms):
+        leave = [[vm for vm in first.in_order(host) if chosen(vm) and vm.ref in world.movable] for host in down]
+        targets = {
+            vm.ref: [each.ref for each in first.takers(vm, host)[0]]
+            for host, group in zip(down, leave, strict=True)
+            for vm in group
+        }
+        places = find_places(leave, targets, before, partial(_moved, catalog=catalog))
+        if places.places is not None:
+            again = _World(before, catalog, vms, given={vm.ref: target for vm, target in places.places})
+            return Emptied({host.ref: tuple(again.leave(host)) for host in down}, tuple(again.stays))
+        proven = proven and places.whole
+    return replace(found, proven=proven)
+
+
+def _choices(vms: Displacement) -> Iterator[Callable[[Vm], bool]]:
+    """Whom to find places for, one attempt after another: all; then those alone who cannot be stopped instead."""
+    yield lambda vm: True
+    if vms is not Displacement.MOVE:
+        yield lambda vm: any(_against_stopping(vm))
+
+
+def _moved(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Inventory | None:
+    step = RelocateVm(vm.ref, host.ref)
+    return project(step, inventory, catalog) if admitted_moves([step], inventory, catalog) else None
 
 
 def runs_there(host: Host, inventory: Inventory) -> list[Vm]:
     """The VMs that must leave the host, or may have to: largest first."""
     found = [vm for vm in inventory.vms_on(host) if vm.power in (PowerState.ON, None) and not vm.template]
     return sorted(found, key=lambda vm: (-len(vm.devices or ()), -(vm.memory_mib or 0), vm.name, vm.ref))
+
+
+def stun_hosts(hosts: Iterable[Host], inventory: Inventory) -> frozenset[str]:
+    """Refs of the hosts whose stun estimates matter when these are emptied: all with GPUs of the clusters in which a
+    VM with a vGPU must leave one of these."""
+    leaving = (host for host in hosts if any(vm.vgpus for vm in runs_there(host, inventory)))
+    clusters = {host.cluster for host in leaving if host.cluster is not None}
+    near = (host for host in inventory.hosts.values() if host.cluster in clusters and host.gpus)
+    return frozenset(host.ref for host in near if host.connected is True)
 
 
 @dataclass(slots=True)
@@ -80,13 +140,25 @@ class _World:
     inventory: Inventory
     catalog: Catalog
     vms: Displacement
-    rejections: list[Rejection] = field(default_factory=list)
+    given: Mapping[str, Host] = field(default_factory=dict)
+    """By ref of a VM where it goes, in the order in which they leave; of the others that is still to be found."""
+    stays: list[Staying] = field(default_factory=list)
+    movable: set[str] = field(default_factory=set)
+    """Refs of the VMs that may be moved."""
+    roomless: bool = False
+    """Whether a VM that may be moved found no room."""
+
+    def in_order(self, host: Host) -> list[Vm]:
+        """The VMs that leave the host: those whose place is known, then the largest first."""
+        turns = {ref: turn for turn, ref in enumerate(self.given)}
+        found = sorted(runs_there(host, self.inventory), key=self._size, reverse=True)
+        return sorted(found, key=lambda vm: turns.get(vm.ref, len(turns)))
 
     def leave(self, host: Host) -> Iterator[Away]:
-        for vm in sorted(runs_there(host, self.inventory), key=self._size, reverse=True):
+        for vm in self.in_order(host):
             found = self._away(vm, host)
-            if isinstance(found, Rejection):
-                self.rejections.append(found)
+            if isinstance(found, Staying):
+                self.stays.append(found)
                 continue
             if found.leaving is Leaving.VMOTION and found.target is not None:
                 self.inventory = project(RelocateVm(vm.ref, found.target.ref), self.inventory, self.catalog)
@@ -98,7 +170,7 @@ class _World:
         profiles = [self.catalog.profile(name) for name in vm.profiles]
         return sum(each.framebuffer_mib for each in profiles if each is not None), vm.memory_mib or 0
 
-    def _away(self, vm: Vm, host: Host) -> Away | Rejection:
+    def _away(self, vm: Vm, host: Host) -> Away | Staying:
         cluster = self.inventory.clusters.get(host.cluster or "")
         stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if is_cluster_agent(vm) or self._drs_moves(vm, host):
@@ -106,7 +178,8 @@ class _World:
         managed = left_to_manager(vm)
         if managed is not None:
             hint = f"have its manager move or stop {vm.name}: gpuops changes no VM of others"
-            return Rejection(host.name, f"{vm.name} cannot leave it while it runs: {managed}", hint=hint)
+            rule = f"{vm.name} cannot leave it while it runs: {managed}"
+            return Staying(vm, Rejection(host.name, rule, hint=hint), (managed,))
         if _may_move(vm, stands):
             target, reasons = self._target(vm, host)
             if target is not None:
@@ -125,24 +198,39 @@ class _World:
 
     def _target(self, vm: Vm, host: Host) -> tuple[Host | None, tuple[str, ...]]:
         """The host with the most free memory that surely takes it; or what each of them says."""
+        takers, reasons = self.takers(vm, host)
+        self.movable.add(vm.ref)
+        chosen = self.given.get(vm.ref)
+        for target in takers if chosen is None else (self.inventory.hosts[chosen.ref],):
+            if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
+                return target, ()
+        self.roomless = True
+        full = tuple(f"{each.name}: no room that is certain" for each in takers)
+        return None, (*reasons, *full) or ("no other host in its cluster",)
+
+    def takers(self, vm: Vm, host: Host) -> tuple[list[Host], tuple[str, ...]]:
+        """(the hosts that may take it, had they the GPUs, the one with the most free memory first; what the others
+        say)."""
         cluster = self.inventory.clusters.get(host.cluster or "")
         near = [each for each in self.inventory.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
         fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
-        for target in sorted((each for each in near if each.ref in fit), key=_fullness):
-            if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
-                return target, ()
-        full = tuple(f"{each.name}: no room that is certain" for each in near if each.ref in fit)
-        return None, (*map(str, refusals), *full) or ("no other host in its cluster",)
+        slow = {each.ref: too_long(vm, host, each, cluster) for each in near if each.ref in fit}
+        found = sorted((each for each in near if each.ref in fit and slow[each.ref] is None), key=_fullness)
+        return found, (*map(str, refusals), *(str(each) for each in slow.values() if each is not None))
 
-    def _stopped(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Rejection:
+    def _stopped(self, vm: Vm, host: Host, reasons: tuple[str, ...]) -> Away | Staying:
         """Shut down in place of a move, where that is allowed and the guest can be asked."""
         against = tuple(_against_stopping(vm))
         if self.vms is Displacement.MOVE or against:
             rule = f"{vm.name} cannot leave it while it runs: {'; '.join(_few(reasons))}"
             if self.vms is not Displacement.MOVE:
                 rule = f"{vm.name} can neither be moved nor shut down: {'; '.join((*_few(reasons), *against))}"
-            hint = f"shut {vm.name} down, or let it be: --vms shut-down" if not against else f"see to {vm.name} first"
-            return Rejection(host.name, rule, hint=hint)
+            hint = (
+                f"shut {vm.name} down, or let a rolling change do so: --vms shut-down"
+                if not against
+                else f"see to {vm.name} first"
+            )
+            return Staying(vm, Rejection(host.name, rule, hint=hint), _few(reasons))
         powered_off = self.vms is Displacement.POWER_OFF
         return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, _few(reasons))
 

@@ -1,0 +1,165 @@
+"""Whether the VMs with GPUs of a host would find a place on others once that host is dead, profile by profile.
+
+They start anew there, as HA restarts them: their pins and DirectPath devices come along, vMotion's rules do not count.
+Sources: VMware vSphere Availability (failover hosts and what admission control keeps free are there for this; VM-host
+rules that must hold and rules that keep VMs apart hold for restarts too; `das.respectVmVmAntiAffinityRules` is on by
+default). Which host HA chooses, and in which order, is its own affair: told is whether there is a way at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
+from gpuops.plan.moving.places import find_places
+from gpuops.plan.placement.host_filters import sees_files
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved import reserved_left
+from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.wanted import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A VM that finds no place, and what each host says."""
+
+    vm: Vm
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLoss:
+    """The vGPUs of one profile on the host, or its whole GPUs; `placed` of them come back elsewhere."""
+
+    profile: str
+    """`whole GPU` for DirectPath."""
+    running: int
+    placed: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoss:
+    """What becomes of the VMs with GPUs of one host."""
+
+    places: tuple[tuple[Vm, Host], ...] = ()
+    """Who starts where, in this order."""
+    stranded: tuple[Stranded, ...] = ()
+    proven: bool = True
+    """False: not every way was tried; there may be one with a place for all."""
+
+    @property
+    def spared(self) -> bool:
+        """Whether each of them has a place elsewhere."""
+        return not self.stranded
+
+    @property
+    def profiles(self) -> tuple[ProfileLoss, ...]:
+        """By profile, in the order of their names."""
+        placed = Counter(name for vm, _ in self.places for name in _devices(vm))
+        lost = Counter(name for each in self.stranded for name in _devices(each.vm))
+        names = sorted({*placed, *lost})
+        return tuple(ProfileLoss(name, placed[name] + lost[name], placed[name]) for name in names)
+
+
+def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
+    """Where the running VMs with GPUs of this host could start, were it dead."""
+    vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
+    vms.sort(key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
+    world = inventory.with_hosts([replace(host, connected=False)])
+    for vm in vms:
+        world = project(PowerOffVm(vm.ref), world)
+    near = [each for each in world.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
+    restart = _Restart(near if host.cluster is not None else [], inventory.clusters.get(host.cluster or ""), catalog)
+    found = restart.one_after_another(vms, world)
+    if found.spared or not restart.others:
+        return found
+    targets = {vm.ref: [each.ref for each in restart.others if restart.may_take(vm, each, world)] for vm in vms}
+    places = find_places([vms], targets, world, restart.after, restart.apart)
+    return replace(found, proven=places.whole) if places.places is None else HostLoss(places.places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Restart:
+    """VMs start anew on these other hosts of a cluster."""
+
+    others: Sequence[Host]
+    cluster: Cluster | None
+    catalog: Catalog
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """Refs of the VMs that some rule keeps apart."""
+        return frozenset(ref for rule in self._rules() if rule.kind is RuleKind.APART for ref in rule.vms)
+
+    def may_take(self, vm: Vm, host: Host, world: Inventory) -> bool:
+        """Whether the host sees its files."""
+        return sees_files(Wanted(vm, (), (host.ref,)), host, world) is None
+
+    def one_after_another(self, vms: Sequence[Vm], world: Inventory) -> HostLoss:
+        """In this order, each on the first host that takes it."""
+        places: list[tuple[Vm, Host]] = []
+        stranded: list[Stranded] = []
+        for vm in vms:
+            found = next(self._ways(vm, world), None)
+            if found is None:
+                reasons = dict.fromkeys(each for host in self.others for each in self._reasons(vm, host, world))
+                stranded.append(Stranded(vm, tuple(reasons) or ("no other host in its cluster",)))
+                continue
+            host, world = found
+            places.append((vm, host))
+        return HostLoss(tuple(places), tuple(stranded))
+
+    def after(self, vm: Vm, host: Host, world: Inventory) -> Inventory | None:
+        """The snapshot once it runs there; None = it does not start there for certain."""
+        if next(self._reasons(vm, host, world), None) is not None:
+            return None
+        return project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
+
+    def _ways(self, vm: Vm, world: Inventory) -> Iterator[tuple[Host, Inventory]]:
+        for host in self.others:
+            after = self.after(vm, host, world)
+            if after is not None:
+                yield host, after
+
+    def _reasons(self, vm: Vm, host: Host, world: Inventory) -> Iterator[str]:
+        if any(isinstance(each, DirectPathDevice | OtherPassthrough) for each in vm.devices or ()):
+            yield f"{vm.name} has a passthrough device of its host: it starts nowhere else"
+            return
+        there = {other.ref for other in world.vms_on(host) if other.power is PowerState.ON}
+        for rule in self._rules():
+            if vm.ref not in rule.vms:
+                continue
+            if rule.kind is RuleKind.HOSTS and rule.mandatory is not False and not rule.allows(host.ref):
+                yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} off it"
+            elif rule.kind is RuleKind.APART and there & set(rule.vms):
+                yield f"{host.name}: DRS rule {rule.name!r} keeps {vm.name} apart from others there"
+        refused = Room(self.catalog, certain=True).refusals(vm, world.hosts[host.ref], world)
+        yield from map(str, refused)
+        if not refused and self._takes_reserved(vm, host, world):
+            yield f"{host.name}: what it would take there is reserved for others"
+
+    def _takes_reserved(self, vm: Vm, host: Host, world: Inventory) -> bool:
+        if world.reservations is None:
+            return False
+        after = project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
+        return any(each.too_few for each in reserved_left([host], world, after, self.catalog))
+
+    def _rules(self) -> tuple[DrsRule, ...]:
+        return (self.cluster.rules or ()) if self.cluster is not None else ()
+
+
+def _size(vm: Vm, catalog: Catalog) -> tuple[int, int]:
+    """What sorts the largest first."""
+    profiles = [catalog.profile(name) for name in vm.profiles]
+    return -sum(each.framebuffer_mib for each in profiles if each is not None), -(vm.memory_mib or 0)
+
+
+def _devices(vm: Vm) -> Iterator[str]:
+    yield from vm.profiles
+    yield from ("whole GPU" for each in vm.devices or () if is_gpu(each) and not isinstance(each, VgpuDevice))

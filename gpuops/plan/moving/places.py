@@ -1,0 +1,167 @@
+"""A place for each of some VMs on other hosts, found by trying orders and hosts until one way holds for all of them.
+
+Problem: the host chooses the GPU of a VM that arrives, so who arrives first may take what only another one fits in.
+The largest first, each on the host with the most room, finds a way mostly; where it does not, another order may.
+Choice: a search of all orders and hosts, depth first, in which that usual way is the first one that is tried. VMs that
+are alike are one, and so are orders that lead to the same GPUs. A VM that finds no place now finds none after others
+have come, for nobody makes room by arriving; so more of one kind than fit without the others end it at once.
+After `MOST_TRIES` questions it gives up, and says so.
+What this gives up: VMs that run elsewhere stay where they are; room is not made by moving those first.
+
+`plan/hosts/change/emptying.py` asks it for hosts that are emptied, `plan/hosts/readiness/loss.py` for one that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+
+MOST_TRIES: Final = 2_000
+"""So many times a VM is tried on a host: about a second."""
+
+Admit = Callable[[Vm, Host, Inventory], Inventory | None]
+"""The snapshot with the VM on that host; None = it surely finds no place there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesFound:
+    """Who goes where, in this order. `whole` False = the search gave up: that there is no way is not proven."""
+
+    places: tuple[tuple[Vm, Host], ...] | None
+    whole: bool
+
+
+def find_places(
+    groups: Sequence[Sequence[Vm]],
+    targets: Mapping[str, Sequence[str]],
+    inventory: Inventory,
+    admit: Admit,
+    single: Collection[str] = (),
+) -> PlacesFound:
+    """A place for every VM: those of the first group come first, in whatever order, then those of the next.
+
+    `targets`: by ref of a VM the refs of the hosts that may take it and see its files, the likeliest first.
+    `single`: refs of VMs for which no other may stand, however alike they are.
+    """
+    vms = [vm for group in groups for vm in group]
+    search = _Search(targets, admit, _kinds(vms, targets, single))
+    if search.too_many(vms, inventory):
+        return PlacesFound(None, search.tries <= MOST_TRIES)
+    places = search.place([list(group) for group in groups if group], inventory)
+    return PlacesFound(None if places is None else tuple(places), search.tries <= MOST_TRIES)
+
+
+@dataclass(slots=True)
+class _Search:
+    targets: Mapping[str, Sequence[str]]
+    admit: Admit
+    kinds: Mapping[str, int]
+    """By ref of a VM; those of one kind may stand for each other."""
+    tries: int = 0
+    failed: set[object] = field(default_factory=set)
+    """What is known to lead nowhere: who still waits, and what is on each host."""
+
+    def too_many(self, vms: Sequence[Vm], inventory: Inventory) -> bool:
+        """Whether there are more of one kind than find a place when nobody else comes."""
+        return any(not self._fit([vm for vm in vms if self.kinds[vm.ref] == kind], inventory) for kind in self._all())
+
+    def _fit(self, alike: Sequence[Vm], inventory: Inventory) -> bool:
+        """Whether all of these find a place; they are alike, so each fills one host after another."""
+        waiting = list(alike)
+        for ref in self.targets[alike[0].ref]:
+            while waiting:
+                self.tries += 1
+                after = self.admit(waiting[-1], inventory.hosts[ref], inventory)
+                if after is None:
+                    break
+                inventory = after
+                waiting.pop()
+        return not waiting
+
+    def _all(self) -> list[int]:
+        return sorted(set(self.kinds.values()))
+
+    def place(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host]] | None:
+        if not groups:
+            return []
+        state = self._state(groups, inventory)
+        if state in self.failed:
+            return None
+        choices = self._choices(groups, inventory)
+        for vm, host, after in choices or ():
+            rest = [each for each in groups[0] if each is not vm]
+            following = self.place([rest, *groups[1:]] if rest else groups[1:], after)
+            if following is not None:
+                return [(vm, host), *following]
+            if self.tries > MOST_TRIES:
+                return None
+        self.failed.add(state)
+        return None
+
+    def _choices(self, groups: list[list[Vm]], inventory: Inventory) -> list[tuple[Vm, Host, Inventory]]:
+        """Every VM that may come next, one of each kind, with each host that takes it; none where one of all finds
+        no place."""
+        found: list[tuple[Vm, Host, Inventory]] = []
+        for number, group in enumerate(groups):
+            for vm in self._one_of_each(group):
+                choices = list(self._on_each(vm, inventory))
+                if not choices:
+                    return []
+                found += choices if number == 0 else ()
+        return found
+
+    def _on_each(self, vm: Vm, inventory: Inventory) -> Iterator[tuple[Vm, Host, Inventory]]:
+        for ref in self.targets[vm.ref]:
+            self.tries += 1
+            if self.tries > MOST_TRIES:
+                return
+            after = self.admit(vm, inventory.hosts[ref], inventory)
+            if after is not None:
+                yield vm, inventory.hosts[ref], after
+
+    def _one_of_each(self, group: Sequence[Vm]) -> Iterator[Vm]:
+        seen: set[int] = set()
+        for vm in group:
+            kind = self.kinds[vm.ref]
+            if kind not in seen:
+                seen.add(kind)
+                yield vm
+
+    def _state(self, groups: list[list[Vm]], inventory: Inventory) -> object:
+        """Who waits, by kind, and what is on the hosts that may take somebody, by kind too."""
+        waiting = tuple(tuple(sorted(self.kinds[vm.ref] for vm in group)) for group in groups)
+        hosts = sorted({ref for refs in self.targets.values() for ref in refs})
+        return waiting, tuple(self._on(inventory.hosts[ref], inventory) for ref in hosts)
+
+    def _on(self, host: Host, inventory: Inventory) -> object:
+        running = sorted(self._name(vm.ref) for vm in inventory.vms_on(host) if vm.power is PowerState.ON)
+        gpus = tuple(
+            (
+                None if gpu.vms is None else tuple(sorted(map(self._name, gpu.vms))),
+                None if gpu.vgpus is None else tuple(sorted((each.profile, each.start or 0) for each in gpu.vgpus)),
+            )
+            for gpu in host.gpus
+        )
+        return tuple(running), gpus, tuple(sorted(str(binding.address) for binding in host.bindings))
+
+    def _name(self, ref: str) -> str:
+        return f"kind {self.kinds[ref]}" if ref in self.kinds else ref
+
+
+def _kinds(vms: Sequence[Vm], targets: Mapping[str, Sequence[str]], single: Collection[str]) -> Mapping[str, int]:
+    """VMs of which nothing differs that a host asks of them have one number."""
+    numbers: dict[object, int] = {}
+    return {vm.ref: numbers.setdefault(_needs(vm, targets, single), len(numbers)) for vm in vms}
+
+
+def _needs(vm: Vm, targets: Mapping[str, Sequence[str]], single: Collection[str]) -> object:
+    devices = None if vm.devices is None else tuple(replace(each, key=0) for each in vm.devices)
+    settings = tuple(sorted((vm.extra_config or {}).items()))
+    size = vm.vcpus, vm.memory_mib, vm.memory_reservation_mib, vm.cpu_reservation_mhz, vm.cores_per_socket
+    where = vm.host, tuple(targets[vm.ref]), vm.unreadable, vm.power
+    return devices, settings, size, where, vm.ref if vm.ref in single else ""

@@ -1,0 +1,70 @@
+"""`gpuops readiness` on simulated vCenters and on a saved inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+SCATTERED = ("--vcenter", "sim:scattered")
+
+
+@pytest.mark.parametrize(("name", "words"), [("all", ()), ("host", ("--host", "esx-01*"))])
+def test_text(gpuops: Gpuops, golden: Golden, name: str, words: tuple[str, ...]) -> None:
+    result = gpuops("readiness", *words, *SCATTERED)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden(f"readiness-{name}.txt", result.stdout)
+
+
+def test_vms_that_stay_for_one_reason_are_one_line_and_nothing_is_done(lab: Lab, golden: Golden) -> None:
+    result = lab.run("readiness")
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden("readiness-lab.txt", result.stdout)
+    assert lab.effects == []
+
+
+def test_json(gpuops: Gpuops, golden: Golden) -> None:
+    result = gpuops("readiness", "--host", "esx-0[14]*", *SCATTERED, "--output", "json")
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["schema_version"], found["kind"], found["ready"]) == (1, "readiness", True)
+    del found["read_at"]
+    golden("readiness.json", json.dumps(found, indent=2) + "\n")
+
+
+@pytest.mark.parametrize(("host", "exit_code"), [("esx-01*", 0), ("esx-02*", 3), ("*", 3)])
+def test_strict_ends_with_three_where_a_host_cannot_be_emptied(gpuops: Gpuops, host: str, exit_code: int) -> None:
+    result = gpuops("readiness", "--strict", "--host", host, *SCATTERED)
+    assert (result.exit_code, result.stderr) == (exit_code, "")
+    assert "can be emptied" in result.stdout.splitlines()[-1]
+
+
+def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_path: Path) -> None:
+    """Stun estimates and options of DRS are saved too."""
+    path = str(tmp_path / "saved.json")
+    assert gpuops("inventory", "--save", path, *SCATTERED).exit_code == 0
+    saved = gpuops("readiness", "--inventory", path)
+    assert (saved.exit_code, saved.stderr) == (0, "")
+    golden("readiness-all.txt", saved.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--host", "esx-9"), "no host 'esx-9' in this vCenter"),
+        (("--cluster", "scatered-cluster"), "did you mean scattered-cluster?"),
+    ],
+)
+def test_what_is_not_there_is_named_with_the_next_move(gpuops: Gpuops, words: tuple[str, ...], message: str) -> None:
+    result = gpuops("readiness", *words, *SCATTERED)
+    assert (result.exit_code, result.stdout) == (2, "")
+    first, second = result.stderr.splitlines()
+    assert message in first and second.startswith("next: ")
