@@ -27,9 +27,9 @@ from gpuops.web.current import Current
 from gpuops.web.following import FleetRead, Following
 from gpuops.web.server import WebServer, serving
 from tests.cli.conftest import clean
-from tests.report.page.conftest import Reported, chromium, reported
+from tests.report.page.conftest import Reported, reported
 
-__all__ = ["chromium", "clean", "reported"]
+__all__ = ["clean", "reported"]
 
 LONGEST_S: Final = 60.0
 

@@ -1,10 +1,8 @@
-"""Chromium, and a report of the scenario `lab` after three nights, as document and as page."""
+"""A report of the scenario `lab` after three nights, as document and as page."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,29 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import LAB_POLICY, new_home
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """Debian's Chromium. Without it: fail in CI, where .ci/run installs it; skip elsewhere, saying what to type."""
-    found = shutil.which("chromium")
-    if found is None:
-        message = "needs a browser: apt-get install chromium"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        # root, as in a container, has no sandbox; the pages are our own
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""Debian's Chromium, one for all tests of a process: playwright's loop can run once at a time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Without it: fail in CI, where .ci/run installs it; skip elsewhere, saying what to type."""
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium")
+    if found is None:
+        message = "needs a browser: apt-get install chromium"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        # root, as in a container, has no sandbox; the pages are our own
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
