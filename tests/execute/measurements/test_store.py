@@ -82,11 +82,11 @@ def test_the_newest_step_of_a_while_across_two_blocks(store: Measurements) -> No
 
 
 def test_a_series_of_a_gpu_is_of_its_counter(store: Measurements) -> None:
-    rows = np.array([(40, 50, WHOLE)], dtype=np.int64)
+    rows = np.array([(20, 30, WHOLE)], dtype=np.int64)  # small values come out as they were
     names = (CPU_MHZ, "gpu.utilization.average@0000:3b:00.0", "gpu.utilization.average", "gpu.mem.used.average")
     store.write(BEGIN, {"host-1": Block(1, dict.fromkeys(names, rows))})
     found = store.newest(["host-1"], ["gpu.utilization.average"], MIDNIGHT, MIDNIGHT + FIVE)
-    assert found == {"host-1": {names[1]: 40, names[2]: 40}}
+    assert found == {"host-1": {names[1]: 20, names[2]: 20}}
 
 
 def test_many_are_read_as_arrays_and_say_what_a_window_says(store: Measurements) -> None:
