@@ -21,8 +21,12 @@ Its help says so.
 """
 
 
+SERVICE: Final = "gpuops serve"
+"""It goes on until it is stopped: `tests/cli/test_serve.py` starts it as the example does."""
+
+
 def examples() -> list[str]:
-    """The command lines in the help of all commands that ask a simulated vCenter."""
+    """The command lines in the help of all commands that ask a simulated vCenter, and end."""
     found: list[str] = []
 
     def walk(command: Any) -> None:
@@ -31,7 +35,7 @@ def examples() -> list[str]:
             walk(child)
 
     walk(get_command(app))
-    return list(dict.fromkeys(found))
+    return [line for line in dict.fromkeys(found) if not line.startswith(SERVICE)]
 
 
 QUICK: Final = re.compile(r"gpuops (attach|mode|passthrough|scheduler set) .*sim:lab")
