@@ -81,7 +81,7 @@ class MetricSource:
         site = self._site
         entities = {host.ref for host in inventory.hosts.values() if host.gpus}
         entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
-        return newest_use(site.state_dir, site.journal_url, inventory.vcenter, entities, inventory.taken_at, self._used)
+        return newest_use(*site.measurements_store, inventory.vcenter, entities, inventory.taken_at, self._used)
 
     def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
         vcenter, now_s = self._site.vcenter, self._site.passed_s()

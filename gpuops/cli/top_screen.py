@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gpuops.cli import output
 from gpuops.clock import wall_clock
-from gpuops.errors import GpuopsError, LoginRefused, NotConnected
+from gpuops.errors import LoginRefused, NotConnected
 from gpuops.report.layout import Line
 from gpuops.report.top import Top, heading_lines
 from gpuops.report.top_table import picture, rows_shown
@@ -109,15 +109,12 @@ class TopScreen:
         while not self._stop.wait(self._every_s):
             try:
                 top, trouble = self._look(), ""
-            except LoginRefused as error:
-                self._ended_by = error
-                return
-            except NotConnected as error:
-                top, trouble = self._top, f"since {wall_clock():%H:%M:%S %Z} vCenter is away: {error.message}"
-                trouble = self._trouble or trouble
-            except GpuopsError as error:
-                self._ended_by = error
-                return
+            except Exception as error:  # whatever it is, it ends in the main thread, where the user is told
+                if isinstance(error, LoginRefused) or not isinstance(error, NotConnected):
+                    self._ended_by = error
+                    return
+                since = f"since {wall_clock():%H:%M:%S %Z} vCenter is away: {error.message}"
+                top, trouble = self._top, self._trouble or since
             with self._lock:
                 self._top, self._trouble = top, trouble
             self._changed.set()

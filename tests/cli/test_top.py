@@ -13,8 +13,9 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,17 @@ import pyte
 import pytest
 from typer.testing import CliRunner
 
+from gpuops.api import catalog_of
+from gpuops.cli import top_screen
 from gpuops.cli.app import app
-from gpuops.cli.top_screen import keys_of
+from gpuops.cli.top_screen import TopScreen, keys_of
+from gpuops.model.gpu_use import CurrentUse
+from gpuops.model.inventory import Inventory
+from gpuops.plan.hosts.change.report import ChangeStatus
+from gpuops.plan.rotation.status import RotationStatus
+from gpuops.report.fleet import fleet
+from gpuops.report.top import Top
+from gpuops.report.top_view import TopView
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
@@ -31,6 +41,8 @@ from tests.cli.conftest import LAB_POLICY, Lab
 
 WAIT_S = 60.0
 COLUMNS, ROWS = 120, 30
+EMPTY = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, 18, tzinfo=UTC))
+NO_NIGHT = RotationStatus("uuid", None, None, None, False, "gpuops.night", None, None, (), {})
 
 
 @dataclass
@@ -225,3 +237,16 @@ def test_no_terminal_that_can_be_drawn_on_is_one_table() -> None:
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) == 4
     assert "\x1b" not in done.stdout
+
+
+def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that nobody reads anew any more would look current."""
+
+    def look() -> Top:
+        raise KeyError("a bug")
+
+    shown = Top(fleet(EMPTY, catalog_of(EMPTY)), CurrentUse(EMPTY.taken_at), NO_NIGHT, ChangeStatus(), {})
+    monkeypatch.setattr(top_screen, "_keys_at_once", nullcontext)
+    monkeypatch.setattr(top_screen, "_keys", lambda wait_s: iter(()))
+    with pytest.raises(KeyError, match="a bug"):
+        TopScreen(look, 0, TopView(), shown).run()

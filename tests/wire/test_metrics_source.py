@@ -10,8 +10,10 @@ import pytest
 from gpuops.cli.metrics_source import LONGEST_S, MetricSource
 from gpuops.clock import wall_clock
 from gpuops.errors import NotConnected
+from gpuops.execute.measurements.observing import observe
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
+from gpuops.model.measurement import MeasurementSettings
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
 from gpuops.sim.server import SimServer
@@ -57,3 +59,13 @@ def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Pat
         assert (after[0], after[-1]) == (1, 0)
         assert source.values().inventory.vms, "unless it is to follow changes, it reads each time"
         assert len(lab.world.ledger) == 1, "what somebody else did"
+
+
+def test_measurements_are_looked_for_where_the_configuration_keeps_them(lab: SimServer, tmp_path: Path) -> None:
+    for folder in ("state", "elsewhere"):
+        tmp_path.joinpath(folder).mkdir(mode=0o700)
+    with Connection(target_of(lab)) as vcenter:
+        site = Site(vcenter, tmp_path / "state", wall_clock)
+        site.measured = MeasurementSettings(store_dir=str(tmp_path / "elsewhere"))
+        observe(site)
+        assert MetricSource(site).values().used is not None
