@@ -28,6 +28,7 @@ def answers_at_once(served: Served, within_s: float = 5.0) -> bool:
     return served.get("/healthz").status_code == 200 and passed_s() - began_s < within_s
 
 
+# Headers are larger than one read of the connection, 256 KiB: what comes whole at once is no request that goes on.
 @pytest.mark.parametrize(
     ("nonsense", "begins"),
     [
@@ -42,8 +43,8 @@ def answers_at_once(served: Served, within_s: float = 5.0) -> bool:
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\x00b\r\n\r\n", b"HTTP/1.1 400 "),
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 400 "),
         (b"G" * 70_000, b"HTTP/1.1 400 "),
-        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", b"HTTP/1.1 400 "),
-        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: x\r\n" * 20_000 + b"\r\n", b"HTTP/1.1 400 "),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 600_000 + b"\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: x\r\n" * 100_000 + b"\r\n", b"HTTP/1.1 400 "),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 "),
     ],
 )
@@ -52,7 +53,7 @@ def test_what_is_no_request_is_refused_and_ends_nothing(served: Served, nonsense
         try:
             client.sendall(nonsense)
             client.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # broken off, reset, or not connected any more
             begins = b""  # it was refused before all of it was there
         answer = received(client)
     assert answer.startswith(begins) or answer == b"", answer[:200]
