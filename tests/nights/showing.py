@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import ProfileCapacity, Reservations
+from gpuops.model.reservation import DeviceCapacity, ProfileCapacity, Reservations
 from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, ManagedBy, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.versions import version_numbers
 from gpuops.sim.core.managed_object import ManagedObject
@@ -82,19 +82,24 @@ class Showing:
         )
 
     def _reservations(self) -> Reservations | None:
-        """What vCenter 9.0 tells of the vGPU types that have a DirectPath profile, cluster by cluster."""
+        """What vCenter 9.0 tells of what has a DirectPath profile, cluster by cluster; device groups are not shown."""
         world = self._world
         if version_numbers(world.api_version) < (9,):
             return None
-        types = dict.fromkeys(each.vgpu for each in world.direct_path.profiles.values())
+        types = dict.fromkeys(each.config for each in world.direct_path.profiles.values())
         found = []
+        devices = []
         for cluster in world.by_type("ClusterComputeResource"):
             own = [each for each in world.direct_path.reservations if each.place == cluster.moid]
-            for vgpu in types if any(host.state.gpus for host in cluster.hosts()) else ():
-                told = capacity(vgpu, cluster.hosts(), own)
+            for config in types if any(host.state.gpus for host in cluster.hosts()) else ():
+                told = capacity(config, cluster.hosts(), own)
                 figures = (told.consumed, told.max, told.remaining, told.unused_reservation)
-                found.append(ProfileCapacity(vgpu, cluster.moid, *figures))
-        return Reservations(tuple(found))
+                if config.vgpu:
+                    found.append(ProfileCapacity(config.vgpu, cluster.moid, *figures))
+                elif config.devices:
+                    label = config.label
+                    devices.append(DeviceCapacity(str(config), config.devices, label, cluster.moid, *figures))
+        return Reservations(tuple(found), tuple(devices))
 
     def _clusters(self) -> dict[str, Cluster]:
         found = self._world.by_type("ClusterComputeResource")

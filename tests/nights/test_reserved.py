@@ -12,7 +12,7 @@ import msgspec
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.operations.reserved_capacity import capacity
 from gpuops.sim.scenario.scenario_file import ManagerDeclared, ScenarioFile
-from gpuops.sim.state.direct_path import DirectPathProfileState, DirectPathState, ReservationState
+from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import World
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
@@ -35,10 +35,12 @@ class ReservedSite(Site):
         reservations = []
         for cluster in world.by_type("ClusterComputeResource"):
             for name in dict.fromkeys((kube, rng.choice(types))):
-                free = capacity(name, cluster.hosts(), ()).remaining
+                free = capacity(DirectPathConfig(vgpu=name), cluster.hosts(), ()).remaining
                 units = rng.choice([1, free, free, free // 2, free + rng.randint(1, 4)])
-                reservations.append(ReservationState(name, max(1, units), cluster.moid, ("kube-*",)))
-        profiles = {name: DirectPathProfileState(name, name, "", name) for name in types}
+                reservations.append(
+                    ReservationState(DirectPathConfig(vgpu=name), max(1, units), cluster.moid, ("kube-*",))
+                )
+        profiles = {name: DirectPathProfileState(name, name, "", DirectPathConfig(vgpu=name)) for name in types}
         world.direct_path = DirectPathState(profiles, tuple(reservations))
         return world
 

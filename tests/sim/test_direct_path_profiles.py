@@ -67,14 +67,32 @@ def test_a_host_answers_by_name_id_and_configuration(server: SimServer, si: Any)
 
 def test_what_cannot_be_told_is_unknown_with_its_fault(server: SimServer, si: Any) -> None:
     manager = si.content.directPathProfileManager
-    group = KIND.VirtualDeviceGroupDirectPathConfig(deviceGroupName="Nvidia:2@x%NVLink")
-    made = manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name="pair", deviceConfig=group))
-    specs = [KIND.CapacityQueryById(id=made), KIND.CapacityQueryByName(name="no such")]
-    of_group, unknown = manager.DirectPathProfileManagerQueryCapacity(cluster_target(server, si), specs)
-    assert isinstance(of_group, KIND.CapacityUnknown)
-    assert isinstance(of_group.faultList[0], vmodl.fault.NotSupported)
+    specs = [KIND.CapacityQueryByName(name="no such")]
+    [unknown] = manager.DirectPathProfileManagerQueryCapacity(cluster_target(server, si), specs)
+    assert isinstance(unknown, KIND.CapacityUnknown)
     assert unknown.querySpec.name == "no such"
     assert isinstance(unknown.faultList[0], vim.fault.NotFound)
+
+
+def test_groups_and_whole_devices_have_profiles_too(server: SimServer, si: Any) -> None:
+    """A GPU that is not given to DirectPath I/O is no device, and one without NVLink is in no group."""
+    manager, passthrough = si.content.directPathProfileManager, vim.vm.device.VirtualPCIPassthrough
+    group = KIND.VirtualDeviceGroupDirectPathConfig(deviceGroupName="Nvidia:2@x%NVLink")
+    allowed = [passthrough.AllowedDevice(vendorId=0x10DE, deviceId=0x2235)]
+    backing = passthrough.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel="training")
+    whole = KIND.DynamicDirectPathConfig(dynamicDirectPathBacking=backing)
+    configs = {"pair": group, "whole": whole}
+    made = [
+        manager.DirectPathProfileManagerCreate(KIND.CreateSpec(name=name, deviceConfig=config))
+        for name, config in configs.items()
+    ]
+    of_group, of_device = manager.DirectPathProfileManagerQueryCapacity(
+        cluster_target(server, si), [KIND.CapacityQueryById(id=each) for each in made]
+    )
+    assert figures(of_group) == figures(of_device) == (0, 0, 0, 0)
+    shown = of_device.profile.deviceConfig.dynamicDirectPathBacking
+    assert [(each.vendorId, each.deviceId) for each in shown.allowedDevice] == [(0x10DE, 0x2235)]
+    assert (shown.customLabel, of_group.profile.deviceConfig.deviceGroupName) == ("training", "Nvidia:2@x%NVLink")
 
 
 def test_profiles_are_made_changed_listed_and_deleted(server: SimServer, si: Any) -> None:

@@ -10,7 +10,7 @@ for the 2 that are missing, so that at the least none of the profile is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,8 +20,9 @@ from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.capacity.fleet_part import Fit, FleetPart
-from gpuops.plan.placement.reserved import remaining, reserved_in, reserved_unknown
+from gpuops.model.reservation import DeviceCapacity
+from gpuops.plan.capacity.fleet_part import Device, Fit, FleetPart
+from gpuops.plan.placement.reserved import devices_reserved_in, remaining, reserved_in, reserved_unknown
 
 _NONE: Final = Slots(0, 0)
 
@@ -32,7 +33,8 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
     unknown = reserved_unknown(first, inventory)
     if unknown is not None:
         doubted = {name: replace(fit, slots=fit.slots.doubted(unknown)) for name, fit in part.fits.items()}
-        return replace(part, fits=doubted, notes=(*part.notes, unknown))
+        devices = {each: room.doubted(unknown) for each, room in part.devices.items()}
+        return replace(part, fits=doubted, devices=devices, notes=(*part.notes, unknown))
     states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
     rooms = Rooms(catalog)
     for told in reserved_in(first, inventory):
@@ -45,7 +47,26 @@ def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, 
             else:
                 fits[name] = _limited(fit, _beside(fit.slots, name, told.profile, reserved, states, rooms, note), note)
         part = replace(part, fits=fits, notes=(*part.notes, note))
+    for of_devices in devices_reserved_in(first, inventory):
+        note = f"{of_devices.unused_reservation} of {of_devices.name} reserved, not free"
+        left_over = {each: _whole(each, part.devices, of_devices, note) for each in part.devices}
+        part = replace(part, devices=left_over, notes=(*part.notes, note))
     return part
+
+
+def _whole(device: Device, rooms: Mapping[Device, Slots], told: DeviceCapacity, note: str) -> Slots:
+    """What is left of a kind of whole device: those that are reserved may be of any kind that the profile allows."""
+    slots = rooms[device]
+    if not _is_of(device, told):
+        return slots
+    others = [room for each, room in rooms.items() if each != device and _is_of(each, told)]
+    elsewhere = sum(room.at_least for room in others)
+    most = None if slots.at_most is None else max(0, slots.at_most - max(0, told.unused_reservation - elsewhere))
+    return Slots(max(0, slots.at_least - told.unused_reservation), most, note)
+
+
+def _is_of(device: Device, told: DeviceCapacity) -> bool:
+    return (device.vendor_id, device.device_id) in told.allowed and told.label in (None, device.label)
 
 
 def _own(slots: Slots, left: Slots, reserved: int, note: str) -> Slots:

@@ -1,4 +1,4 @@
-"""Findings of what vCenter 9.0 counts and reserves of vGPU profiles, beside what is counted here."""
+"""Findings of what vCenter 9.0 counts and reserves of vGPU profiles and whole devices, beside what is counted here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.reservation import DeviceCapacity
+from gpuops.plan.capacity.host import DeviceHolders
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.placement.reserved import place_name
 
@@ -29,7 +31,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
         name = place_name(members[0], inventory)
         for each in inventory.reservations.unknown:
             if each.place in (place, ""):
-                what = f"what is reserved of {each.profile or 'vGPU profiles'} is not known: {each.reason}"
+                what = f"what is reserved of {each.profile or 'DirectPath profiles'} is not known: {each.reason}"
                 fix = "see to it that this login may read the DirectPath profiles: gpuops help vsphere9"
                 yield Finding(Severity.WARNING, name, what, fix)
         for told in inventory.reservations.in_place(place):
@@ -41,6 +43,22 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
                 )
                 fix = "plans go by the smaller count; look for GPUs in another mode, or held by what vCenter hides"
                 yield Finding(Severity.WARNING, name, reason, fix)
+        for of_devices in inventory.reservations.devices_in(place):
+            room = total([_devices(of_devices, host, inventory) for host in members if _is_usable(host)])
+            if not _is_within(of_devices.remaining, room):
+                reason = f"{of_devices.name}: vCenter counts {of_devices.remaining} more, gpuops {_range(room)}"
+                fix = "plans go by what vCenter counts; look for devices that it does not give, or that are held"
+                yield Finding(Severity.WARNING, name, reason, fix)
+
+
+def _is_usable(host: Host) -> bool:
+    return bool(host.connected) and not host.in_maintenance
+
+
+def _devices(told: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
+    holding = DeviceHolders(host, inventory)
+    rooms = [room for gpu in host.gpus if told.is_of(gpu) and (room := holding.room(gpu)) is not None]
+    return total(rooms)
 
 
 def _without_vms(inventory: Inventory) -> Inventory:
@@ -50,7 +68,7 @@ def _without_vms(inventory: Inventory) -> Inventory:
 
 def _counted(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
     """The room of the GPUs of these hosts, as far as they can be used."""
-    rooms, usable = Rooms(catalog), [host for host in members if host.connected and not host.in_maintenance]
+    rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
     states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
     found = [rooms.on(state, (profile,)) for state in states]
     return total([slots[profile] for slots in found if profile in slots])

@@ -19,7 +19,7 @@ from gpuops.advise.room import Rooms
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Cluster, Host
+from gpuops.model.host import Cluster, DeviceBinding, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.command_line import Option, command, hosts_called
@@ -27,7 +27,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.host_filters import bars, behind
 from gpuops.plan.placement.project import FIRST_DEVICE_KEY, release, take
-from gpuops.plan.placement.reserved import place_name, reserved_in, reserved_left, reserved_refusal
+from gpuops.plan.placement.reserved import is_reserved_in, place_name, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
 from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu, pin_key
 
@@ -169,10 +169,10 @@ class KeptRoom:
 
     def keeps(self, host: Host) -> bool:
         """Whether anything is to stay free in the host's cluster."""
-        return bool(self.wanted.keep_free.profiles or reserved_in(host, self.inventory))
+        return bool(self.wanted.keep_free.profiles) or is_reserved_in(host, self.inventory)
 
     def _takes_reserved(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
-        if not reserved_in(host, self.inventory):
+        if not is_reserved_in(host, self.inventory):
             return None
         after = self._with_vm(host, seats)
         left = reserved_left([host], self.inventory, after, self.catalog)
@@ -204,9 +204,14 @@ class KeptRoom:
             yield own
 
     def _with_vm(self, host: Host, seats: Mapping[int, PciAddress]) -> Inventory:
-        """The snapshot once the VM runs there. Of its devices the vGPUs alone: what is given whole serves none."""
+        """The snapshot once the VM runs there, with its vGPUs and the GPUs that are given to it whole."""
         vm = self.wanted.vm
         vgpus = [each for each in self.wanted.demands if isinstance(each, WantsVgpu) and each.ordinal in seats]
+        whole = [
+            seats[each.ordinal]
+            for each in self.wanted.demands
+            if not isinstance(each, WantsVgpu) and each.ordinal in seats
+        ]
         there = replace(
             vm,
             host=host.ref,
@@ -215,7 +220,10 @@ class KeptRoom:
             devices=tuple(VgpuDevice(FIRST_DEVICE_KEY + number, each.profile) for number, each in enumerate(vgpus)),
             extra_config={pin_key(number): str(seats[each.ordinal]) for number, each in enumerate(vgpus)},
         )
-        return take(there, release(vm, self.inventory), self.catalog)
+        taken = take(there, release(vm, self.inventory), self.catalog)
+        holding = taken.hosts[host.ref]
+        bindings = (*holding.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
+        return taken.with_hosts([replace(holding, bindings=bindings)]) if whole else taken
 
 
 def _refused(kept: KeptProfile, left: int, host: Host, inventory: Inventory) -> Rejection:

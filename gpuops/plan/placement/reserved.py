@@ -5,6 +5,8 @@ those alone for whom it is reserved (vSphere API 9.0, DirectPathProfileManagerCa
 snapshot that was read. A plan changes a few of its GPUs, and what remains then follows from these: each takes away at
 the most what it may have had room for before, less what it surely has room for afterwards.
 
+Of whole devices (Dynamic DirectPath I/O) it is known who holds which, and what remains follows exactly.
+
 Example: vCenter says 2 remain and 1 is reserved. How the vGPUs of a mixed-size GPU lie it does not tell, so 0 or 1 of
 the profile fit there. After a start on it none may fit: 1 is left at the least, which is enough.
 """
@@ -21,9 +23,10 @@ from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import ProfileCapacity
+from gpuops.model.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
+from gpuops.plan.placement.gpu_filters import holders
 
 _NONE: Final = Slots(0, 0)
 _MOST: Final = 128
@@ -32,9 +35,10 @@ _MOST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class ReservedLeft:
-    """What is left of a profile of which some is reserved, before and after a plan."""
+    """What is left of a vGPU profile or of whole devices of which some is reserved, before and after a plan."""
 
     profile: str
+    """The vGPU profile, or the DirectPath profile of the devices."""
     where: str
     """Name of the cluster, or of a host of none."""
     reserved: int
@@ -60,6 +64,18 @@ def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]
     return tuple(each for each in there if each.unused_reservation)
 
 
+def devices_reserved_in(host: Host, inventory: Inventory) -> tuple[DeviceCapacity, ...]:
+    """The whole devices that are reserved in the host's cluster and not used yet."""
+    if inventory.reservations is None:
+        return ()
+    return tuple(each for each in inventory.reservations.devices_in(_place(host)) if each.unused_reservation)
+
+
+def is_reserved_in(host: Host, inventory: Inventory) -> bool:
+    """Whether anything is reserved in the host's cluster and not used yet."""
+    return bool(reserved_in(host, inventory) or devices_reserved_in(host, inventory))
+
+
 def reserved_left(
     hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
 ) -> Iterator[ReservedLeft]:
@@ -69,6 +85,9 @@ def reserved_left(
         for told in reserved_in(host, before):
             was, left = (remaining(told, each, catalog).at_least for each in (before, after))
             yield ReservedLeft(told.profile, place_name(host, before), told.unused_reservation, was, left)
+        for of_devices in devices_reserved_in(host, before):
+            was, left = (devices_remaining(of_devices, each) for each in (before, after))
+            yield ReservedLeft(of_devices.name, place_name(host, before), of_devices.unused_reservation, was, left)
 
 
 def remaining(told: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
@@ -88,6 +107,25 @@ def remaining(told: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slot
                 least += is_now.at_least - _most(was)
                 most += _most(is_now) - was.at_least
     return Slots(max(0, least), max(0, most))
+
+
+def devices_remaining(told: DeviceCapacity, world: Inventory) -> int:
+    """How many more of the devices could be given in that place in a snapshot made of the one that was read."""
+    read, left = world.as_read, told.remaining
+    for ref, host in world.hosts.items():
+        then = read.hosts.get(ref)
+        if then is None or _place(host) != told.place:
+            continue
+        if host is not then or world.vms_on(host) is not read.vms_on(then):
+            left += _free(told, host, world) - _free(told, then, read)
+    return left
+
+
+def _free(told: DeviceCapacity, host: Host, inventory: Inventory) -> int:
+    """How many of these devices nobody holds on the host."""
+    held = holders(host, inventory)
+    given = (gpu for gpu in host.gpus if gpu.passthrough is not None and gpu.passthrough.active)
+    return sum(gpu.address not in held and told.is_of(gpu) for gpu in given)
 
 
 def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:

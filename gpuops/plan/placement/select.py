@@ -27,7 +27,7 @@ from gpuops.plan.placement.fleet.site_demand import NO_LOSS
 from gpuops.plan.placement.reserved import reserved_unknown
 from gpuops.plan.placement.scorers import SCORERS, Score, Scorer, local_node
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
+from gpuops.plan.placement.wanted import Placement, Wanted
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.choice import FleetChoice
@@ -148,8 +148,7 @@ def _as_candidate(chosen: FleetChoice, question: PlacementQuestion) -> Candidate
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:
-    vgpus = any(isinstance(demand, WantsVgpu) for demand in question.wanted.demands)
-    unknown = reserved_unknown(best.host, question.inventory) if vgpus else None
+    unknown = reserved_unknown(best.host, question.inventory) if question.wanted.demands else None
     return Placement(
         host=best.host,
         seats=best.seating.seats,

@@ -1,4 +1,4 @@
-"""What a start of a night leaves of the vGPUs that are reserved for VMs of others (vSphere 9.0); `night.py` asks it.
+"""What a start of a night leaves of what is reserved for VMs of others (vSphere 9.0); `night.py` asks it.
 
 A desktop that is suspended gives its slots to whoever starts first. Where a reservation has no room yet, it takes them,
 and the desktop finds none in the morning: so a desktop is taken only where what is reserved has room beside it.
@@ -19,7 +19,7 @@ from gpuops.plan.rotation.ml_vms import Start
 
 def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: Catalog) -> str:
     """Why the last of these starts would take what is reserved, or its desktops' slots would be; empty = neither."""
-    if inventory.reservations is None or not any(start.vm.profiles for start in starts):
+    if inventory.reservations is None or not any(start.vm.devices for start in starts):
         return ""
     last = starts[-1]
     unknown = reserved_unknown(last.host, inventory)

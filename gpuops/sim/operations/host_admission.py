@@ -41,8 +41,9 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _memory_is_reserved(vm.state)
     _bars_fit(vm.state, host.state)
     seats = _vgpu_seats(vm, host)
-    refuse_over_reservations(vm, host, seats)
-    return Admission(seats, _direct_path(vm, host))
+    held = _direct_path(vm, host)
+    refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held))
+    return Admission(seats, held)
 
 
 def _host_is_up(host: HostEntity) -> None:

@@ -5,25 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuops.errors import PolicyError
-from gpuops.sim.state.direct_path import DirectPathProfileState, DirectPathState, ReservationState
+from gpuops.sim.scenario.scenario_file import DirectPathProfileDeclared
+from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 
 if TYPE_CHECKING:
     from gpuops.sim.scenario.site import ScenarioSite
 
 
 def add_direct_path(site: ScenarioSite) -> None:
-    """Raises PolicyError for a cluster that the scenario has not, and for a reservation of what has no profile."""
+    """Raises PolicyError for a cluster that the scenario has not, for a reservation of what has no profile, and for a
+    profile of no one thing."""
     declared = site.declared
     profiles = [
-        DirectPathProfileState(f"dpp-{number}", each.name, "", each.vgpu)
+        DirectPathProfileState(f"dpp-{number}", each.name, "", _config(each))
         for number, each in enumerate(declared.direct_path_profiles, 1)
     ]
     clusters = {cluster.name: cluster.moid for cluster in site.world.by_type("ClusterComputeResource")}
     reservations = []
     for each in declared.reservations:
+        name = each.vgpu or each.profile
         if each.on not in clusters:
-            raise PolicyError(f"reservation of {each.vgpu}: the scenario has no cluster {each.on!r}")
-        if each.vgpu not in (profile.vgpu for profile in profiles):
-            raise PolicyError(f"reservation of {each.vgpu}: no DirectPath profile is declared for it")
-        reservations.append(ReservationState(each.vgpu, each.units, clusters[each.on], each.vms))
+            raise PolicyError(f"reservation of {name}: the scenario has no cluster {each.on!r}")
+        like = (known.config for known in profiles if name == (known.config.vgpu if each.vgpu else known.name))
+        config = next(like, None)
+        if config is None:
+            raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
+        reservations.append(ReservationState(config, each.units, clusters[each.on], each.vms))
     site.world.direct_path = DirectPathState({each.id: each for each in profiles}, tuple(reservations))
+
+
+def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:
+    if sum(map(bool, (declared.vgpu, declared.group, declared.devices))) != 1:
+        raise PolicyError(f"DirectPath profile {declared.name}: say one of vgpu, group and devices")
+    ids = []
+    for text in declared.devices:
+        vendor, _, device = text.partition(":")
+        try:
+            ids.append((int(vendor, 16), int(device, 16)))
+        except ValueError:
+            raise PolicyError(f"DirectPath profile {declared.name}: {text!r} is not VENDOR:DEVICE") from None
+    return DirectPathConfig(declared.vgpu, declared.group, tuple(ids), declared.label)

@@ -230,20 +230,28 @@ class DesktopPoolDeclared(_Declared, frozen=True):
 
 
 class DirectPathProfileDeclared(_Declared, frozen=True):
-    """A DirectPath profile (vSphere 9.0)."""
+    """A DirectPath profile (vSphere 9.0) of one of these."""
 
     name: str
-    vgpu: str
+    vgpu: str = ""
     """A vGPU type: `nvidia_a40-8q`."""
+    group: str = ""
+    """A vendor device group: `Nvidia:2@grid_a100d-80c%NVLink`."""
+    devices: tuple[str, ...] = ()
+    """Whole devices: `10de:20b5`, vendor and device id in hexadecimal."""
+    label: str | None = None
+    """Hardware label that these have."""
 
 
 class ReservationDeclared(_Declared, frozen=True):
-    """Units of a vGPU type that only these VMs may take, as the VM classes of a Supervisor reserve them."""
+    """Units of a DirectPath profile that only these VMs may take, as the VM classes of a Supervisor reserve them."""
 
-    vgpu: str
     units: Annotated[int, Meta(ge=1)]
     on: str
     """Name of a cluster."""
+    vgpu: str = ""
+    """The vGPU type that a profile is of; else `profile`, its name."""
+    profile: str = ""
     vms: tuple[str, ...] = ()
     """Names, where * stands for anything."""
 

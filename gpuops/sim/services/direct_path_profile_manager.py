@@ -1,7 +1,7 @@
 """The DirectPathProfileManager of a vCenter 9.0 and newer: profiles, and what hosts and clusters have of them.
 
-Profiles of vGPU types are counted; those of device groups are kept and named, and their capacity is not known here. A
-profile of another kind is refused by name.
+Profiles are of vGPU types, of device groups and of whole devices (Dynamic DirectPath I/O); one of a DVX device is
+refused by name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.reserved_capacity import TypeCapacity, at_host, capacity
-from gpuops.sim.state.direct_path import DirectPathProfileState
+from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -38,8 +38,8 @@ class DirectPathProfileManager(ManagedObject):
     @method
     def DirectPathProfileManagerCreate(self, call: Call, spec: Any) -> str:
         """Raises AlreadyExists for a name that is taken, InvalidArgument for one or a configuration that cannot be."""
-        vgpu, group = _config_of(spec.deviceConfig)
-        made = DirectPathProfileState(f"dpp-{self.world.next_number()}", spec.name, spec.description or "", vgpu, group)
+        config = _config_of(spec.deviceConfig)
+        made = DirectPathProfileState(f"dpp-{self.world.next_number()}", spec.name, spec.description or "", config)
         self._put(call, made, None)
         return made.id
 
@@ -55,7 +55,7 @@ class DirectPathProfileManager(ManagedObject):
     def DirectPathProfileManagerDelete(self, call: Call, id: str) -> None:
         """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
         known = self._known(id)
-        if any(each.vgpu == known.vgpu for each in self.world.direct_path.reservations):
+        if any(each.config == known.config for each in self.world.direct_path.reservations):
             raise vim.fault.ResourceInUse(msg=f"Capacity of {known.name} is reserved.", type=_KIND, name=id)
         del self.world.direct_path.profiles[id]
         self.world.ledger.record(call, self, before={id: known.name}, after={})
@@ -71,7 +71,7 @@ class DirectPathProfileManager(ManagedObject):
         ]
         clusters = [self.world.get(cluster) for cluster in filterSpec.clusters]
         hosts = [host for cluster in clusters for host in cluster.hosts()]
-        return [_info(each) for each in found if not clusters or capacity(each.vgpu, hosts, ()).max]
+        return [_info(each) for each in found if not clusters or capacity(each.config, hosts, ()).max]
 
     @method
     def DirectPathProfileManagerQueryCapacity(self, call: Call, target: Any, querySpec: list[Any]) -> list[Any]:
@@ -80,29 +80,27 @@ class DirectPathProfileManager(ManagedObject):
         specs = querySpec or [_KIND.CapacityQueryById(id=each) for each in self.world.direct_path.profiles]
         return [self._answer(spec, count) for spec in specs]
 
-    def _counting(self, target: Any) -> Callable[[str], TypeCapacity]:
-        """How a vGPU type is counted on the target."""
+    def _counting(self, target: Any) -> Callable[[DirectPathConfig], TypeCapacity]:
+        """How a configuration is counted on the target."""
         reserved = self.world.direct_path.reservations
         if isinstance(target, _KIND.TargetCluster):
             cluster = self.world.get(target.cluster)
             own = [each for each in reserved if each.place == cluster.moid]
-            return lambda vgpu: capacity(vgpu, cluster.hosts(), own)
+            return lambda config: capacity(config, cluster.hosts(), own)
         if isinstance(target, _KIND.TargetHost):
             host = self.world.get(target.host)
             place = host.compute_resource()
             own = [each for each in reserved if each.place == place.moid]
             others = [each for each in place.hosts() if each is not host]
-            return lambda vgpu: at_host(vgpu, host, others, own)
+            return lambda config: at_host(config, host, others, own)
         raise faults.wrong_argument("target")
 
-    def _answer(self, spec: Any, count: Callable[[str], TypeCapacity]) -> Any:
+    def _answer(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
         try:
             profile = self._meant(spec)
-            if not profile.vgpu:
-                raise vmodl.fault.NotSupported(msg="The capacity of device groups is not simulated.")
         except vmodl.MethodFault as fault:
             return _KIND.CapacityUnknown(querySpec=spec, faultList=[fault])
-        found = count(profile.vgpu)
+        found = count(profile.config)
         return _KIND.CapacityInfo(
             profile=_info(profile),
             consumed=found.consumed,
@@ -118,9 +116,9 @@ class DirectPathProfileManager(ManagedObject):
             return self._known(spec.id)
         if isinstance(spec, _KIND.CapacityQueryByName):
             return _found((each for each in profiles.values() if each.name == spec.name), spec.name)
-        vgpu, group = _config_of(spec.deviceConfig)
-        like = (each for each in profiles.values() if (each.vgpu, each.group) == (vgpu, group))
-        return next(like, DirectPathProfileState("", "", "", vgpu, group))
+        config = _config_of(spec.deviceConfig)
+        like = (each for each in profiles.values() if each.config == config)
+        return next(like, DirectPathProfileState("", "", "", config))
 
     def _known(self, id: str) -> DirectPathProfileState:
         return _found((each for each in self.world.direct_path.profiles.values() if each.id == id), id)
@@ -145,25 +143,35 @@ def _found(profiles: Iterable[DirectPathProfileState], asked: str) -> DirectPath
     return found
 
 
-def _config_of(config: Any) -> tuple[str, str]:
-    """(vGPU type, device group): one of them is empty. Raises InvalidArgument for a device that is not simulated."""
+def _config_of(config: Any) -> DirectPathConfig:
+    """Raises InvalidArgument for a device that is not simulated."""
     if isinstance(config, _KIND.VmiopDirectPathConfig):
-        return config.vgpuProfile, ""
+        return DirectPathConfig(vgpu=config.vgpuProfile)
     if isinstance(config, _KIND.VirtualDeviceGroupDirectPathConfig):
-        return "", config.deviceGroupName
+        return DirectPathConfig(group=config.deviceGroupName)
+    if isinstance(config, _KIND.DynamicDirectPathConfig):
+        backing = config.dynamicDirectPathBacking
+        allowed = tuple((each.vendorId, each.deviceId) for each in backing.allowedDevice)
+        return DirectPathConfig(devices=allowed, label=backing.customLabel or None)
     raise faults.wrong_argument("deviceConfig", f"The simulated vCenter keeps no {type(config).__name__}.")
 
 
 def _info(profile: DirectPathProfileState) -> Any:
-    config = (
-        _KIND.VmiopDirectPathConfig(vgpuProfile=profile.vgpu)
-        if profile.vgpu
-        else _KIND.VirtualDeviceGroupDirectPathConfig(deviceGroupName=profile.group)
-    )
     return _KIND.DirectPathProfileInfo(
         id=profile.id,
         name=profile.name,
         description=profile.description or None,
         vendorName=VENDOR,
-        deviceConfig=config,
+        deviceConfig=_shown(profile.config),
     )
+
+
+def _shown(config: DirectPathConfig) -> Any:
+    if config.vgpu:
+        return _KIND.VmiopDirectPathConfig(vgpuProfile=config.vgpu)
+    if config.group:
+        return _KIND.VirtualDeviceGroupDirectPathConfig(deviceGroupName=config.group)
+    passthrough = vim.vm.device.VirtualPCIPassthrough
+    allowed = [passthrough.AllowedDevice(vendorId=vendor, deviceId=device) for vendor, device in config.devices]
+    backing = passthrough.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=config.label)
+    return _KIND.DynamicDirectPathConfig(dynamicDirectPathBacking=backing)

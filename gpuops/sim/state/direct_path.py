@@ -1,4 +1,4 @@
-"""DirectPath profiles of a vCenter, what is reserved of them, and how many vGPUs of a type the GPUs of a host take.
+"""DirectPath profiles of a vCenter, what is reserved of them, and how often the GPUs of a host have room for one.
 
 Sources: vSphere API 9.0, DirectPathProfileManager; vSphere Supervisor docs: VM classes are reserved for namespaces, in
 each zone. Which VMs take a reserved unit is the Supervisor's to say: here a reservation names them.
@@ -16,21 +16,38 @@ from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, VgpuPolicy, Wan
 
 
 @dataclass(frozen=True, slots=True)
+class DirectPathConfig:
+    """What one unit of a DirectPath profile is: a vGPU, a device group, or a whole device. The others are empty."""
+
+    vgpu: str = ""
+    """A vGPU type: `nvidia_a40-8q`."""
+    group: str = ""
+    """The name of a vendor device group."""
+    devices: tuple[tuple[int, int], ...] = ()
+    """(vendor id, device id) of Dynamic DirectPath I/O: any of these."""
+    label: str | None = None
+    """Hardware label of Dynamic DirectPath I/O."""
+
+    def __str__(self) -> str:
+        whole = " or ".join(f"{vendor:04x}:{device:04x}" for vendor, device in self.devices)
+        return self.vgpu or self.group or (f"{whole} ({self.label})" if self.label else whole)
+
+
+@dataclass(frozen=True, slots=True)
 class DirectPathProfileState:
-    """A DirectPath profile: a vGPU type, or the name of a device group, by a name of its own."""
+    """A DirectPath profile: something by a name of its own."""
 
     id: str
     name: str
     description: str
-    vgpu: str = ""
-    group: str = ""
+    config: DirectPathConfig
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationState:
-    """Units of a vGPU type that only some VMs may take in a cluster."""
+    """Units of what a DirectPath profile is that only some VMs may take in a cluster."""
 
-    vgpu: str
+    config: DirectPathConfig
     units: int
     place: str
     """Moid of the cluster."""

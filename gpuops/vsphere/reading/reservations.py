@@ -1,8 +1,9 @@
-"""Asks the DirectPathProfileManager of a vCenter 9.0 and newer what of its vGPU profiles is reserved.
+"""Asks the DirectPathProfileManager of a vCenter 9.0 and newer what of its DirectPath profiles is reserved.
 
-One call lists the DirectPath profiles, and where there is one of a vGPU, one more asks each cluster with GPUs, or host
-of none, for all of them: a reservation is of a VM class, and that names a DirectPath profile (vSphere API 9.1,
-`vm_classes_info.dpp_id`). What is not answered is unknown, with the reason.
+One call lists the DirectPath profiles, and where there is one, one more asks each cluster with GPUs, or host of none,
+for all of them: a reservation is of a VM class, and that names a DirectPath profile (vSphere API 9.1,
+`vm_classes_info.dpp_id`). What is not answered is unknown, with the reason; so is what a start leaves of a device group
+of which some is reserved, since vCenter does not tell which GPUs that is.
 
 Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 """
@@ -10,11 +11,12 @@ Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.host import Host
-from gpuops.model.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.reservation import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
 from gpuops.vsphere.reading.reader import Reader
 from gpuops.vsphere.reading.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
@@ -24,7 +26,6 @@ from gpuops.vsphere.transport.request_text import written
 MOST_PLACES: Final = 64
 """Clusters, and hosts of none, that are asked at the most; of others nothing is known."""
 _MANAGER: Final = "directPathProfileManager"
-_VGPU: Final = "DirectPathProfileManagerVmiopDirectPathConfig"
 _TELLS: Final = "DirectPathProfileManagerCapacityInfo"
 _NOT_NUMBERS: Final = "vCenter tells no numbers of it"
 
@@ -36,12 +37,13 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
     if manager is None or not places:
         return None
     try:
-        profiles = _vgpu_profiles(reader, session, manager)
+        profiles = _profiles(reader, session, manager)
     except NotConnected:
         raise
     except GpuopsError as error:
         return Reservations(unknown=(UnknownCapacity("", error.message),))
     capacities: list[ProfileCapacity] = []
+    devices: list[DeviceCapacity] = []
     unknown: list[UnknownCapacity] = []
     for asked, (place, kind_of_place) in enumerate(places.items() if profiles else ()):
         if asked >= MOST_PLACES:
@@ -49,8 +51,9 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
             continue
         told = list(_of_place(reader, session, manager, place, kind_of_place, profiles))
         capacities += [each for each in told if isinstance(each, ProfileCapacity)]
+        devices += [each for each in told if isinstance(each, DeviceCapacity)]
         unknown += [each for each in told if isinstance(each, UnknownCapacity)]
-    return Reservations(tuple(capacities), tuple(unknown))
+    return Reservations(tuple(capacities), tuple(devices), tuple(unknown))
 
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
@@ -59,21 +62,52 @@ def _places(hosts: Iterable[Host]) -> dict[str, str]:
     return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in with_gpus}
 
 
-def _vgpu_profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, str]:
-    """vGPU profile by the id of its DirectPath profile; one of two that mean the same vGPU."""
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """What one unit of a DirectPath profile is: a vGPU, a device group, or any of these devices, whole."""
+
+    name: str
+    """Of the DirectPath profile."""
+    vgpu: str = ""
+    group: str = ""
+    allowed: tuple[tuple[int, int], ...] = ()
+    label: str | None = None
+
+    @property
+    def thing(self) -> object:
+        """Equal for profiles that differ in their name alone."""
+        return (self.vgpu, self.group, self.allowed, self.label)
+
+
+def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _Meant]:
+    """What each DirectPath profile is, by its id; one of several that are the same."""
     reply = reader.call("DirectPathProfileManagerList", manager, "<filterSpec></filterSpec>")
-    found: dict[str, str] = {}
+    found: dict[str, _Meant] = {}
     with decoding(session.target.address, "DirectPathProfileManagerList"):
         for info in children(reply, "returnval"):
-            id, vgpu = text(info, "id"), _vgpu_of(info)
-            if id and vgpu and vgpu not in found.values():
-                found[id] = vgpu
+            id, meant = text(info, "id"), _meant_by(info)
+            if id and meant is not None and meant.thing not in {each.thing for each in found.values()}:
+                found[id] = meant
     return found
 
 
-def _vgpu_of(info: Any) -> str | None:
-    config = child(info, "deviceConfig")
-    return text(config, "vgpuProfile") if config is not None and kind(config) == _VGPU else None
+def _meant_by(info: Any) -> _Meant | None:
+    """None = a device of another kind (DVX), which nothing here attaches."""
+    config, name = child(info, "deviceConfig"), text(info, "name") or ""
+    match kind(config) if config is not None else None:
+        case "DirectPathProfileManagerVmiopDirectPathConfig":
+            return _Meant(name, vgpu=text(config, "vgpuProfile") or "")
+        case "DirectPathProfileManagerVirtualDeviceGroupDirectPathConfig":
+            return _Meant(name, group=text(config, "deviceGroupName") or "")
+        case "DirectPathProfileManagerDynamicDirectPathConfig":
+            backing = child(config, "dynamicDirectPathBacking")
+            allowed = [
+                (number(each, "vendorId"), number(each, "deviceId")) for each in children(backing, "allowedDevice")
+            ]
+            known = tuple((vendor, device) for vendor, device in allowed if vendor is not None and device is not None)
+            return _Meant(name, allowed=known, label=text(backing, "customLabel") or None)
+        case _:
+            return None
 
 
 def _of_place(
@@ -82,8 +116,8 @@ def _of_place(
     manager: tuple[str, str],
     place: str,
     kind_of_place: str,
-    profiles: Mapping[str, str],
-) -> Iterator[ProfileCapacity | UnknownCapacity]:
+    profiles: Mapping[str, _Meant],
+) -> Iterator[ProfileCapacity | DeviceCapacity | UnknownCapacity]:
     of, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
         f'<target xsi:type="DirectPathProfileManagerTarget{kind_of_place}">'
@@ -105,18 +139,29 @@ def _of_place(
     if len(answers) != len(profiles):
         yield UnknownCapacity(place, f"vCenter answers {len(answers)} of {len(profiles)} questions")
         return
-    for vgpu, answer in zip(profiles.values(), answers, strict=True):
-        yield _decoded(answer, vgpu, place)
+    for meant, answer in zip(profiles.values(), answers, strict=True):
+        told = _decoded(answer, meant, place)
+        if told is not None:
+            yield told
 
 
-def _decoded(answer: Any, vgpu: str, place: str) -> ProfileCapacity | UnknownCapacity:
+def _decoded(answer: Any, meant: _Meant, place: str) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
+    """None = nothing of a device group is reserved."""
+    called = meant.vgpu or meant.group or meant.name
     if kind(answer) != _TELLS:
         fault = next(iter(children(answer, "faultList")), None)
-        return UnknownCapacity(place, (text(fault, "msg") if fault is not None else None) or _NOT_NUMBERS, vgpu)
-    if _vgpu_of(child(answer, "profile")) != vgpu:
-        return UnknownCapacity(place, "vCenter answers for another profile", vgpu)
+        return UnknownCapacity(place, (text(fault, "msg") if fault is not None else None) or _NOT_NUMBERS, called)
+    shown = _meant_by(child(answer, "profile"))
+    if shown is None or shown.thing != meant.thing:
+        return UnknownCapacity(place, "vCenter answers for another profile", called)
     figures = [number(answer, name) for name in ("consumed", "max", "remaining", "unusedReservation")]
     known = [figure for figure in figures if figure is not None and figure >= 0]
     if len(known) != len(figures):
-        return UnknownCapacity(place, _NOT_NUMBERS, vgpu)
-    return ProfileCapacity(vgpu, place, *known)
+        return UnknownCapacity(place, _NOT_NUMBERS, called)
+    if meant.vgpu:
+        return ProfileCapacity(meant.vgpu, place, *known)
+    if meant.group:
+        reserved = known[-1]
+        reason = f"{reserved} of the device group {meant.group} reserved, on GPUs that vCenter does not tell"
+        return UnknownCapacity(place, reason, meant.group) if reserved else None
+    return DeviceCapacity(meant.name, meant.allowed, meant.label, place, *known)

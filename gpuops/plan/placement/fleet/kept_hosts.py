@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.keep_free import KeptRoom
-from gpuops.plan.placement.reserved import reserved_in
+from gpuops.plan.placement.reserved import is_reserved_in
 from gpuops.plan.placement.wanted import WantsVgpu
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def kept_hosts(kept: KeptRoom, fleet: FleetIndex) -> KeptHosts:
         free = [kept.free_on(host, each.profile) for each in keep]
         # At the least and at the most; what has nothing to lose loses nothing, and nothing has more than all.
         taken = [found.get(ref, (0, here)) if here else (0, 0) for found, here in zip(known, free, strict=True)]
-        reserved = reserved_in(host, kept.inventory)
+        reserved = is_reserved_in(host, kept.inventory)
         if not reserved and all(most <= left for (_, most), left in zip(taken, spare, strict=True)):
             sure.append(ref)
         elif all(least <= left for (least, _), left in zip(taken, spare, strict=True)):

@@ -1,0 +1,185 @@
+"""Made-up fleets in which whole GPUs and NVLink groups are reserved (vSphere 9.0): what the planner promises is started
+in the simulated vCenter, and `capacity` tells what it counts. The generator knows no rule of the planner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+from pyVmomi import vmodl
+
+from gpuops.plan.capacity.question import capacity
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import PowerPolicy
+from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.power import start
+from gpuops.sim.operations.reserved_capacity import capacity as counted
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.state.board import board
+from gpuops.sim.world import World
+from tests.nights.showing import Showing
+from tests.plan.placement.test_reserved_fleets import MANAGED, applied
+from tests.plan.snapshots import catalog
+
+ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0", "0000:af:00.0")
+GROUP: Final = "Nvidia:2@grid_a100d-80c%NVLink"
+
+
+def fleet(rng: random.Random) -> dict[str, Any]:
+    """Hosts whose GPUs are given whole, some with a label; VMs of ours and of others, on or off."""
+    boards = rng.sample(["a40", "l40s", "a100"], 2)
+    hosts: list[dict[str, Any]] = []
+    for number in range(rng.randint(1, 3)):
+        key, label = rng.choice(boards), rng.choice([None, None, "training"])
+        gpus = [
+            {"board": key, "at": at, "node": int(index > 1), "passthrough": rng.random() < 0.8, "label": label}
+            for index, at in enumerate(ADDRESSES[: rng.randint(1, 4)])
+        ]
+        hosts.append(
+            {"name": f"esx-{number}-{{}}.made", "count": rng.randint(1, 2), "group": f"group-{number}",
+             "model": "server", "driver": "580.65.05", "gpus": gpus}
+        )  # fmt: skip
+    ids = {key: f"10de:{board(key).device_id:04x}" for key in boards}
+    vms: list[dict[str, Any]] = []
+    for number in range(rng.randint(2, 6)):
+        key, others = rng.choice(boards), rng.random() < 0.4
+        label = rng.choice([None, None, "training"])
+        vms.append(
+            {"name": f"{'kube' if others else 'own'}-{number}-{{}}", "count": rng.randint(1, 3), "folder": "vms",
+             "on": f"group-{rng.randrange(len(hosts))}", "guest": "linux", "cpus": 1, "memory_gib": 8, "disk_gib": 1,
+             "devices": [{"dynamic": {"boards": [key], "label": label}}], "power": rng.choice(["fit", "off", "off"]),
+             **({"managed_by": MANAGED} if others else {})}
+        )  # fmt: skip
+    profiles: list[dict[str, Any]] = [
+        {"name": f"{key}-any", "devices": [ids[key]], **({"label": "training"} if rng.random() < 0.3 else {})}
+        for key in boards
+    ]
+    if rng.random() < 0.5:
+        profiles.append({"name": "either", "devices": list(ids.values())})
+    server = {"vendor": "Made", "model": "Up", "cpu": "CPU", "cores_per_socket": 64, "cpu_mhz": 3000,
+              "memory_gib": 2048}  # fmt: skip
+    return {
+        "description": "made up", "start": "2026-11-02T18:00:00Z", "api_version": "9.0.0.0", "datacenter": "dc",
+        "models": {"server": server}, "guests": {"linux": {"id": "ubuntu64Guest", "name": "Linux"}},
+        "datastores": [{"name": "store", "capacity_gib": 99999, "free_gib": 90000}], "networks": ["net"],
+        "clusters": [{"name": "cluster", "hosts": hosts}], "direct_path_profiles": profiles,
+        "reservations": [
+            {"profile": each["name"], "units": rng.randint(1, 3), "on": "cluster", "vms": ["kube-*"]}
+            for each in rng.sample(profiles, rng.randint(1, len(profiles)))
+        ],
+        "vms": vms,
+    }  # fmt: skip
+
+
+def world_of(seed: int) -> World:
+    return build_declared(ScenarioFile.of(fleet(random.Random(f"{seed}:devices"))), seed=seed)
+
+
+def check(seed: int, found: Counter[str]) -> None:
+    """VMs of ours and of others start in any order, ours where the planner says: vCenter refuses none of these."""
+    world, rng = world_of(seed), random.Random(f"{seed}:order")
+    names = [vm.name for vm in world.by_type("VirtualMachine")]
+    rng.shuffle(names)
+    for name in names:
+        seen = Showing(world).inventory()
+        check_capacity(world, seed, found)
+        vm = seen.find_vm(name)
+        if vm.power is None or vm.power.value != "poweredOff":
+            continue
+        if vm.managed_by is not None:
+            found["kube"] += start_by_others(world.get(vm.ref))
+            continue
+        (device,) = vm.devices or ()
+        allowed = tuple(f"{vendor:04x}:{kind:04x}" for vendor, kind in device.allowed)
+        plan = Attach(name, dynamic=True, device_type=allowed, label=device.label, power=PowerPolicy.ON).plan(
+            seen, catalog(), seen.taken_at
+        )
+        if plan.steps:
+            refused = applied(world, plan.steps)
+            assert refused == "", f"seed {seed}: {name} was promised, and vCenter says {refused}"
+            found["started"] += 1
+        elif any("reserved for others" in str(each) for each in plan.rejections):
+            found["reserved"] += 1
+            with pytest.raises(vmodl.MethodFault):
+                place(world.get(vm.ref), world.get(vm.host or ""))
+
+
+def start_by_others(vm: Any) -> int:
+    """1 where vCenter starts it, on whichever host."""
+    try:
+        host, admitted = place(vm, None)
+    except vmodl.MethodFault:
+        return 0
+    start(vm, host.moid, admitted.seats, admitted.held)
+    return 1
+
+
+def check_capacity(world: World, seed: int, found: Counter[str]) -> None:
+    """No more than vCenter's `remaining` less `unusedReservation` is free of what one profile alone is about."""
+    seen = Showing(world).inventory()
+    assert seen.reservations is not None
+    [part] = capacity(seen, catalog()).now.parts
+    for told in seen.reservations.devices:
+        free = max(0, told.remaining - told.unused_reservation)
+        like = {each: room for each, room in part.devices.items() if (each.vendor_id, each.device_id) in told.allowed}
+        rooms = [room for each, room in like.items() if told.label in (None, each.label)]
+        assert sum(room.at_least for room in rooms) <= free, f"seed {seed}: {told} is counted as {like}"
+        if len(seen.reservations.devices) == 1 and len(rooms) == 1:
+            assert rooms[0].at_least == free, f"seed {seed}: {told} is counted as {like}"
+            found["equal"] += 1
+
+
+def test_no_whole_gpu_is_promised_that_is_reserved() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(60):
+        check(seed, found)
+    assert min(found[each] for each in ("started", "reserved", "kube")) > 10, found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_thousands_of_such_fleets() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(60, 2060):
+        check(seed, found)
+    print(found)
+    assert min(found[each] for each in ("started", "reserved", "kube", "equal")) > 100, found
+
+
+def test_two_gpus_of_an_nvlink_bridge_are_one_group() -> None:
+    """What of it is left is counted in sets of GPUs, and a VM on one of them takes the set."""
+    declared = fleet(random.Random(0)) | {
+        "clusters": [{"name": "cluster", "hosts": [
+            {"name": "esx.made", "group": "group-0", "model": "server", "driver": "580.65.05", "gpus": [
+                {"board": "a100d", "at": at, "node": 0, "nvlink": f"pair-{index // 2}"}
+                for index, at in enumerate(ADDRESSES)
+            ]}
+        ]}],
+        "direct_path_profiles": [{"name": "pair", "group": GROUP}],
+        "reservations": [{"profile": "pair", "units": 1, "on": "cluster", "vms": ["kube-*"]}],
+        "vms": [
+            {"name": name, "folder": "vms", "on": "group-0", "guest": "linux", "cpus": 1, "memory_gib": 8,
+             "disk_gib": 1, "devices": devices, "power": "off"}
+            for name, devices in {"kube-1": [{"group": GROUP}], "own-1": [{"vgpu": "grid_a100d-80c"}],
+                                  "own-2": [{"group": GROUP}]}.items()
+        ],
+    }  # fmt: skip
+    world = build_declared(ScenarioFile.of(declared), seed=0)
+    (cluster,) = world.by_type("ClusterComputeResource")
+    (reserved,) = world.direct_path.reservations
+
+    def figures() -> tuple[int, int, int, int]:
+        told = counted(reserved.config, cluster.hosts(), world.direct_path.reservations)
+        return told.consumed, told.remaining, told.max, told.unused_reservation
+
+    vms = {vm.name: vm for vm in world.by_type("VirtualMachine")}
+    assert figures() == (0, 2, 2, 1)
+    assert start_by_others(vms["own-1"]) == 1, "one set of two is left"
+    assert figures() == (0, 1, 2, 1)
+    assert start_by_others(vms["own-2"]) == 0, "it is reserved"
+    assert start_by_others(vms["kube-1"]) == 1
+    assert figures() == (1, 0, 2, 0)
