@@ -36,7 +36,7 @@ class TypeCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class HostLoad:
     """What of the GPUs of one host VMs have: vGPUs, and by VM the PCI ids of devices that were given whole."""
 
     seats: tuple[RunningVgpu, ...] = ()
@@ -45,22 +45,22 @@ class Taken:
     groups: tuple[tuple[str, str], ...] = ()
     """(moid of the VM, name of its device group)."""
 
-    def without(self, vm: str) -> Taken:
-        return Taken(
+    def without(self, vm: str) -> HostLoad:
+        return HostLoad(
             tuple(seat for seat in self.seats if seat.vm != vm),
             tuple(each for each in self.held if each[0] != vm),
             tuple(each for each in self.groups if each[0] != vm),
         )
 
 
-_NOTHING: Final = Taken()
+_NOTHING: Final = HostLoad()
 
 
-def taken_on(host: HostEntity) -> Taken:
+def taken_on(host: HostEntity) -> HostLoad:
     """What VMs have there now."""
     running = host.running_vms()
     held = tuple((vm.moid, pci_id) for vm in running for _, pci_id in vm.state.held)
-    return Taken(host.seats(), held, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
+    return HostLoad(host.seats(), held, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
 
 
 def capacity(
@@ -101,7 +101,7 @@ def refuse_over_reservations(
     before = {each.moid: taken_on(each) for each in hosts}
     after = {moid: there.without(vm.moid) for moid, there in before.items()}
     there = after.get(host.moid, _NOTHING)
-    after[host.moid] = Taken(
+    after[host.moid] = HostLoad(
         (*there.seats, *seats),
         (*there.held, *((vm.moid, pci_id) for pci_id in held)),
         (*there.groups, *((vm.moid, name) for _, name in vm.state.groups)),
@@ -119,13 +119,13 @@ def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
     return found
 
 
-def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, Taken]) -> int:
+def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, HostLoad]) -> int:
     """How much room there is beyond what is reserved and unused; negative = so much is missing."""
     remaining = sum(_room(reservation.config, host, taken[host.moid]) for host in hosts)
     return remaining - _unused(reservation, hosts, taken)
 
 
-def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, Taken]) -> int:
+def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, HostLoad]) -> int:
     if not hosts:
         return reservation.units
     find = hosts[0].world.find
@@ -134,7 +134,7 @@ def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], taken: M
     return max(0, reservation.units - used)
 
 
-def _users(config: DirectPathConfig, host: HostEntity, taken: Taken) -> list[str]:
+def _users(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> list[str]:
     """The VM (moid) of each unit of it that is in use there."""
     if config.vgpu:
         return [seat.vm for seat in taken.seats if seat.type.name == config.vgpu]
@@ -144,7 +144,7 @@ def _users(config: DirectPathConfig, host: HostEntity, taken: Taken) -> list[str
     return [vm for vm, pci_id in taken.held if pci_id in like]
 
 
-def _room(config: DirectPathConfig, host: HostEntity, taken: Taken) -> int:
+def _room(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> int:
     """How many more of it the host has room for."""
     if not host.state.usable:
         return 0
@@ -167,7 +167,7 @@ def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu]:
     ]
 
 
-def _groups(name: str, host: HostState, taken: Taken) -> int:
+def _groups(name: str, host: HostState, taken: HostLoad) -> int:
     """How many more groups of the name start, one on each set of GPUs that NVLink joins."""
     profiles = next((group.profiles for group in offered_groups(host) if group.name == name), ())
     if not profiles:

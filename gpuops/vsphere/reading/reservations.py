@@ -63,7 +63,7 @@ def _places(hosts: Iterable[Host]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _ProfileThing:
     """What one unit of a DirectPath profile is: a vGPU, a device group, or any of these devices, whole."""
 
     name: str
@@ -79,10 +79,10 @@ class _Meant:
         return (self.vgpu, self.group, self.allowed, self.label)
 
 
-def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _Meant]:
+def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _ProfileThing]:
     """What each DirectPath profile is, by its id; one of several that are the same."""
     reply = reader.call("DirectPathProfileManagerList", manager, "<filterSpec></filterSpec>")
-    found: dict[str, _Meant] = {}
+    found: dict[str, _ProfileThing] = {}
     with decoding(session.target.address, "DirectPathProfileManagerList"):
         for info in children(reply, "returnval"):
             id, meant = text(info, "id"), _meant_by(info)
@@ -91,21 +91,21 @@ def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dic
     return found
 
 
-def _meant_by(info: Any) -> _Meant | None:
+def _meant_by(info: Any) -> _ProfileThing | None:
     """None = a device of another kind (DVX), which nothing here attaches."""
     config, name = child(info, "deviceConfig"), text(info, "name") or ""
     match kind(config) if config is not None else None:
         case "DirectPathProfileManagerVmiopDirectPathConfig":
-            return _Meant(name, vgpu=text(config, "vgpuProfile") or "")
+            return _ProfileThing(name, vgpu=text(config, "vgpuProfile") or "")
         case "DirectPathProfileManagerVirtualDeviceGroupDirectPathConfig":
-            return _Meant(name, group=text(config, "deviceGroupName") or "")
+            return _ProfileThing(name, group=text(config, "deviceGroupName") or "")
         case "DirectPathProfileManagerDynamicDirectPathConfig":
             backing = child(config, "dynamicDirectPathBacking")
             allowed = [
                 (number(each, "vendorId"), number(each, "deviceId")) for each in children(backing, "allowedDevice")
             ]
             known = tuple((vendor, device) for vendor, device in allowed if vendor is not None and device is not None)
-            return _Meant(name, allowed=known, label=text(backing, "customLabel") or None)
+            return _ProfileThing(name, allowed=known, label=text(backing, "customLabel") or None)
         case _:
             return None
 
@@ -116,7 +116,7 @@ def _of_place(
     manager: tuple[str, str],
     place: str,
     kind_of_place: str,
-    profiles: Mapping[str, _Meant],
+    profiles: Mapping[str, _ProfileThing],
 ) -> Iterator[ProfileCapacity | DeviceCapacity | UnknownCapacity]:
     of, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
@@ -145,7 +145,9 @@ def _of_place(
             yield told
 
 
-def _decoded(answer: Any, meant: _Meant, place: str) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
+def _decoded(
+    answer: Any, meant: _ProfileThing, place: str
+) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
     """None = nothing of a device group is reserved."""
     called = meant.vgpu or meant.group or meant.name
     if kind(answer) != _TELLS:

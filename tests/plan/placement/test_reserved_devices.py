@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vmodl
 
+from gpuops.model.vm import DynamicDevice
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
@@ -94,6 +95,7 @@ def check(seed: int, found: Counter[str]) -> None:
             found["kube"] += start_by_others(world.get(vm.ref))
             continue
         (device,) = vm.devices or ()
+        assert isinstance(device, DynamicDevice), device
         allowed = tuple(f"{vendor:04x}:{kind:04x}" for vendor, kind in device.allowed)
         plan = Attach(name, dynamic=True, device_type=allowed, label=device.label, power=PowerPolicy.ON).plan(
             seen, catalog(), seen.taken_at
