@@ -18,7 +18,7 @@ from gpuops.execute.lease.lease import HeldLease, leased
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
 from gpuops.execute.runs.nights import last_policy
-from gpuops.execute.runs.run_kind import CHANGE, RESUME_CHANGE
+from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
@@ -96,12 +96,13 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
         policy = last_policy(journal)
         policies = (policy,) if policy else ()
         with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
+            seen = journal.runs_seen(EXCLUSIVE_RUNS)
             before, (report, moves) = report, _look(request, site)
             if not report.plan.feasible or not moves:
                 return replace(report, applied=True)
             if report.plan != before.plan:
                 consent(report)
-            run = journal.begin(CHANGE, order=dump_moves(moves))
+            run = journal.begin(CHANGE, order=dump_moves(moves), seen=seen)
             return gone_on_with(run, moves, site, journal, lease.held, report)
 
 

@@ -18,7 +18,7 @@ from gpuops.execute.lease.lease import HeldLease, leased
 from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
 from gpuops.execute.runs.given_up import note_returned, still_given_up
 from gpuops.execute.runs.nights import last_policy
-from gpuops.execute.runs.run_kind import CHANGE, RESUME_CHANGE
+from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.state.lock import rotating
 from gpuops.execute.steps.settle import settle_open
@@ -85,13 +85,14 @@ def roll(
         lock = policy.lock_vm if policy else None
         with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
             # what came to pass while this waited for an answer is seen
+            seen = journal.runs_seen(EXCLUSIVE_RUNS)
             before, report = report, _look(request, verb, rolling, site, journal)
             if not report.plan.feasible or not report.plan.rounds:
                 return replace(report, applied=True)
             if report.plan.does != before.plan.does:
                 consent(report)
             order = _order(report, lock)
-            run = journal.begin(CHANGE, order=dump_order(order))
+            run = journal.begin(CHANGE, order=dump_order(order), seen=seen)
             done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
             # as it was before: a host may be gone from vCenter since
             return replace(done, before=report.before, plan=replace(report.plan, because=()))

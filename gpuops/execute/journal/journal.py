@@ -17,6 +17,7 @@ from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run, Saved
+from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
 from gpuops.execute.journal.step_json import Recorded, dump_step, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
@@ -156,8 +157,11 @@ class Journal:
         steps: int = 0,
         leases: Sequence[tuple[str, int]] = (),
         free_gpus: Mapping[str, float | None] | None = None,
+        seen: RunsSeen | None = None,
     ) -> Run:
         """A run that is open until `end`. `order` is what a change needs to go on after a crash.
+
+        `seen`: the runs that its plan knew of. Raises BegunSince where another one has begun since.
 
         `steps`: how many its plan has, when it is a night's. `leases`: name of the lock VM and number of each.
         `free_gpus`: of a night, by host that it uses, the GPUs that were free there.
@@ -181,7 +185,17 @@ class Journal:
             body["free_gpus"] = dict(free_gpus)
         if leases:
             body["leases"] = [{"vm": lock_vm, "number": number} for lock_vm, number in leases]
-        return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
+
+        def drafted(state: JournalState) -> list[Draft]:
+            if seen is not None and seen.of(state) != seen:
+                raise BegunSince
+            return [(run, Kind.BEGUN, body)]
+
+        return self._append(drafted).runs[run].run
+
+    def runs_seen(self, kinds: Sequence[str]) -> RunsSeen:
+        """How many runs of these kinds have begun so far; for `begin`."""
+        return RunsSeen(tuple(kinds)).of(self.state)
 
     def end(self, run: Run, *, cut_off: bool = False) -> None:
         """The run is over. `cut_off`: another one ends it, and it had not come to its end."""

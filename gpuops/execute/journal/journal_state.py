@@ -6,7 +6,7 @@ are kept. What is open or owed is never forgotten.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
@@ -76,6 +76,8 @@ class JournalState:
         """Name of the policy and night."""
         self.given_up: dict[str, GivenUp] = {}
         """By ref, the hosts and VMs that a person gave up and that nobody has seen back."""
+        self.begun: Counter[str] = Counter()
+        """How many runs of each kind have begun in what this process has read: no checkpoint keeps it."""
         self.changed: datetime | None = None
         """When a run last began, ended or was given an outcome."""
 
@@ -109,6 +111,7 @@ class JournalState:
         kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
         run = Run(record.run, self.vcenter, kind, night, policy, pid, record.at, vms, body.get("order", ""))
         self.runs[run.id] = OpenRun(run)
+        self.begun[run.kind] += 1
         if run.policy:
             self.policies.pop(run.kind, None)
             self.policies[run.kind] = run.policy

@@ -10,6 +10,7 @@ from typing import Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, PolicyError, Refused, UsageError
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
 from gpuops.execute.rotation.hung_run import end_hung_run
 from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
@@ -17,7 +18,7 @@ from gpuops.execute.rotation.setup import require_setup
 from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
-from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind, morning_first
+from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.execute.state.lock import LockedBy, rotating
@@ -103,6 +104,7 @@ def rotate(
         """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
 
         def run_once() -> Report:
+            seen = journal.runs_seen(EXCLUSIVE_RUNS)
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)
             leasing = (
@@ -112,7 +114,18 @@ def rotate(
             )
             with leasing as leases:
                 this_run = RotationRun(
-                    kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread, unattended, spare
+                    kind,
+                    obeyed,
+                    site,
+                    site.clock(),
+                    only,
+                    markers_alone,
+                    leases,
+                    nights,
+                    unread,
+                    unattended,
+                    spare,
+                    seen,
                 )
                 settled = this_run.settle(left_open, journal)
                 report = this_run.look(journal)
@@ -125,8 +138,16 @@ def rotate(
             plan = replace(report.plan, warnings=tuple(warned))
             return replace(done, plan=plan, outcomes=(*settled, *done.outcomes), applied=True)
 
+        def return_once() -> Report:
+            try:
+                return run_once()
+            except BegunSince:  # it looks again: a return keeps nobody away for a run that began beside it
+                return run_once()
+
         report = (
-            _waiting_for_vcenter(run_once, _latest((*nights, obeyed), site), site, journal) if returning else run_once()
+            _waiting_for_vcenter(return_once, _latest((*nights, obeyed), site), site, journal)
+            if returning
+            else run_once()
         )
         return _without_journal(report, journal)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
@@ -79,6 +80,8 @@ class RotationRun:
     """Whether nobody watches it: a night then needs a policy that says its hours."""
     spare: SpareNow = NOTHING_KNOWN
     """Of a watch, what its earlier looks tell."""
+    seen: RunsSeen | None = None
+    """The runs that had begun before it looked; None = it is only looked."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
@@ -331,6 +334,7 @@ class RotationRun:
             steps=len(report.plan.steps) if night is not None else 0,
             leases=self.leases.numbered if self.leases is not None else (),
             free_gpus=free_gpus(report.plan.steps, report.before, catalog_of(report.before)) if night else None,
+            seen=self.seen,
         )
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)

@@ -32,6 +32,8 @@ class RunKind(StrEnum):
 ROTATION_RUNS = tuple(RunKind)
 CHANGE: Final = "change"
 """The kind of run that a rolling change, or a defrag, is in journals."""
+EXCLUSIVE_RUNS: Final = (*ROTATION_RUNS, CHANGE)
+"""Of these a vCenter has one at a time."""
 RESUME: Final = "gpuops rotate resume"
 RESUME_CHANGE: Final = "gpuops change resume"
 CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
@@ -74,3 +75,32 @@ def test_a_server_that_goes_away_in_the_morning_keeps_no_desktop_from_coming_bac
     assert PASSWORD not in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.markers() == set()
+
+
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_a_run_that_was_stopped_between_its_look_and_its_first_line_does_not_begin(
+    postgresql: Server, tmp_path: Path, kind: RunKind
+) -> None:
+    """Meanwhile the other machine played the whole night, or its return, and is done. A return looks anew."""
+    night = Night(tmp_path / "state")
+    url = postgresql.database()
+    stopped, other = Machine("stopped", night, url), Machine("other", night, url)
+    if kind is RunKind.DAY:
+        assert other.run(RunKind.NIGHT).exit_code == 0
+    effects: list[int] = []
+
+    def consent(_report: Report) -> None:
+        if not effects:
+            effects.append(0)
+            assert other.run(kind).exit_code == 0
+            effects[0] = len(night.world.requests)
+
+    def late() -> Report:
+        return rotate(kind, POLICY if kind is RunKind.NIGHT else None, stopped.site(), apply=True, consent=consent)
+
+    if kind is RunKind.NIGHT:
+        with pytest.raises(BegunSince, match="has begun on this vCenter since this one looked"):
+            late()
+    else:
+        assert late().exit_code == 0
+    assert len(night.world.requests) == effects[0], "nothing was sent twice"
