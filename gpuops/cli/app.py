@@ -52,6 +52,7 @@ SECTIONS: Final = {
         "history": "Show past nights and changes, GPU-hours, who ran them.",
         "notify": "Test where notices go; send those that wait.",
         "observe": "Keep what performance counters say, for weeks.",
+        "runner": "Play nights of many vCenters, by several machines.",
         "metrics": "Tell Prometheus of GPUs, their VMs and nights.",
     },
     "GPUs of hosts": {

@@ -26,7 +26,13 @@ def _tell_begun() -> None:
 
 @spread
 def night(
-    common: CommonOptions, run_options: RunOptions, policy: Annotated[Path, PolicyFile], saved: Saved = None
+    common: CommonOptions,
+    run_options: RunOptions,
+    policy: Annotated[Path, PolicyFile],
+    saved: Saved = None,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="Ask the runners for it (gpuops help runner); it is not waited for.")
+    ] = False,
 ) -> None:
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
@@ -37,6 +43,11 @@ def night(
     Example:
       gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
     """
+    if fleet:
+        from gpuops.cli.runner import ask_fleet
+
+        ask_fleet(common, policy)
+        return
     from gpuops.api import rotate_night
     from gpuops.cli.running import carry_out, policy_of_run
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gpuops.config.broker import BrokerEntry
 from gpuops.config.file import parse_toml
+from gpuops.config.fleet import FleetEntry
 from gpuops.config.journal_url import holds_password
 from gpuops.config.measurements import MeasurementsEntry
 from gpuops.config.notices import checked_entry
@@ -62,6 +63,8 @@ class NamedTarget(BaseModel):
     """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
+    rotations: tuple[Path, ...] = ()
+    """Policy files whose nights runners play on it (`gpuops help runner`)."""
     idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
@@ -93,6 +96,8 @@ class Configuration(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     default: str | None = None
+    fleet: FleetEntry | None = None
+    """The database that runners share (`gpuops help runner`)."""
     targets: dict[str, NamedTarget] = Field(default_factory=dict)
 
 

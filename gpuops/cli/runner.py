@@ -1,0 +1,201 @@
+"""`gpuops runner`: nights and mornings of many vCenters, by several machines that share a PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, spread
+from gpuops.errors import TargetError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuops.config.targets import Configuration
+    from gpuops.model.runners import QueueStatus
+    from gpuops.runner.service import SitePolicy
+
+runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
+
+_EXAMPLE = 'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
+
+
+@runner.callback()
+def _group() -> None:
+    """Play nights and mornings of many vCenters, by several machines that share a PostgreSQL."""
+
+
+@runner.command("init")
+@spread
+def runner_init(common: CommonOptions) -> None:
+    """Make the tables of the queue in the database of [fleet], where they are not there.
+
+    \b
+    Example:
+      gpuops runner init
+    """
+    import asyncio
+
+    made = asyncio.run(_made(_url(common)))
+    text = "the tables of the queue were made" if made else "the tables of the queue are there"
+    output.show(text, {"kind": "runner-init", "made": made})
+
+
+@runner.command("run")
+@spread
+def runner_run(common: CommonOptions) -> None:
+    """Play the turns of the policies that the configuration file lists for each target, until it is stopped.
+
+    A service (templates/gpuops-runner.service). SIGTERM hands what it plays over to another runner.
+    With --vcenter it plays the turns of that target alone.
+
+    \b
+    Examples:
+      gpuops runner run
+      gpuops runner run --vcenter prod
+    """
+    import asyncio
+
+    from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+
+    url, rotations = _url(common), _rotations(common)
+    tell_systemd(BEGUN)
+    asyncio.run(_run(url, rotations))
+
+
+@runner.command("status")
+@spread
+def runner_status(common: CommonOptions) -> None:
+    """Show which runners live, and which turns run or wait. Changes nothing.
+
+    \b
+    Example:
+      gpuops runner status
+    """
+    import asyncio
+
+    from gpuops.clock import machine_time
+    from gpuops.report.runner import runner_document, runner_text
+
+    found = asyncio.run(_status(_url(common)))
+    output.show(runner_text(found, machine_time()), runner_document(found))
+
+
+def ask_fleet(common: CommonOptions, policy: Path) -> None:
+    """Asks for a turn of the policy now, whoever of the runners plays it. Raises UsageError, QueueAway."""
+    import asyncio
+
+    from gpuops.clock import wall_clock
+    from gpuops.config.policy import load_policy
+    from gpuops.runner.due import half_of, refuse_other_modes
+
+    wanted = load_policy(policy)
+    refuse_other_modes(wanted)
+    sites = _rotations(common)
+    if len(sites) != 1:
+        raise UsageError("--fleet asks for one vCenter's turn", hint=f"say which: --vcenter {' or '.join(sites)}")
+    ((site, known),) = sites.items()
+    if wanted.name not in known:
+        raise UsageError(
+            f"policy {wanted.name} is none of those that runners play on {site}",
+            hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(known)}",
+        )
+    asked = asyncio.run(_asked(_url(common), site, wanted.name))
+    half = half_of(wanted, wall_clock())
+    text = f"{site}: rotate {half} of {wanted.name} {'was asked for' if asked else 'waits already'}"
+    output.show(text, {"kind": "runner-asked", "site": site, "policy": wanted.name, "half": half, "asked": asked})
+
+
+async def _made(url: str) -> bool:
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        return await queue.make()
+
+
+async def _asked(url: str, site: str, policy: str) -> bool:
+    from gpuops.model.runners import Turn
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        return await queue.ask(Turn(site, policy))
+
+
+async def _status(url: str) -> QueueStatus:
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        return await queue.status()
+
+
+async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> None:
+    import asyncio
+    import signal
+
+    from gpuops.runner.children import Children
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+    from gpuops.runner.service import Service
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        service = Service(queue, rotations, Children({"GPUOPS_JOURNAL_URL": url}), output.note)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, service.end)
+        names = ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
+        output.note(f"plays {names}")
+        await service.run()
+
+
+def _url(common: CommonOptions) -> str:
+    """The database of the queue, for libpq. Raises UsageError, TargetError."""
+    from gpuops.config.journal_url import parsed
+    from gpuops.distribution import install_extra
+
+    fleet = _configured().fleet
+    text = common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL") or (fleet.url if fleet is not None else None)
+    if text is None:
+        raise TargetError("no database of runners is configured", hint=_EXAMPLE)
+    if find_spec("procrastinate") is None:
+        raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
+    url = parsed(text).set(drivername="postgresql")
+    return url.render_as_string(hide_password=False)
+
+
+def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
+    """The policies of each target that has some. Raises UsageError, TargetError, PolicyError."""
+    from gpuops.config.policy import load_policy
+    from gpuops.runner.due import refuse_other_modes
+    from gpuops.runner.service import SitePolicy
+
+    found: dict[str, dict[str, SitePolicy]] = {}
+    for site, target in _configured().targets.items():
+        if common.vcenter in (None, site) and target.rotations:
+            for file in target.rotations:
+                policy = load_policy(file)
+                refuse_other_modes(policy)
+                if policy.name in found.setdefault(site, {}):
+                    raise UsageError(f"two policies of {site} are called {policy.name}", hint=f"one of them is {file}")
+                found[site][policy.name] = SitePolicy(policy, file)
+    if not found:
+        raise TargetError(
+            f"no policy is configured for {common.vcenter or 'any target'}",
+            hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
+        )
+    return found
+
+
+def _configured() -> Configuration:
+    from gpuops.config.file import config_file, is_missing, read_text
+    from gpuops.config.targets import Configuration, parsed_configuration
+
+    path = config_file(os.environ)
+    try:
+        return parsed_configuration(read_text(path, error=TargetError), path)
+    except TargetError as error:
+        if is_missing(error):
+            return Configuration()
+        raise

@@ -1,0 +1,45 @@
+"""Runners that share a queue, and the turns of rotations that they play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of one policy of one vCenter; which half it is, whoever takes it sees by the clock."""
+
+    site: str
+    """Name of the target."""
+    policy: str
+    """Name of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """A turn as the queue shows it."""
+
+    turn: Turn
+    state: str
+    """waiting or running."""
+    runner: int | None
+    """Number of the runner that has it."""
+    since: datetime | None
+    """When it was offered or taken; None = not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSeen:
+    """A runner by its number, and when it last gave a sign of life."""
+
+    number: int
+    alive: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """Who is there, and what is waited for."""
+
+    runners: tuple[RunnerSeen, ...]
+    turns: tuple[QueuedTurn, ...]

@@ -1,0 +1,51 @@
+"""What `gpuops runner status` prints, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from gpuops.model.runners import QueueStatus
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import visible
+
+
+def runner_text(status: QueueStatus, now: datetime) -> Shown:
+    """A line for each runner and its sign of life, and a table of turns."""
+    return tuple(_lines(status, now))
+
+
+def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
+    if not status.runners:
+        yield Text("no runner lives: gpuops runner run starts one", "yellow")
+    for each in status.runners:
+        silent_s = max(0, round((now - each.alive).total_seconds()))
+        yield Text(f"runner {each.number}: alive {silent_s} s ago")
+    if not status.turns:
+        yield Text("no turn runs or waits")
+        return
+    table = TextTable("site", "policy", "state", "runner")
+    for turn in status.turns:
+        runner = "" if turn.runner is None else str(turn.runner)
+        table.add_row(visible(turn.turn.site), visible(turn.turn.policy), turn.state, runner)
+    yield table
+
+
+def runner_document(status: QueueStatus) -> Document:
+    """The same; moments are those of the database's clock."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "runner-status",
+        "runners": [{"number": each.number, "alive": each.alive.isoformat()} for each in status.runners],
+        "turns": [
+            {
+                "site": each.turn.site,
+                "policy": each.turn.policy,
+                "state": each.state,
+                "runner": each.runner,
+                "since": each.since.isoformat() if each.since is not None else None,
+            }
+            for each in status.turns
+        ],
+    }

@@ -1,0 +1,62 @@
+"""What the runners' queue must be able to do. `procrastinate_queue.py` is the one that is used."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from gpuops.errors import GpuopsError
+from gpuops.model.runners import QueueStatus, Turn
+
+
+class QueueAway(GpuopsError):
+    """The database of the queue does not answer."""
+
+    exit_code = 5
+
+
+class HandedOver(Exception):
+    """A turn that was given back: another runner is to take it at once."""
+
+
+Play = Callable[[Turn], Awaitable[None]]
+
+
+class JobQueue(Protocol):
+    """A queue that several runners share. Every method raises QueueAway where it cannot be reached."""
+
+    async def make(self) -> bool:
+        """Makes what it needs in the database, or brings it up to date; whether anything was missing."""
+        ...
+
+    async def offer(self, turn: Turn, since: datetime) -> bool:
+        """Offers a turn that is due since that moment; whether nobody had offered it before."""
+        ...
+
+    async def ask(self, turn: Turn) -> bool:
+        """Offers a turn now, whatever was due; whether none was waiting already."""
+        ...
+
+    async def serve(self, sites: Sequence[str], play: Play) -> None:
+        """Takes turns of these sites, one at a time of each, until `stop`; returns when all that it took have ended.
+
+        A turn whose `play` raises HandedOver is offered again at once. One that this runner lost, because it gave no
+        sign of life for too long, is not ended by it.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Takes no more turns."""
+        ...
+
+    async def rescue(self) -> int:
+        """Offers again the turns of runners that gave no sign of life for a while; how many."""
+        ...
+
+    async def status(self) -> QueueStatus: ...
+
+    @property
+    def rank(self) -> int:
+        """The place of this runner among those that lived when they were last seen, from 0; 0 = none was ever seen."""
+        ...

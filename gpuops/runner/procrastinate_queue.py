@@ -1,0 +1,198 @@
+"""The queue of runners on Procrastinate: jobs, locks, heartbeats and periodic turns are its own.
+
+One job is one turn. Its lock is the vCenter, so that one turn of it runs at a time; its queue is the vCenter as well,
+so that a runner takes turns of vCenters that it knows alone. What a runner that was taken for dead says of a job that
+another one has by then is not written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.jobs import DeleteJobCondition, Job, Status
+from procrastinate.manager import JobManager
+from psycopg import OperationalError
+
+from gpuops.clock import machine_time
+from gpuops.model.runners import QueuedTurn, QueueStatus, RunnerSeen, Turn
+from gpuops.runner.job_queue import HandedOver, Play, QueueAway
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SIGN_OF_LIFE_S: Final = 4.0
+TAKEN_FOR_DEAD_S: Final = 15.0
+"""Without a sign of life for so long: a few that were missed, and well below the 30 s within which a turn goes on."""
+LOOK_S: Final = 2.0
+"""How often it is looked for turns where PostgreSQL's notice of one was lost."""
+AT_ONCE: Final = 64
+"""Turns that one runner plays at a time: vCenters, each a process of its own."""
+_TURN: Final = "gpuops.turn"
+
+
+class OwnJobs(JobManager):
+    """Says what became of a job only where this runner still has it."""
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        if await self._is_ours(job):
+            await super().finish_job(job, status, delete_job)
+
+    async def retry_job(self, job: Job, *args: Any, **told: Any) -> None:
+        if job.worker_id is None or await self._is_ours(job):
+            await super().retry_job(job, *args, **told)
+
+    async def _is_ours(self, job: Job) -> bool:
+        found = await self.connector.execute_query_all_async(
+            "SELECT 1 FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s",
+            id=job.id,
+            worker=job.worker_id,
+        )
+        return bool(found)
+
+
+class ProcrastinateQueue:
+    """Implements `JobQueue`. `url` is a connection string of libpq."""
+
+    def __init__(self, url: str) -> None:
+        self._app = App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=4))
+        self._app.job_manager = OwnJobs(self._app.connector)
+        self._play: Play | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._rank = 0
+        self._number: int | None = None
+        # a turn that is given back goes to whoever asks next
+        again = RetryStrategy(wait=0, retry_exceptions=[HandedOver])
+        self._task = self._app.task(name=_TURN, pass_context=True, retry=again)(self._run)
+
+    async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
+        """`timestamp`: since when it is due; it only tells two turns apart."""
+        assert self._play is not None, "a worker is started by serve()"
+        self._number = context.job.worker_id
+        await self._play(Turn(site, policy))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
+        """The queue with its connections. Raises QueueAway."""
+        with _told():
+            await self._app.open_async()
+        try:
+            yield self
+        finally:
+            await self._app.close_async()
+
+    async def make(self) -> bool:
+        with _told():
+            found = await self._app.connector.execute_query_all_async(
+                "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
+            )
+            if found[0]["there"]:
+                return False
+            await self._app.schema_manager.apply_schema_async()
+            return True
+
+    async def offer(self, turn: Turn, since: datetime) -> bool:
+        moment = int(since.timestamp())
+        with _told():
+            try:
+                made = await self._app.job_manager.defer_periodic_job(
+                    job=self._job(turn, timestamp=moment),
+                    periodic_id=f"{turn.site}:{turn.policy}",
+                    defer_timestamp=moment,
+                )
+            except AlreadyEnqueued:
+                return False
+        return made is not None
+
+    async def ask(self, turn: Turn) -> bool:
+        with _told():
+            try:
+                await self._app.job_manager.defer_job_async(self._job(turn))
+            except AlreadyEnqueued:
+                return False
+        return True
+
+    def _job(self, turn: Turn, **words: int) -> Job:
+        return self._task.configure(
+            queue=turn.site,
+            lock=turn.site,
+            queueing_lock=f"{turn.site}:{turn.policy}",
+            task_kwargs={"site": turn.site, "policy": turn.policy, **words},
+        ).job
+
+    async def serve(self, sites: Sequence[str], play: Play) -> None:
+        self._play = play
+        with _told():
+            self._worker = asyncio.ensure_future(
+                self._app.run_worker_async(
+                    queues=list(sites),
+                    concurrency=AT_ONCE,
+                    install_signal_handlers=False,
+                    fetch_job_polling_interval=LOOK_S,
+                    update_heartbeat_interval=SIGN_OF_LIFE_S,
+                    stalled_worker_timeout=TAKEN_FOR_DEAD_S,
+                    delete_jobs=DeleteJobCondition.ALWAYS,
+                )
+            )
+            try:
+                await self._worker
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._worker is not None:
+            self._worker.cancel()
+
+    async def rescue(self) -> int:
+        with _told():
+            found = list(await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
+            for job in found:
+                await self._app.job_manager.retry_job_by_id_async(job_id=job.id or 0, retry_at=machine_time())
+        return len(found)
+
+    async def status(self) -> QueueStatus:
+        query = self._app.connector.execute_query_all_async
+        with _told():
+            workers = await query("SELECT id, last_heartbeat FROM procrastinate_workers ORDER BY id")
+            jobs = await query(
+                "SELECT j.args, j.status::text AS status, j.worker_id, max(e.at) AS at FROM procrastinate_jobs j "
+                "LEFT JOIN procrastinate_events e ON e.job_id = j.id "
+                "WHERE j.status IN ('todo', 'doing') GROUP BY j.id ORDER BY j.id"
+            )
+        runners = tuple(RunnerSeen(each["id"], each["last_heartbeat"]) for each in workers)
+        numbers = [each.number for each in runners]
+        if self._number in numbers:
+            self._rank = numbers.index(self._number)
+        turns = tuple(
+            QueuedTurn(
+                Turn(each["args"]["site"], each["args"]["policy"]),
+                "running" if each["status"] == "doing" else "waiting",
+                each["worker_id"],
+                each["at"],
+            )
+            for each in jobs
+        )
+        return QueueStatus(runners, turns)
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What of the database's errors is told. Raises QueueAway."""
+    try:
+        yield
+    except (ConnectorException, OperationalError, OSError) as error:
+        cause = error.__cause__ or error
+        line = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        raise QueueAway(f"the queue's PostgreSQL does not answer: {line}", hint="gpuops help runner") from error

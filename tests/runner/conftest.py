@@ -1,0 +1,7 @@
+"""A PostgreSQL server of the tests' own."""
+
+from __future__ import annotations
+
+from tests.execute.journal.conftest import postgresql
+
+__all__ = ["postgresql"]

@@ -1,0 +1,119 @@
+"""Real runners on a real PostgreSQL play nights and mornings of vCenters, and are killed and stopped on the way."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.execute.journal.postgres import Server
+from tests.runner.fleet import EVENING, MORNING, Fleet, Site, fleet, wait_until
+
+pytestmark = pytest.mark.timeout(600)  # real heartbeats, and processes that start beside others
+TAKEN_OVER_S = 30.0
+NIGHT_S = 150.0
+AWAY, ON = "SuspendVM_Task", "PowerOnVM_Task"
+
+
+@pytest.fixture
+def pair(postgresql: Server, tmp_path: Path) -> Iterator[Fleet]:
+    """Two vCenters, and the tables of the queue."""
+    with fleet(tmp_path, postgresql.database(), 2) as made:
+        assert made.command("runner", "init", at=EVENING).returncode == 0
+        yield made
+        for site in made.sites:
+            assert site.client.bugs() == []
+
+
+def desktops_back(site: Site) -> bool:
+    """Whether each desktop that was suspended was resumed as often."""
+    away, on = Counter(site.done(AWAY)), Counter(site.done(ON))
+    return bool(away) and all(on[vm] >= count for vm, count in away.items())
+
+
+def ml_started(site: Site) -> bool:
+    return bool(set(site.done(ON)) - set(site.done(AWAY)))
+
+
+def once(site: Site) -> None:
+    """Nothing of a night was done twice: each desktop went away once, and came back once."""
+    for method in (AWAY, ON):
+        twice = {vm: count for vm, count in Counter(site.done(method)).items() if count > 1}
+        assert not twice, f"{site.name}: {method} {twice}"
+
+
+def test_nights_and_mornings_of_two_vcenters(pair: Fleet) -> None:
+    evening = pair.runner(EVENING)
+    wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
+    assert evening.end() == 0
+    morning = pair.runner(MORNING)
+    wait_until(lambda: all(desktops_back(site) for site in pair.sites), NIGHT_S)
+    assert morning.end() == 0
+    for site in pair.sites:
+        once(site)
+    told = pair.command("rotate", "status", "--vcenter", "site-0", at=MORNING)
+    assert told.returncode == 0, told.stderr
+
+
+def test_what_a_killed_runner_had_another_takes_over(pair: Fleet) -> None:
+    """Both vCenters' nights are under way when it dies, with all that it plays."""
+    first = pair.runner(EVENING)
+    wait_until(lambda: any(site.done(AWAY) for site in pair.sites), NIGHT_S)
+    second = pair.runner(EVENING)
+    first.signal(signal.SIGKILL)
+    died = time.monotonic()
+    wait_until(lambda: "offered again" in second.said, TAKEN_OVER_S)
+    assert time.monotonic() - died < TAKEN_OVER_S
+    wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
+    assert second.end() == 0
+    third = pair.runner(MORNING)
+    wait_until(lambda: all(desktops_back(site) for site in pair.sites), NIGHT_S)
+    assert third.end() == 0
+    for site in pair.sites:
+        once(site)
+
+
+def test_a_runner_that_wakes_finds_its_turns_gone(pair: Fleet) -> None:
+    """It was stopped in the middle of a night, and another one has taken it over since."""
+    first = pair.runner(EVENING)
+    wait_until(lambda: any(site.done(AWAY) for site in pair.sites), NIGHT_S)
+    first.signal(signal.SIGSTOP)
+    second = pair.runner(EVENING)
+    wait_until(lambda: "offered again" in second.said, TAKEN_OVER_S + 10)
+    wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
+    effects = [len(site.client.ledger()) for site in pair.sites]
+    first.signal(signal.SIGCONT)
+    wait_until(lambda: "ended with 6" in first.said, NIGHT_S)
+    late = [len(site.client.ledger()) - before for site, before in zip(pair.sites, effects, strict=True)]
+    assert max(late) <= 1, "at most the request that was past its check"
+    for runner in (first, second):
+        assert runner.end() == 0
+    for site in pair.sites:
+        once(site)
+
+
+def test_a_runner_that_is_told_to_end_hands_over(pair: Fleet) -> None:
+    first = pair.runner(EVENING)
+    wait_until(lambda: any(site.done(AWAY) for site in pair.sites), NIGHT_S)
+    second = pair.runner(EVENING)
+    assert first.end() == 0
+    wait_until(lambda: all(ml_started(site) for site in pair.sites), NIGHT_S)
+    assert "offered again" not in second.said, "nobody had to be taken for dead"
+    assert second.end() == 0
+    for site in pair.sites:
+        once(site)
+
+
+def test_wrong_input(pair: Fleet) -> None:
+    policy = str(pair.sites[0].policy)
+    asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "--fleet asks for one vCenter's turn" in asked.stderr
+    pair.configuration.write_text("[targets.prod]\nhost = 'vc.example.com'\n", encoding="utf-8")
+    nothing = pair.command("runner", "run", at=EVENING)
+    assert nothing.returncode == 2
+    assert "no policy is configured for any target" in nothing.stderr
