@@ -27,6 +27,7 @@ def refuse_other_project(folder: Path = Path(__file__).parents[1]) -> None:
 
 
 EXTRAS: Final = {
+    "fleet": "procrastinate psycopg[binary,pool]",
     "horizon": "httpx",
     "keyring": "keyring",
     "notify": "apprise",
@@ -44,8 +45,7 @@ def install_extra(extra: str, prefix: Path = Path(sys.prefix)) -> str:
     >>> install_extra("ssh", Path("/home/me/.local/share/pipx/venvs/gpuops-vsphere"))
     'pipx inject gpuops-vsphere asyncssh'
     """
-    package = EXTRAS[extra]
-    package = f"'{package}'" if "[" in package else package
+    package = " ".join(f"'{each}'" if "[" in each else each for each in EXTRAS[extra].split())
     if (prefix / "pipx_metadata.json").is_file() or prefix.parts[-3:-1] == ("pipx", "venvs"):
         return f"pipx inject {prefix.name} {package}"
     if (prefix / "uv-receipt.toml").is_file():

@@ -40,9 +40,11 @@ def runner_init(common: CommonOptions) -> None:
     """
     import asyncio
 
+    from gpuops.report.runner import init_document
+
     made = asyncio.run(_made(_url(common)))
     text = "the tables of the queue were made" if made else "the tables of the queue are there"
-    output.show(text, {"kind": "runner-init", "made": made})
+    output.show(text, init_document(made=made))
 
 
 @runner.command("run")
@@ -91,6 +93,8 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
 
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
+    from gpuops.model.runners import Turn
+    from gpuops.report.runner import asked_document
     from gpuops.runner.due import half_of, refuse_other_modes
 
     wanted = load_policy(policy)
@@ -107,7 +111,7 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
     asked = asyncio.run(_asked(_url(common), site, wanted.name))
     half = half_of(wanted, wall_clock())
     text = f"{site}: rotate {half} of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, {"kind": "runner-asked", "site": site, "policy": wanted.name, "half": half, "asked": asked})
+    output.show(text, asked_document(Turn(site, wanted.name), half, asked=asked))
 
 
 async def _made(url: str) -> bool:
@@ -122,6 +126,7 @@ async def _asked(url: str, site: str, policy: str) -> bool:
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 
     async with ProcrastinateQueue(url).opened() as queue:
+        await queue.require()
         return await queue.ask(Turn(site, policy))
 
 
@@ -129,6 +134,7 @@ async def _status(url: str) -> QueueStatus:
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 
     async with ProcrastinateQueue(url).opened() as queue:
+        await queue.require()
         return await queue.status()
 
 
@@ -137,6 +143,7 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
     import signal
 
     from gpuops.runner.children import Children
+    from gpuops.runner.job_queue import QueueAway
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
     from gpuops.runner.service import Service
 
@@ -147,6 +154,10 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
             loop.add_signal_handler(number, service.end)
         names = ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
         output.note(f"plays {names}")
+        try:
+            await queue.require()
+        except QueueAway as away:  # returns are due all the same
+            output.note(away.message)
         await service.run()
 
 

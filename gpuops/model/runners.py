@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+
+
+class Half(StrEnum):
+    """The command of `gpuops rotate` that a turn is."""
+
+    NIGHT = "night"
+    DAY = "day"
+
+
+class TurnState(StrEnum):
+    """Whether somebody plays a turn."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +36,7 @@ class QueuedTurn:
     """A turn as the queue shows it."""
 
     turn: Turn
-    state: str
-    """waiting or running."""
+    state: TurnState
     runner: int | None
     """Number of the runner that has it."""
     since: datetime | None

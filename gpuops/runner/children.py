@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuops.runner.due import Half
+from gpuops.model.runners import Half
 
 
 @dataclass(slots=True)

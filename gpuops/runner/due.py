@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.rotation import Policy
+from gpuops.model.runners import Half
 
 EVERY: Final = timedelta(minutes=10)
 """How often a half is gone on with: as often as cron calls it (`gpuops help cron`)."""
 _MINUTE: Final = timedelta(minutes=1)
-
-
-class Half(StrEnum):
-    """The command of `gpuops rotate` that a turn is."""
-
-    NIGHT = "night"
-    DAY = "day"
 
 
 @dataclass(frozen=True, slots=True)

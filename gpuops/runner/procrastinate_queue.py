@@ -8,6 +8,7 @@ another one has by then is not written down.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -18,9 +19,11 @@ from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.jobs import DeleteJobCondition, Job, Status
 from procrastinate.manager import JobManager
 from psycopg import OperationalError
+from psycopg_pool import AsyncConnectionPool
 
 from gpuops.clock import machine_time
-from gpuops.model.runners import QueuedTurn, QueueStatus, RunnerSeen, Turn
+from gpuops.errors import UsageError
+from gpuops.model.runners import QueuedTurn, QueueStatus, RunnerSeen, Turn, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 SIGN_OF_LIFE_S: Final = 4.0
 TAKEN_FOR_DEAD_S: Final = 15.0
 """Without a sign of life for so long: a few that were missed, and well below the 30 s within which a turn goes on."""
+ANSWERS_S: Final = 10.0
+"""A database that gives no connection for so long is away."""
 LOOK_S: Final = 2.0
 """How often it is looked for turns where PostgreSQL's notice of one was lost."""
 AT_ONCE: Final = 64
@@ -60,7 +65,10 @@ class ProcrastinateQueue:
     """Implements `JobQueue`. `url` is a connection string of libpq."""
 
     def __init__(self, url: str) -> None:
-        self._app = App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=4))
+        self._pool = AsyncConnectionPool(
+            url, open=False, min_size=1, max_size=8, timeout=ANSWERS_S, check=AsyncConnectionPool.check_connection
+        )
+        self._app = App(connector=PsycopgConnector())
         self._app.job_manager = OwnJobs(self._app.connector)
         self._play: Play | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -79,23 +87,34 @@ class ProcrastinateQueue:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
-        """The queue with its connections. Raises QueueAway."""
-        with _told():
-            await self._app.open_async()
+        """The queue with its connections, which are made when the database answers."""
+        logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # what it says is told here
+        await self._pool.open(wait=False)
+        await self._app.open_async(self._pool)
         try:
             yield self
         finally:
             await self._app.close_async()
+            await self._pool.close()
 
     async def make(self) -> bool:
+        if await self._is_there():
+            return False
+        with _told():
+            await self._app.schema_manager.apply_schema_async()
+        return True
+
+    async def require(self) -> None:
+        """Raises UsageError where the database has no tables of the queue, and QueueAway."""
+        if not await self._is_there():
+            raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
+
+    async def _is_there(self) -> bool:
         with _told():
             found = await self._app.connector.execute_query_all_async(
                 "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
             )
-            if found[0]["there"]:
-                return False
-            await self._app.schema_manager.apply_schema_async()
-            return True
+        return bool(found[0]["there"])
 
     async def offer(self, turn: Turn, since: datetime) -> bool:
         moment = int(since.timestamp())
@@ -174,7 +193,7 @@ class ProcrastinateQueue:
         turns = tuple(
             QueuedTurn(
                 Turn(each["args"]["site"], each["args"]["policy"]),
-                "running" if each["status"] == "doing" else "waiting",
+                TurnState.RUNNING if each["status"] == "doing" else TurnState.WAITING,
                 each["worker_id"],
                 each["at"],
             )

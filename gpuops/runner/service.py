@@ -18,9 +18,9 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.model.rotation import Policy
-from gpuops.model.runners import Turn
+from gpuops.model.runners import Half, Turn
 from gpuops.runner.children import Children
-from gpuops.runner.due import DueTurn, Half, due, half_of
+from gpuops.runner.due import DueTurn, due, half_of
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
 
 LOOK_S: Final = 3.0

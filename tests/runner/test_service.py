@@ -1,0 +1,197 @@
+"""The runner's loop on a queue in memory: what it does while the database is away, and what it leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuops import clock
+from gpuops.clock import set_ahead
+from gpuops.model.runners import Half, QueueStatus, Turn
+from gpuops.runner import service as module
+from gpuops.runner.children import Children
+from gpuops.runner.job_queue import HandedOver, Play, QueueAway
+from gpuops.runner.service import Service, SitePolicy
+from tests.runner.test_due import PARIS, policy_of
+
+TURN = Turn("prod", "nights")
+
+
+@dataclass
+class MemoryQueue:
+    """Implements `JobQueue`; it is away while it is told so."""
+
+    place: int = 0
+    away: bool = False
+    offered: list[tuple[Turn, datetime]] = field(default_factory=list)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: int = 0
+
+    def _reach(self) -> None:
+        if self.away:
+            raise QueueAway("the queue's PostgreSQL does not answer: it is away")
+
+    async def make(self) -> bool:
+        return False
+
+    async def offer(self, turn: Turn, since: datetime) -> bool:
+        self._reach()
+        self.offered.append((turn, since))
+        return True
+
+    async def ask(self, turn: Turn) -> bool:
+        return True
+
+    async def serve(self, sites: Sequence[str], play: Play) -> None:
+        self._reach()
+        while not self.stopped.is_set():
+            self._reach()
+            if self.offered:
+                turn, _ = self.offered.pop(0)
+                if turn.site in sites:
+                    await play(turn)
+            await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    async def rescue(self) -> int:
+        self._reach()
+        return self.lost
+
+    async def status(self) -> QueueStatus:
+        return QueueStatus((), ())
+
+    @property
+    def rank(self) -> int:
+        return self.place
+
+
+@dataclass
+class CalledChildren(Children):
+    """Notes what would be started."""
+
+    called: list[tuple[Half, str]] = field(default_factory=list)
+    code: int = 0
+
+    async def rotate(self, half: Half, site: str, policy: Path) -> int:
+        self.called.append((half, site))
+        return self.code
+
+
+@pytest.fixture
+def at() -> Iterator[object]:
+    """Sets the time of day."""
+    before = clock.wall_clock() - clock.machine_time()
+
+    def set_to(text: str) -> None:
+        set_ahead(datetime.fromisoformat(text).replace(tzinfo=UTC) - clock.machine_time())
+
+    yield set_to
+    set_ahead(before)
+
+
+def service_of(queue: MemoryQueue) -> tuple[Service, CalledChildren, list[str]]:
+    said: list[str] = []
+    children = CalledChildren({})
+    known = {"prod": {"nights": SitePolicy(policy_of(PARIS), Path("policy.yaml"))}}
+    return Service(queue, known, children, said.append), children, said
+
+
+async def looks(service: Service, count: int, minutes: float = 0) -> None:
+    """So many looks, each so many minutes after the one before."""
+    for _ in range(count):
+        await service._look()
+        await asyncio.sleep(0)
+        set_ahead(clock.wall_clock() - clock.machine_time() + timedelta(minutes=minutes))
+
+
+def test_a_turn_is_offered_once_for_ten_minutes(at: object) -> None:
+    at("2026-11-02T22:01:00")  # type: ignore[operator]
+    queue = MemoryQueue()
+    service, _, _ = service_of(queue)
+    asyncio.run(looks(service, 5, minutes=3))
+    assert [since.minute for _, since in queue.offered] == [0, 10]
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [2]), (1, [4]), (2, [7])])
+def test_returns_go_on_while_the_database_is_away(at: object, rank: int, expected: list[int]) -> None:
+    """The first runner begins it after two minutes, each further one three minutes after the one before."""
+    at("2026-11-03T06:00:10")  # type: ignore[operator]
+    queue = MemoryQueue(place=rank, away=True)
+    service, children, said = service_of(queue)
+    begun: list[int] = []
+
+    async def minute_by_minute() -> None:
+        for minute in range(9):
+            await looks(service, 1, minutes=1)
+            begun.extend([minute] * (len(children.called) - len(begun)))
+
+    asyncio.run(minute_by_minute())
+    assert begun == [each if rank == 0 else 3 * rank for each in expected]
+    assert children.called == [(Half.DAY, "prod")]
+    assert said[0].endswith("nothing new is taken; returns go on")
+
+
+def test_no_night_begins_while_the_database_is_away(at: object) -> None:
+    at("2026-11-02T22:00:10")  # type: ignore[operator]
+    service, children, _ = service_of(MemoryQueue(away=True))
+    asyncio.run(looks(service, 20, minutes=1))
+    assert children.called == []
+
+
+def test_what_came_back_is_said_and_the_turns_of_a_dead_runner_too(at: object) -> None:
+    at("2026-11-02T22:00:10")  # type: ignore[operator]
+    queue = MemoryQueue(away=True)
+    service, _, said = service_of(queue)
+    asyncio.run(looks(service, 1))
+    queue.away, queue.lost = False, 2
+    asyncio.run(looks(service, 1))
+    assert said[1:] == [
+        "2 turns of a runner that gives no sign of life are offered again",
+        "the queue's PostgreSQL answers again",
+    ]
+
+
+def test_a_turn_of_a_policy_that_is_not_configured_here_is_left_out(at: object) -> None:
+    service, children, said = service_of(MemoryQueue())
+    asyncio.run(service.play(Turn("prod", "other")))
+    assert children.called == []
+    assert said == ["prod: no policy other is configured here: its turn is left out"]
+
+
+def test_a_turn_that_ends_because_the_runner_does_is_handed_over(at: object) -> None:
+    at("2026-11-02T22:00:10")  # type: ignore[operator]
+    service, children, said = service_of(MemoryQueue())
+    children.code, children.ending = 143, True
+    with pytest.raises(HandedOver):
+        asyncio.run(service.play(TURN))
+    assert said == ["prod: rotate night of nights ended with 143"]
+
+
+def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
+    at: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at("2026-11-02T22:00:10")  # type: ignore[operator]
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    queue = MemoryQueue(away=True)
+    service, children, said = service_of(queue)
+
+    async def play() -> None:
+        running = asyncio.create_task(service.run())
+        await asyncio.sleep(0.1)
+        assert not running.done(), "a database that is away ends nobody"
+        queue.away = False
+        while not children.called:
+            await asyncio.sleep(0.01)
+        service.end()
+        await asyncio.wait_for(running, 5)
+
+    asyncio.run(play())
+    assert children.called == [(Half.NIGHT, "prod")]
+    assert len(said) == 2
