@@ -67,6 +67,9 @@ SWEPT: Final = (
     "observe status",
     "metrics --textfile metrics.prom",
     "serve --listen 0.0.0.0:0",  # refused; as a service it is swept in test_serve.py
+    "runner init",
+    "runner status",
+    "runner run",  # refused: no policy is configured
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
     f"roles show --file {ROLES}",
