@@ -145,6 +145,11 @@ class Runner:
         """To the runner and all that it plays."""
         os.killpg(self.process.pid, number)
 
+    def plays(self) -> bool:
+        """Whether a process that it started runs."""
+        found = subprocess.run(["pgrep", "-g", str(self.process.pid)], capture_output=True, check=False)
+        return len(found.stdout.split()) > 1
+
     def end(self) -> int:
         """Ends it as systemd does; its exit code."""
         if self.process.poll() is None:
