@@ -25,7 +25,7 @@ def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
         _refuse(host, gpu, config)
     before = facts(host)
     for gpu, config in changes:
-        gpu.passthrough_enabled = config.passthruEnabled
+        gpu.passthrough_enabled, gpu.waits_for_maintenance = config.passthruEnabled, False
         if host.state.rebinds_without_reboot:
             gpu.passthrough_active = gpu.passthrough_enabled
         if config.hardwareLabel is not None:
