@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import assert_never
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, assert_never
 
+from gpuops.model.device_mode import DeviceMode
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host, has_booted
 from gpuops.model.host_settings import GraphicsSettings, HostSettings
@@ -12,14 +13,22 @@ from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     EnterMaintenance,
     HostStep,
     HostTask,
     LeaveMaintenance,
+    ModeChange,
     RebootHost,
 )
+
+MODES: Final[Mapping[DeviceMode, VgpuMode]] = {
+    DeviceMode.VGPU_SAME_SIZE: VgpuMode.SAME_SIZE,
+    DeviceMode.VGPU_MIXED_SIZE: VgpuMode.MIXED_SIZE,
+}
+"""The modes of a GPU that serves vGPUs, and how the host's graphics name them (HostGraphicsInfo.vgpuMode)."""
 
 
 def task_satisfied(step: HostTask, host: Host) -> bool:
@@ -43,9 +52,16 @@ def driven(host: Host) -> tuple[PciAddress, ...]:
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
     """The GPUs in MIG mode that the step leaves in it."""
     left = step.devices if isinstance(step, ConfigureMig) else ()
-    given = [each.address for each in step.devices if each.enabled] if isinstance(step, ConfigurePassthrough) else []
+    given = _given(step)
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
     return tuple(address for address in divided if address not in left and address not in given)
+
+
+def _given(step: HostStep) -> Collection[PciAddress]:
+    """The GPUs that the step gives to VMs whole."""
+    if isinstance(step, ConfigurePassthrough):
+        return {each.address for each in step.devices if each.enabled}
+    return {each.address for each in step.devices if each.after.whole} if isinstance(step, ConfigureModes) else ()
 
 
 def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
@@ -58,7 +74,7 @@ def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
 
 def undriven(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
     """Those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
-    given = {each.address for each in step.devices if each.enabled} if isinstance(step, ConfigurePassthrough) else set()
+    given = _given(step)
     return tuple(each for each in gpus if each not in driven(host) and each not in given)
 
 
@@ -81,12 +97,25 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             active = {state.address: state.active for state in settings.passthrough or ()}
             unlike = (each for each in devices if active.get(each.address) is not each.enabled)
             yield from (f"DirectPath I/O of {each.address} is not {'on' if each.enabled else 'off'}" for each in unlike)
+        case ConfigureModes(devices=changes):
+            yield from _other_modes(changes, settings, host)
         case ConfigureMig(devices=addresses, on=on):
             current = {state.address: state.current for state in settings.mig or ()}
             others = (address for address in addresses if current.get(address) is not on)
             yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in others)
         case _:
             assert_never(step)
+
+
+def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
+    """A mode is in force when the GPU is used so: vCenter tells of a device what is configured."""
+    active = {state.address: state.active for state in settings.passthrough or ()}
+    for each in changes:
+        gpu = host.gpu(each.address)
+        if active.get(each.address) is not each.after.whole:
+            yield f"DirectPath I/O of {each.address} is not {'on' if each.after.whole else 'off'}"
+        elif each.after in MODES and (gpu is None or gpu.vgpu_mode not in (MODES[each.after], VgpuMode.MULTI_INSTANCE)):
+            yield f"the vGPU mode of {each.address} is {gpu.vgpu_mode if gpu else 'not told'}, not {MODES[each.after]}"
 
 
 def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
