@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import PciAddress, VgpuMode
 
 
 class DeviceMode(StrEnum):
@@ -26,6 +28,13 @@ class DeviceMode(StrEnum):
     def whole(self) -> bool:
         """Whether VMs have the device as a whole."""
         return self in (DeviceMode.DIRECT_PATH, DeviceMode.ENHANCED_DIRECT_PATH)
+
+
+SERVED_AS: Final[Mapping[DeviceMode, VgpuMode]] = {
+    DeviceMode.VGPU_SAME_SIZE: VgpuMode.SAME_SIZE,
+    DeviceMode.VGPU_MIXED_SIZE: VgpuMode.MIXED_SIZE,
+}
+"""The modes of a GPU that serves vGPUs, and how the host's graphics name what is in force (HostGraphicsInfo)."""
 
 
 class ConfigureImpact(StrEnum):

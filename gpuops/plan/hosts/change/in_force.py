@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final, assert_never
+from collections.abc import Collection, Iterable, Iterator
+from typing import assert_never
 
-from gpuops.model.device_mode import DeviceMode
+from gpuops.model.device_mode import SERVED_AS
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host, has_booted
 from gpuops.model.host_settings import GraphicsSettings, HostSettings
@@ -23,12 +23,6 @@ from gpuops.plan.core.steps import (
     ModeChange,
     RebootHost,
 )
-
-MODES: Final[Mapping[DeviceMode, VgpuMode]] = {
-    DeviceMode.VGPU_SAME_SIZE: VgpuMode.SAME_SIZE,
-    DeviceMode.VGPU_MIXED_SIZE: VgpuMode.MIXED_SIZE,
-}
-"""The modes of a GPU that serves vGPUs, and how the host's graphics name them (HostGraphicsInfo.vgpuMode)."""
 
 
 def task_satisfied(step: HostTask, host: Host) -> bool:
@@ -114,8 +108,10 @@ def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Ho
         gpu = host.gpu(each.address)
         if active.get(each.address) is not each.after.whole:
             yield f"DirectPath I/O of {each.address} is not {'on' if each.after.whole else 'off'}"
-        elif each.after in MODES and (gpu is None or gpu.vgpu_mode not in (MODES[each.after], VgpuMode.MULTI_INSTANCE)):
-            yield f"the vGPU mode of {each.address} is {gpu.vgpu_mode if gpu else 'not told'}, not {MODES[each.after]}"
+        elif (size := SERVED_AS.get(each.after)) is not None:
+            served = gpu.vgpu_mode if gpu is not None else None
+            if served not in (size, VgpuMode.MULTI_INSTANCE):
+                yield f"the vGPU mode of {each.address} is {served or 'not told'}, not {size}"
 
 
 def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
