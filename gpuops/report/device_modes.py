@@ -1,4 +1,4 @@
-"""How `mode show` shows the DirectPath devices that a vCenter 9.1 lists: mode, driver, memory, and who reserved them."""
+"""How `mode show` shows the DirectPath devices that a vCenter 9.1 lists: mode, driver, memory, reservations."""
 
 from __future__ import annotations
 

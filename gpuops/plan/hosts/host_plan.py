@@ -59,7 +59,9 @@ def impact_words(told: Impacts) -> str:
     """What vCenter says that a change takes, in words."""
     if ConfigureImpact.REBOOT in told:
         return "vCenter: takes a reboot"
-    return "vCenter: takes maintenance mode" if ConfigureImpact.MAINTENANCE_MODE in told else "vCenter: in force at once"
+    return (
+        "vCenter: takes maintenance mode" if ConfigureImpact.MAINTENANCE_MODE in told else "vCenter: in force at once"
+    )
 
 
 def left_to_do(plan: Plan[HostStep], told: Mapping[str, Impacts], inventory: Inventory, noun: str) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ of a change without making it.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
-from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.errors import LoginRefused, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.device_mode import ConfigureImpact, Impacts
 from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
 from gpuops.vsphere.transport import network
@@ -36,18 +37,19 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     session.refuse_change(host.name)
     states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
     left = [each for each in step.devices if states.get(each.address) != each.after]
-    impacts: set[ConfigureImpact] = set()
-    known = len(left) == len(step.devices)
-    with automation_login(session.target, MODES) as configuration:
-        ids = {device.address: device.id for device in devices_of(configuration, step.host)}
-        for change in left:
-            if change.address not in ids:
-                raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
-            call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
-            told = call.result(step.host, ids[change.address], change)
-            known = known and told is not None
-            impacts |= told or frozenset()
-    return frozenset(impacts) if known else None
+    told: list[Impacts | None] = [None] * (len(step.devices) - len(left))
+    try:
+        with automation_login(session.target, MODES) as configuration:
+            ids = {device.address: device.id for device in devices_of(configuration, step.host)}
+            for change in left:
+                if change.address not in ids:
+                    raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
+                call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
+                told.append(call.result(step.host, ids[change.address], change))
+    except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
+        raise Refused(f"{host.name}: {error.message}", hint=error.hint) from error
+    known = [each for each in told if each is not None]
+    return frozenset(chain.from_iterable(known)) if len(known) == len(told) else None
 
 
 class _ConfigureCall:
