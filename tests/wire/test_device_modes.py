@@ -20,8 +20,10 @@ from gpuops.model.host_settings import HostSettings, SharedType, SizeMode
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModes, HostStep
+from gpuops.plan.hosts.change.roll import NO_REBOOT_PERHAPS
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.sim.operations.mode_change import configure as set_mode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
@@ -277,8 +279,11 @@ def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pyte
 def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
-    real = direct_path_devices.configure
-    monkeypatch.setattr(direct_path_devices, "configure", lambda *arguments: told if real(*arguments) else told)
+    def worded(*arguments: Any) -> list[str]:
+        set_mode(*arguments)
+        return told
+
+    monkeypatch.setattr(direct_path_devices, "configure", worded)
     report = bench.set(MIXED)
     assert [(each.verdict, each.reason) for each in report.outcomes] == [(Verdict.DONE, "")]
     assert report.plan.afterwards[0].startswith("not in force before a reboot of esx-02.sup")
@@ -336,6 +341,8 @@ def test_a_host_is_rebooted_only_if_vcenter_says_so(start: Start, *, rebinds: bo
     bench = start(cluster(1, [], api_version="9.1.0.0"))
     bench.host("esx-01").state.rebinds_without_reboot = rebinds
     rolled(bench, SetPassthrough(True, (str(BUSY),), None, "esx-01"))
+    planned = bench.roll(SetPassthrough(False, (str(BUSY),), None, "esx-01"), apply=False).plan
+    assert planned.because == (NO_REBOOT_PERHAPS,), "said before anybody agrees"
     [gpu] = bench.host("esx-01").state.gpus
     assert (gpu.passthrough_active, boots(bench), bench.host("esx-01").state.in_maintenance) == (True, reboots, False)
     assert ("esx-01: needs no reboot, as vCenter says" in bench.told) is rebinds
