@@ -98,29 +98,50 @@ def _with(settings: HostSettings | None, told: tuple[HostDevice, ...] | str) -> 
     return replace(known, devices=told)
 
 
-def _device(id_: str, info: Any) -> HostDevice:
+def _device(id_: Any, info: Any) -> HostDevice:
+    """Raises TypeError for a value of another type: the SDK passes on what it is sent."""
     memory = info.memory_info
     return HostDevice(
-        id=id_,
-        address=pci_address(id_),
-        name=info.name,
+        id=_text(id_),
+        address=pci_address(_text(id_)),
+        name=_text(info.name),
         mode=_mode(info.current_mode),
         configurable=_in_order(map(_mode, info.configurable_modes)),
-        interconnect=info.interconnect_type or None,
-        driver_name=info.driver_name or None,
-        driver_version=info.driver_version or None,
-        used_mib=memory.used_memory if memory else None,
-        total_mib=memory.total_memory if memory else None,
-        reserved_used_mib=memory.reserved_used_memory if memory else None,
-        reserved_mib=memory.total_reserved_memory if memory else None,
-        vms=None if info.vms is None else tuple(sorted(info.vms)),
+        interconnect=_text_or_none(info.interconnect_type),
+        driver_name=_text_or_none(info.driver_name),
+        driver_version=_text_or_none(info.driver_version),
+        used_mib=_number(memory.used_memory) if memory else None,
+        total_mib=_number(memory.total_memory) if memory else None,
+        reserved_used_mib=_number(memory.reserved_used_memory) if memory else None,
+        reserved_mib=_number(memory.total_reserved_memory) if memory else None,
+        vms=_texts(info.vms),
         vm_classes=None if info.vm_classes_info is None else tuple(map(_vm_class, info.vm_classes_info)),
-        profiles=None if info.direct_path_profiles is None else tuple(sorted(info.direct_path_profiles)),
+        profiles=_texts(info.direct_path_profiles),
     )
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where a text belongs")
+    return str(value)
+
+
+def _text_or_none(value: Any) -> str | None:
+    return (_text(value) if value is not None else None) or None
+
+
+def _texts(values: Any) -> tuple[str, ...] | None:
+    return None if values is None else tuple(sorted(map(_text, values)))
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"a {type(value).__name__} where a number belongs")
+    return value
+
+
 def _mode(word: Any) -> str:
-    return _MODES.get(str(word), str(word))
+    return _MODES.get(_text(word), _text(word))
 
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
@@ -131,9 +152,9 @@ def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
 
 def _vm_class(told: Any) -> VmClassReservation:
     return VmClassReservation(
-        vm_class=told.vm_class,
-        zone=told.zone_name or told.zone or None,
-        profile=told.dpp_id or None,
-        in_use=told.vm_class_reserved_in_use,
-        total=told.vm_class_reserved_total,
+        vm_class=_text(told.vm_class),
+        zone=_text_or_none(told.zone_name) or _text_or_none(told.zone),
+        profile=_text_or_none(told.dpp_id),
+        in_use=_number(told.vm_class_reserved_in_use),
+        total=_number(told.vm_class_reserved_total),
     )
