@@ -29,6 +29,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.sim.wire.automation import direct_path_devices
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.reading import device_modes as reading
 from gpuops.vsphere.reading.device_modes import devices_of
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
@@ -323,6 +324,13 @@ def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.
     assert len(calls) == 4, "neither the bulk read nor a plan asks"
 
 
+def test_so_many_hosts_are_asked_at_the_most(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_HOSTS", 1)
+    hosts = mode_show(bench.site, Scope())[1]
+    assert [host.settings is not None and host.settings.devices is not None for host in hosts] == [True, False]
+    assert "were not asked for" in (hosts[1].settings or HostSettings()).unread[0]
+
+
 # --- with reboots ---------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +365,28 @@ def test_what_was_set_before_and_waits_is_brought_into_force(start: Start) -> No
     rolled(bench, request)
     [gpu] = bench.host("esx-01").state.gpus
     assert (gpu.passthrough_active, boots(bench)) == (True, 1)
+
+
+def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = start(cluster(1, [], gpus=2, api_version="9.1.0.0"))
+    request = SetMode(vgpu_mode=SizeMode.MIXED_SIZE, host="esx-01")
+    real = device_modes._ConfigureCall.result
+
+    def killed(*arguments: Any) -> Any:
+        real(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(device_modes._ConfigureCall, "result", killed)
+    with pytest.raises(Killed):
+        bench.on_site(lambda site: configure(request, site, apply=True))
+    monkeypatch.setattr(device_modes._ConfigureCall, "result", real)
+    assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "sameSize"]
+    report = bench.on_site(lambda site: configure(request, site, apply=True))
+    assert [each.reason for each in report.outcomes] == ["vCenter: in force at once"], "of the device that was left"
+    assert [gpu.mode.value for gpu in bench.host("esx-01").state.gpus] == ["mixedSize", "mixedSize"]
+    assert not bench.on_site(lambda site: configure(request, site, apply=True)).changed
 
 
 @pytest.mark.parametrize("rebinds", mostly_long([False, True], [True]))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 SINCE: Final = version_numbers("9.1.0.0")
+MOST_HOSTS: Final = 256
+"""Hosts that are asked in one read, one after another, within the ten minutes of a login."""
+_TOO_MANY: Final = f"its DirectPath devices were not asked for: {MOST_HOSTS} hosts at once are the most (--host)"
 MODES: Final = Purpose(
     "modes of devices",
     access="ask for read access to the hosts",
@@ -56,10 +59,10 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
     asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
     if not asked or version_numbers(session.api_version) < SINCE:
         return inventory
-    told: dict[str, tuple[HostDevice, ...] | str] = {}
+    told: dict[str, tuple[HostDevice, ...] | str] = {host.ref: _TOO_MANY for host in asked[MOST_HOSTS:]}
     try:
         with automation_login(session.target, MODES) as configuration:
-            for host in asked:
+            for host in asked[:MOST_HOSTS]:
                 told[host.ref] = _told(configuration, host.ref)
     except (LoginRefused, ProtocolError) as error:
         told = {host.ref: error.message for host in asked}
