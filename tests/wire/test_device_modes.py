@@ -17,6 +17,7 @@ from gpuops.model.device_mode import DeviceMode, HostDevice
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, SharedType, SizeMode
+from gpuops.model.target import Secret, Target
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModes, HostStep
@@ -322,6 +323,18 @@ def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.
     bench.site.vcenter.inventory()
     bench.set(MIXED, apply=False)
     assert len(calls) == 4, "neither the bulk read nor a plan asks"
+
+
+def test_without_tls_modes_are_not_listed_and_go_by_the_calls_of_8(tmp_path: Path) -> None:
+    with SimServer(build("supervisor", api_version="9.1.0.0"), tls=False) as server:
+        target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
+        with Connection(target) as connection:
+            bench = Bench(server, Site(connection, tmp_path, wall_clock))
+            settings = bench.host().settings
+            assert settings is not None
+            assert "their API is spoken over https only" in settings.unread[0]
+            assert bench.set(MIXED).exit_code == bench.set(WHOLE).exit_code == 0
+            assert bench.effects == ["UpdateGraphicsConfig", "UpdatePassthruConfig"]
 
 
 def test_so_many_hosts_are_asked_at_the_most(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
