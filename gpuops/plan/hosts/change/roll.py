@@ -23,8 +23,8 @@ MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
 
 NO_REBOOT_PERHAPS: Final = (
-    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it need "
-    "not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
+    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it "
+    "need not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
 )
 
 
