@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
-from gpuops.api.hosts import doctor, mig_show, readiness, roles, scheduler_show
+from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
 from gpuops.api.login import login_test
 from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run
 from gpuops.execute.site import Consent, Site, catalog_of
@@ -79,6 +79,7 @@ __all__ = [
     "idle_replay",
     "login_test",
     "mig_show",
+    "mode_show",
     "notify_flush",
     "notify_test",
     "observe",

@@ -58,6 +58,17 @@ def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:
     return ask(scope, site.with_vgpus(inventory), catalog_of(inventory))
 
 
+def mode_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
+    """The hosts that are meant, with the DirectPath devices that a vCenter 9.1 lists of each.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    inventory = site.hosts.with_devices(inventory, [host.ref for host in scope.hosts(inventory)])
+    return inventory, scope.hosts(inventory)
+
+
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
     """The hosts that are meant, with MIG mode as vCenter tells it and, with a host shell, as their nvidia-smi does.
 

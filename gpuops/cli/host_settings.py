@@ -79,19 +79,20 @@ mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics t
 def mode_show(common: CommonOptions, scope: Scope) -> None:
     """Show per host and GPU what it is used as, what it is configured as, and whether a reboot is pending.
 
+    From vSphere 9.1 on also the mode of each DirectPath device, its driver, memory and what is reserved of it.
     Changes nothing.
 
     \b
     Example:
       gpuops mode show --host esx-02.lab --vcenter sim:lab
     """
-    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.api import mode_show
+    from gpuops.cli.opening import open_site, remember
     from gpuops.report.host_settings import mode_document, mode_text
 
     with open_site(common) as site:
-        seen = read_inventory(site, common)
-    scope.check(seen)
-    hosts = scope.hosts(seen)
+        seen, hosts = mode_show(site, scope)
+    remember(common, seen)
     output.show(mode_text(seen, hosts), mode_document(seen, hosts))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.device_mode import HostDevice
 from gpuops.model.gpu import PciAddress
 from gpuops.model.window import Window
 
@@ -88,6 +89,10 @@ class PassthroughState:
     label: str | None = None
     depends_on: str | None = None
     """The device it can only be passed through together with (dependentDevice); its own id where there is none."""
+    mode: str | None = None
+    """The mode that is configured (`DeviceMode`); None = not told, as by every vCenter before 9.1."""
+    configurable: tuple[str, ...] = ()
+    """The modes that it can be configured to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,10 @@ class HostSettings:
     """The vendor device groups that it offers now; before API 8.0 no host has any."""
     mig: tuple[SmiState, ...] | None = None
     """None = not asked: vCenter cannot tell, only a shell on the host can."""
+    sets_modes: bool | None = None
+    """Whether modes of devices are set by the call of vSphere 9.1; None = not known, so that they are not."""
+    devices: tuple[HostDevice, ...] | None = None
+    """Its DirectPath devices; None = not asked, or the vCenter does not list them."""
     custody: Custody = Custody()
     unread: tuple[str, ...] = ()
     """Why something above is not known, a reason each."""

@@ -9,7 +9,14 @@ from typing import assert_never
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
-from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.plan.core.steps import (
+    ConfigureGraphics,
+    ConfigureMig,
+    ConfigureModes,
+    ConfigureModule,
+    ConfigurePassthrough,
+    HostStep,
+)
 from gpuops.report.changes import Change
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
@@ -64,6 +71,8 @@ def title(step: HostStep, inventory: Inventory) -> str:
             return f"set the graphics configuration of {host}"
         case ConfigurePassthrough():
             return f"set DirectPath I/O on {host}"
+        case ConfigureModes():
+            return f"set the mode of GPUs on {host}"
         case ConfigureMig(on=on):
             return f"switch MIG mode {'on' if on else 'off'} on {host}"
         case _:
@@ -78,7 +87,7 @@ def changes(step: HostStep) -> tuple[Change, ...]:
             return (*gpus, Change("module options", before or None, after or None))
         case ConfigureGraphics(before=was, after=will):
             return (*_of_host(was, will), *gpus)
-        case ConfigurePassthrough() | ConfigureMig():
+        case ConfigurePassthrough() | ConfigureModes() | ConfigureMig():
             return gpus
         case _:
             assert_never(step)
@@ -99,6 +108,8 @@ def _kind(step: HostStep) -> str:
             return "configure_graphics"
         case ConfigurePassthrough():
             return "configure_passthrough"
+        case ConfigureModes():
+            return "configure_modes"
         case ConfigureMig():
             return "configure_mig"
         case _:

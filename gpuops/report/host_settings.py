@@ -15,6 +15,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.report.device_modes import device_lines, devices_document
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
@@ -29,7 +30,7 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in hosts:
-        lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host)]
+        lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host), *device_lines(host, inventory)]
     return lines
 
 
@@ -41,7 +42,7 @@ def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
         "vcenter": inventory.vcenter,
         "api_version": inventory.api_version,
         "read_at": inventory.taken_at.isoformat(),
-        "hosts": [_mode_host(host) for host in hosts],
+        "hosts": [_mode_host(host, inventory) for host in hosts],
     }
 
 
@@ -92,7 +93,7 @@ def _mode(gpu: PhysicalGpu) -> str:
     return gpu.vgpu_mode or "unknown"
 
 
-def _mode_host(host: Host) -> Document:
+def _mode_host(host: Host, inventory: Inventory) -> Document:
     return {
         "name": host.name,
         "ref": host.ref,
@@ -112,6 +113,8 @@ def _mode_host(host: Host) -> Document:
             }
             for gpu in host.gpus
         ],
+        "devices": devices_document(host, inventory),
+        "unread": list((host.settings or HostSettings()).unread),
     }
 
 

@@ -244,11 +244,7 @@ class Session:
         """
         from pyVmomi import VmomiSupport, vmodl
 
-        if self.only_reads:
-            raise Refused(f"{subject}: this session of gpuops only reads")
-        if reason := why_only_read(self.api_version):
-            raise Refused(f"{subject}: {reason}", hint=TOO_OLD_NEXT)
-
+        self.refuse_change(subject)
         headers = VmomiSupport.GetRequestContext()  # of this thread
         headers["operationID"] = op_id
         try:
@@ -265,6 +261,13 @@ class Session:
             ) from error
         finally:
             headers.pop("operationID", None)
+
+    def refuse_change(self, subject: str) -> None:
+        """Raises Refused where nothing is changed by this session, or by any of an API that is too old."""
+        if self.only_reads:
+            raise Refused(f"{subject}: this session of gpuops only reads")
+        if reason := why_only_read(self.api_version):
+            raise Refused(f"{subject}: {reason}", hint=TOO_OLD_NEXT)
 
     @property
     def applied(self) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from gpuops.cli.app import app
 from gpuops.cli.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from tests.cli.conftest import Lab
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from tests.cli.conftest import Lab, lab_on
 
 Golden = Callable[[str, str], None]
 
@@ -56,6 +59,29 @@ def test_json(lab: Lab, golden: Golden) -> None:
     for each in found:
         del each["read_at"], each["vcenter"]
     golden("mode.json", json.dumps(found, indent=2) + "\n")
+
+
+def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> None:
+    """Set by the call that tells what it takes, and shown with all that is listed of a device."""
+    world = build("supervisor", api_version="9.1.0.0")
+    with SimServer(world) as server, lab_on(server, tmp_path, clean) as lab:
+        text = told(
+            lab,
+            "mode show --host esx-02.sup",
+            "mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup --dry-run",
+            "mode set --vgpu-mode mixedSize --gpu 0000:af:00.0 --host esx-02.sup",
+            "passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
+            "passthrough on --gpu 0000:af:00.0 --label ml --host esx-02.sup",
+            "mode show --host esx-02.sup",
+        )
+        golden("mode-91.txt", text)
+        assert lab.effects == [
+            "ConfigureDirectPathDevice esx-02.sup",
+            "ConfigureDirectPathDevice esx-02.sup",
+            "UpdatePassthruConfig esx-02.sup",
+        ]
+        document = json.loads(lab.run("mode", "show", "--host", "esx-02.sup", "--output", "json").stdout)
+        golden("mode-91.json", json.dumps(document["hosts"][0]["devices"], indent=2) + "\n")
 
 
 @pytest.mark.parametrize(

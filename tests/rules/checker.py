@@ -167,7 +167,7 @@ RULES: Final = (
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
         # httpx is told to do none of it, and tests/broker/test_hostile.py holds it to that
-        (TRANSPORT, "gpuops/vsphere/reading/tags.py", "gpuops/broker/horizon_wire.py"),
+        (TRANSPORT, "gpuops/broker/horizon_wire.py"),
     ),
     Rule("another-parser", "whatever comes is checked before a parser has it", _parsed_xml, (TRANSPORT, "gpuops/sim/")),
     Rule(
@@ -235,7 +235,7 @@ RULES: Final = (
             "gpuops/web/access.py",  # it becomes a digest, to compare with
             "gpuops/vsphere/session.py",
             "gpuops/vsphere/transport/vi_json.py",
-            "gpuops/vsphere/reading/tags.py",
+            "gpuops/vsphere/transport/automation_login.py",
             "gpuops/vsphere/writing/guest_programs.py",
         ),
     ),

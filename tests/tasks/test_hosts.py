@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.clock import wall_clock
 from gpuops.errors import HostNotFound, Refused, UsageError
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 from gpuops.tasks.connection import ConnectionArguments
@@ -44,6 +45,22 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set
     assert effects
     again = task(lab.said, options, apply=True)
     assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
+
+
+def test_modes_of_vsphere_9_1_are_set_by_their_own_call(tmp_path: Path) -> None:
+    with SimServer(build("supervisor", api_version="9.1.0.0")) as server:
+        path = tmp_path / "ready.json"
+        ready_file.write(path, ready_file.of(server))
+        lab = Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
+        for task, options, left in (
+            (host_graphics_mode, {"vgpu_mode": "mixedSize", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 0),
+            (host_passthrough, {"on": True, "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 1),
+        ):
+            assert task(lab.said, options, apply=False).result["changed"]
+            done = task(lab.said, options, apply=True)
+            assert (done.exit_code, len(done.result["afterwards"])) == (0, left)
+            assert not task(lab.said, options, apply=True).result["changed"]
+        assert lab.effects == ["ConfigureDirectPathDevice esx-02.sup"] * 2
 
 
 def test_a_refusal_has_every_reason(lab: Lab) -> None:

@@ -27,6 +27,7 @@ def cluster(
     given: Sequence[str] = (),
     board: str = "a40",
     mode: str = "sameSize",
+    api_version: str | None = None,
     **more: Any,
 ) -> World:
     """`hosts` like hosts esx-01... of so many GPUs each, those `given` for DirectPath I/O, and these VMs.
@@ -38,6 +39,7 @@ def cluster(
             {
                 "description": "a cluster",
                 "start": START,
+                "api_version": api_version,
                 "options": {"vgpu.hotmigrate.enabled": hot_migrate},
                 "datacenter": "dc",
                 "models": {

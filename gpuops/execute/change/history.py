@@ -11,6 +11,7 @@ from gpuops.execute.journal.step_json import Recorded, load_step
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     EndTurn,
@@ -72,7 +73,7 @@ class History:
                 self.begun.add(host)
             case ConfigureModule(host=host) | ConfigureGraphics(host=host):
                 self.begun.add(host)
-            case ConfigurePassthrough(host=host) | ConfigureMig(host=host):
+            case ConfigurePassthrough(host=host) | ConfigureModes(host=host) | ConfigureMig(host=host):
                 self.begun.add(host)
             case _:
                 self._note_vm(step, intended)

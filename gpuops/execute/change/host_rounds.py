@@ -19,6 +19,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.model.device_mode import ConfigureImpact
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -131,7 +132,22 @@ class HostRounds:
                 self.wrong.setdefault(step.host, str(kept))
             elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
                 self.wrong[step.host] = f"it was not set: {done.reason}"
-        return [RebootHost(step.host, booted[step.host]) for step in steps if step.host not in self.wrong]
+        set_ = [step for step in steps if step.host not in self.wrong]
+        return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
+
+    def _reboots(self, step: HostStep, setting: SettingExecutor) -> bool:
+        """Whether the setting takes a reboot: not where vCenter said that it takes none, and shows it in force.
+
+        Of a host that was set by a run which was cut off, nobody knows any more what vCenter said: it is rebooted.
+        """
+        told = setting.impacts.get(step.host)
+        if told is None or ConfigureImpact.REBOOT in told:
+            return True
+        host = self._with_settings(step)
+        if host is None or self._not_in_force(step, host) is not None:
+            return True
+        self._say([step], "needs no reboot, as vCenter says")
+        return False
 
     def _look_at(self, steps: Sequence[HostStep]) -> None:
         """Waits for the GPUs' driver, and then sees whether the setting is in force."""
@@ -144,7 +160,8 @@ class HostRounds:
             elif (reason := self._not_in_force(step, host)) is not None:
                 self.wrong[step.host] = f"it is back, and {reason}"
             else:
-                self.told(f"{self.order.names[step.host]}: back, and as it was set")
+                back = "back, and as it was set" if step.host in self.history().reboots else "as it was set"
+                self.told(f"{self.order.names[step.host]}: {back}")
 
     def _wait_for_driver(self, step: HostStep) -> tuple[Host | None, list[str]]:
         """(the host, None where it is gone from vCenter; the GPUs that its driver does not list in good time)."""

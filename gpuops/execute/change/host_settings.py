@@ -5,6 +5,8 @@ A host that fails ends nothing for the others: their settings do not depend on i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.steps.host_executor import SettingExecutor
@@ -13,7 +15,7 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import needed_on_host, too_old
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.host_plan import HostRequest
+from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
@@ -33,7 +35,10 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
         executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
         outcomes = tuple(executor.set(step) for step in report.plan.steps)
         journal.end(run)
-    return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
+    plan = report.plan
+    if any(tells_impact(step) for step in plan.steps):
+        plan = replace(plan, afterwards=left_to_do(plan, executor.impacts, report.before, "mode"))
+    return Report(request, report.before, plan, outcomes, applied=True, after=executor.inventory)
 
 
 def _look(request: HostRequest, site: Site) -> Report[HostStep]:

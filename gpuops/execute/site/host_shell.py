@@ -21,6 +21,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 
 if TYPE_CHECKING:
+    from gpuops.model.device_mode import Impacts
     from gpuops.plan.core.steps import HostStep, HostTask
 
 MOST: Final = 32
@@ -74,21 +75,24 @@ class ShelledHosts:
         except GpuopsError as error:
             return replace(known, unread=(*known.unread, f"{UNASKED}{error.line}"))
 
+    def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return self._hosts.with_devices(inventory, hosts)
+
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return self._hosts.lacking(needed)
 
     def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
         return self._hosts.held(hosts, asked)
 
-    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
         from gpuops.plan.core.steps import ConfigureMig
 
         if isinstance(step, ConfigureMig):
             self._applied(None)
             self._shell.set_mig(inventory.hosts[step.host].name, step.devices, on=step.on)
             self._applied(True)
-        else:
-            self._hosts.configure(step, inventory, op_id)
+            return None
+        return self._hosts.configure(step, inventory, op_id)
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         return self._hosts.submit(step, inventory, op_id)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpuops.model.device_mode import Impacts
     from gpuops.model.evidence import SessionCount, VgpuUse
     from gpuops.model.gate import Gate
     from gpuops.model.inventory import Inventory
@@ -33,8 +34,13 @@ class Hosts(Protocol):
         """By host, those of the privileges that this login has; a host that vCenter does not tell of is left out."""
         ...
 
-    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
-        """Send one step, once; it is done when this returns.
+    def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the DirectPath devices of these hosts; a vCenter before 9.1 lists none."""
+        ...
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
+        """Send one step, once; it is done when this returns. What vCenter says that takes before it is in force; None =
+        it does not say.
 
         Raises OutcomeUnknown when the reply was lost: the caller reads back, and never sends it again blind.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -15,12 +16,14 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.step_executor import STATES, StepExecutor
+from gpuops.model.device_mode import Impacts
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.core.outcome import Outcome
+from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import HostStep, HostTask
+from gpuops.plan.hosts.host_plan import impact_words
 
 GONE: Final = "is gone from vCenter"
 
@@ -45,6 +48,8 @@ class HostExecutor(StepExecutor[OfHost]):
         super().__init__(vcenter, journal, run, inventory, passed_s=passed_s)
         self.hosts = hosts
         self.lease = lease
+        self.impacts: dict[str, Impacts] = {}
+        """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
 
     def host(self, step: OfHost) -> Host | None:
         """The step's host at the latest look; None = it is gone from vCenter."""
@@ -84,13 +89,17 @@ class HostExecutor(StepExecutor[OfHost]):
 
 
 class SettingExecutor(HostExecutor[HostStep]):
-    """Sets hosts, one after another: each by one call that has no task."""
+    """Sets hosts, one after another: each by calls that have ended when they are answered."""
 
     def set(self, step: HostStep) -> Outcome[HostStep]:
         """What became of the setting. Raises NotConnected (the intent stays open) and StateDamaged."""
         self.read_back(step)
         done = self.begin(step)
-        return done if isinstance(done, Outcome) else self.judge(done.op_id, done.step, done.since)
+        outcome = done if isinstance(done, Outcome) else self.judge(done.op_id, done.step, done.since)
+        told = self.impacts.get(step.host)
+        if outcome.verdict is not Verdict.DONE or told is None:
+            return outcome
+        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, impact_words(told)))))
 
     def read_back(self, step: HostStep) -> None:
         """Reads the settings of the step's host anew."""
@@ -107,7 +116,9 @@ class SettingExecutor(HostExecutor[HostStep]):
 
     def request(self, step: HostStep, op_id: str) -> None:
         """Sets the host."""
-        self.hosts.configure(step, self.inventory, op_id)
+        told = self.hosts.configure(step, self.inventory, op_id)
+        if told is not None:
+            self.impacts[step.host] = told
 
     def find_task(self, step: HostStep, since: datetime) -> TaskRef | None:
         """None: a setting has no task."""

@@ -17,6 +17,7 @@ from gpuops.plan.core.steps import (
     COLD_MOVE,
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
@@ -130,7 +131,7 @@ def needed_on_host(step: HostStep) -> frozenset[str]:
     match step:
         case ConfigureModule() | ConfigureGraphics():
             return frozenset({"Host.Config.Settings"})
-        case ConfigurePassthrough():
+        case ConfigurePassthrough() | ConfigureModes():
             return frozenset({"Host.Config.PciPassthru"})
         case ConfigureMig():
             return frozenset()  # it is no call to vCenter

@@ -23,10 +23,12 @@ from gpuops.plan.core.steps import (
     CloseGate,
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
     OpenGate,
+    PassthroughChange,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -199,18 +201,26 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
         case ConfigureGraphics(after=graphics):
             return settings.graphics == graphics
         case ConfigurePassthrough(devices=devices):
-            now = {state.address: state for state in settings.passthrough or ()}
-            return all(
-                (state := now.get(each.address)) is not None
-                and state.enabled == each.enabled
-                and each.label in (None, state.label or "")
-                for each in devices
-            )
+            return _passed_through(devices, settings)
+        case ConfigureModes(devices=changes, labels=labels):
+            modes = {state.address: state.mode for state in settings.passthrough or ()}
+            return all(modes.get(each.address) == each.after for each in changes) and _passed_through(labels, settings)
         case ConfigureMig(devices=addresses, on=on):
             pending = {state.address: state.pending for state in settings.mig or ()}
             return all(pending.get(address) is on for address in addresses)
         case _:
             assert_never(step)
+
+
+def _passed_through(devices: tuple[PassthroughChange, ...], settings: HostSettings) -> bool:
+    """Whether all of this is configured of DirectPath I/O and labels."""
+    now = {state.address: state for state in settings.passthrough or ()}
+    return all(
+        (state := now.get(each.address)) is not None
+        and state.enabled == each.enabled
+        and each.label in (None, state.label or "")
+        for each in devices
+    )
 
 
 def host_objection(step: HostStep, host: Host) -> str | None:
@@ -232,6 +242,12 @@ def host_objection(step: HostStep, host: Host) -> str | None:
             return None if settings.graphics == graphics else _OTHERS.format("its graphics configuration was")
         case ConfigurePassthrough():
             return None if settings.passthrough is not None else "its passthrough devices cannot be read"
+        case ConfigureModes(devices=changes):
+            modes = {state.address: state.mode for state in settings.passthrough or ()}
+            if any(modes.get(each.address) is None for each in changes):
+                return "the modes of its devices cannot be read"
+            others = any(modes[each.address] not in (each.before, each.after) for each in changes)
+            return _OTHERS.format("a mode was") if others else None
         case ConfigureMig():
             return None if settings.mig is not None else "its nvidia-smi does not answer"
         case _:

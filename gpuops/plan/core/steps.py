@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from gpuops.model.device_mode import DeviceMode
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings, VsanMode
 from gpuops.model.ml_queue import SshDoor
@@ -340,6 +341,28 @@ class ConfigurePassthrough:
 
 
 @dataclass(frozen=True, slots=True)
+class ModeChange:
+    """Another mode of one device; `before` is the word that vCenter had for what was configured."""
+
+    address: PciAddress
+    before: str
+    after: DeviceMode
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureModes:
+    """Change the modes of devices of a host by the call of vSphere 9.1, which tells what that takes; and their labels.
+
+    Each device is a call of its own, and so are the labels.
+    """
+
+    host: str
+    devices: tuple[ModeChange, ...]
+    labels: tuple[PassthroughChange, ...] = ()
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigureMig:
     """Switch MIG mode of GPUs of a host on or off, by the host's own nvidia-smi: vCenter has no call for it."""
 
@@ -349,8 +372,8 @@ class ConfigureMig:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
-"""A change of a host's settings: one call that has no task, on a host alone."""
+HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureModes | ConfigureMig
+"""A change of a host's settings, on a host alone: whoever asks for it waits until it is made."""
 
 
 @dataclass(frozen=True, slots=True)

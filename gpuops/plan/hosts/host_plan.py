@@ -6,19 +6,20 @@ names the VMs that forbid a change of their host.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.device_mode import ConfigureImpact, Impacts
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import HostStep
+from gpuops.plan.core.steps import ConfigureModes, HostStep
 
 
 class HostRequest(Protocol):
@@ -37,6 +38,44 @@ REBOOT: Final = (
     "not in force before a reboot of {}: for each host, move or shut down its VMs, put it in maintenance mode and "
     "reboot it; then gpuops {} show"
 )
+
+
+UNTOLD: Final = (
+    "vCenter tells only when it is set whether it is in force at once, or takes maintenance mode or a reboot of {}; "
+    "then gpuops {} show"
+)
+MAINTENANCE: Final = (
+    "not in force before maintenance mode of {}: for each host, move or shut down its VMs and put it in maintenance "
+    "mode; then gpuops {} show"
+)
+
+
+def tells_impact(step: HostStep) -> bool:
+    """Whether vCenter says, when it sets this, what that takes before it is in force."""
+    return isinstance(step, ConfigureModes)
+
+
+def impact_words(told: Impacts) -> str:
+    """What vCenter says that a change takes, in words."""
+    if ConfigureImpact.REBOOT in told:
+        return "vCenter: takes a reboot"
+    return (
+        "vCenter: takes maintenance mode" if ConfigureImpact.MAINTENANCE_MODE in told else "vCenter: in force at once"
+    )
+
+
+def left_to_do(plan: Plan[HostStep], told: Mapping[str, Impacts], inventory: Inventory, noun: str) -> tuple[str, ...]:
+    """What is left to do of a plan that was carried out, by what vCenter `told` of each host (ref)."""
+    hosts = [step.host for step in plan.steps if step.host in plan.reboots]
+    asking = {step.host for step in plan.steps if tells_impact(step)}
+    by_reboot, by_maintenance = [], []
+    for ref in hosts:
+        if ref not in asking or ref not in told or ConfigureImpact.REBOOT in told[ref]:  # a reboot is enough for all
+            by_reboot.append(inventory.hosts[ref].name)
+        elif ConfigureImpact.MAINTENANCE_MODE in told[ref]:
+            by_maintenance.append(inventory.hosts[ref].name)
+    said = ((REBOOT, by_reboot), (MAINTENANCE, by_maintenance))
+    return tuple(text.format(", ".join(names), noun) for text, names in said if names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +112,16 @@ def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) ->
     due = tuple(part.due for part in parts if part.due is not None)
     if not steps:
         return Plan(because=because, due=due)
-    names = [part.name for part in parts if part.step is not None and part.reboots]
+    names = [part.name for part in parts if part.reboots and part.step is not None and not tells_impact(part.step)]
+    told = [part.name for part in parts if part.step is not None and tells_impact(part.step)]
     return Plan(
         waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
-        afterwards=(REBOOT.format(", ".join(names), noun),) if names else (),
+        afterwards=(
+            *((REBOOT.format(", ".join(names), noun),) if names else ()),
+            *((UNTOLD.format(", ".join(told), noun),) if told else ()),
+        ),
         due=due,
         reboots=frozenset(part.step.host for part in parts if part.step is not None and part.reboots),
     )

@@ -16,6 +16,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
 from gpuops.sim.operations.host_admission import admission
+from gpuops.sim.operations.mode_change import enter_maintenance
 from gpuops.sim.operations.movement import may_migrate
 from gpuops.sim.operations.power import power_on, stop
 from gpuops.sim.operations.recording import recorded
@@ -131,7 +132,7 @@ def boot(host: HostEntity, call: Call) -> None:
         "mig": [gpu.pci_id for gpu in state.gpus if gpu.next_mode not in (None, gpu.mode)],
     }
     for gpu in state.gpus:
-        gpu.passthrough_active = gpu.passthrough_enabled
+        gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
         gpu.graphics_type = gpu.configured_type
         if how.forgets_mig and gpu.mode is GpuMode.MULTI_INSTANCE:
             gpu.mode = GpuMode.SAME_SIZE
@@ -160,6 +161,8 @@ def _must_respond(host: HostEntity) -> None:
 
 def _set_maintenance(host: HostEntity, call: Call, *, on: bool, vsan: str | None = None) -> None:
     host.state.in_maintenance = on
+    if on:
+        enter_maintenance(host)
     told = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
     host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=told)
     host.runtime_changed()

@@ -25,9 +25,10 @@ def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
         _refuse(host, gpu, config)
     before = facts(host)
     for gpu, config in changes:
-        gpu.passthrough_enabled = config.passthruEnabled
-        if host.state.rebinds_without_reboot:
-            gpu.passthrough_active = gpu.passthrough_enabled
+        if config.passthruEnabled != gpu.passthrough_enabled:
+            gpu.passthrough_enabled, gpu.waits_for_maintenance = config.passthruEnabled, False
+            if host.state.rebinds_without_reboot:
+                gpu.passthrough_active = gpu.passthrough_enabled
         if config.hardwareLabel is not None:
             gpu.label = config.hardwareLabel or None
     host.graphics_changed()

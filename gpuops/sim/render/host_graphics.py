@@ -9,6 +9,7 @@ from pyVmomi import vim
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
 from gpuops.sim.state.board import GpuMode, Sharing, VgpuType
+from gpuops.sim.state.device_mode import configurable_modes, configured_mode
 from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, offered_types, supported_types
 from gpuops.sim.state.host_state import HostGpu, HostState
 
@@ -108,6 +109,9 @@ def _gpu_passthrough(gpu: HostGpu) -> Any:
         passthruCapable=True,
         passthruActive=gpu.passthrough_active,
         hardwareLabel=gpu.label,
+        directPathState=vim.host.PciPassthruInfo.DirectPathState(
+            mode=configured_mode(gpu), configurableModes=configurable_modes(gpu)
+        ),
     )
 
 

@@ -44,7 +44,14 @@ HOST_FIELDS: Final = (
     "module_options",
     "loaded_module_options",
 )
-GPU_FIELDS: Final = ("graphics_type", "configured_type", "passthrough_enabled", "passthrough_active", "label")
+GPU_FIELDS: Final = (
+    "graphics_type",
+    "configured_type",
+    "passthrough_enabled",
+    "passthrough_active",
+    "label",
+    "waits_for_maintenance",
+)
 
 
 def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
@@ -206,7 +213,7 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
     for gpu in state.gpus:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
         for name in GPU_FIELDS:
-            setattr(gpu, name, values["gpus"][gpu.pci_id][name])
+            setattr(gpu, name, values["gpus"][gpu.pci_id].get(name, getattr(gpu, name)))  # newer fields: as they were
 
 
 class StateFile:

@@ -79,6 +79,8 @@ class HostGpu:
     """Set by nvidia-smi, in force from the next boot on."""
     nvlink: str | None = None
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
+    waits_for_maintenance: bool = False
+    """Whether what is configured of passthrough is in force in the next maintenance mode: it needs no reboot."""
 
     @property
     def listed(self) -> bool:
@@ -142,6 +144,7 @@ class HostState:
                 gpu.passthrough_enabled,
                 gpu.passthrough_active,
                 gpu.label,
+                gpu.waits_for_maintenance,
             )
             for gpu in self.gpus
         )
@@ -159,7 +162,8 @@ class HostState:
     @property
     def reboot_required(self) -> bool:
         return any(
-            gpu.passthrough_enabled != gpu.passthrough_active or gpu.configured_type != gpu.graphics_type
+            (gpu.passthrough_enabled != gpu.passthrough_active and not gpu.waits_for_maintenance)
+            or gpu.configured_type != gpu.graphics_type
             for gpu in self.gpus
         ) or (self.module_options != self.loaded_module_options)
 

@@ -26,6 +26,7 @@ from gpuops.model.host_settings import (
 )
 from gpuops.plan.core.versions import GROUP, version_numbers
 from gpuops.vsphere.reading.config_targets import AT_A_TIME, device_groups
+from gpuops.vsphere.reading.device_modes import sets_modes
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class _HostReader:
             rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
             takes_labels=capability.assignHwPciConfigSupported if capability else None,
             device_groups=self._device_groups(managers.assignableHardwareManager),
+            sets_modes=sets_modes(self._session),
             custody=self._custodians.of(self._host),
             unread=tuple(dict.fromkeys(self._unread)),
         )
@@ -160,9 +162,12 @@ def _passthrough_states(told: Iterable[Any]) -> tuple[PassthroughState, ...]:
             active=bool(each.passthruActive),
             label=getattr(each, "hardwareLabel", None) or None,
             depends_on=each.dependentDevice or None,
+            mode=state.mode if state is not None else None,
+            configurable=tuple(state.configurableModes or ()) if state is not None else (),
         )
         for each in told
         if (address := pci_address(each.id)) is not None
+        for state in (getattr(each, "directPathState", None),)  # from 9.1 on
     )
 
 

@@ -12,6 +12,7 @@ from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     EnterMaintenance,
@@ -27,6 +28,7 @@ from gpuops.vsphere.transport.xml_values import pci_address
 from gpuops.vsphere.waiting.states import wait_for_boot
 
 if TYPE_CHECKING:
+    from gpuops.model.device_mode import Impacts
     from gpuops.model.host_settings import GraphicsSettings
     from gpuops.model.inventory import Inventory
     from gpuops.vsphere.connection import Connection
@@ -39,6 +41,9 @@ DESCRIPTIONS: Final[Mapping[type, str]] = {
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
 
 LEAVE_LIMIT_S: Final = 600
+
+SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
+"""What is set by one call that tells nothing of what it takes."""
 
 
 class HostConnection:
@@ -58,6 +63,15 @@ class HostConnection:
         told = zip(asked, settings_of(self._connection, asked), strict=True)
         return inventory.with_hosts([replace(host, settings=found) for host, found in told])
 
+    def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the DirectPath devices of these hosts, where the vCenter lists them (9.1).
+
+        Raises NotConnected in its kinds.
+        """
+        from gpuops.vsphere.reading.device_modes import with_devices
+
+        return with_devices(self._connection, inventory, hosts)
+
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """By host, those of the needed privileges that this login does not have."""
         return lacking_on_hosts(self._connection, needed)
@@ -66,8 +80,25 @@ class HostConnection:
         """By host that vCenter told of, those of the privileges that this login has."""
         return held_on_hosts(self._connection, hosts, asked)
 
-    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
-        """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
+        """Send one step, once; what vCenter says that takes before it is in force, None = nothing of it.
+
+        Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault.
+        """
+        if isinstance(step, ConfigureModes):
+            return self._configure_modes(step, inventory, op_id)
+        self._configure(step, inventory, op_id)
+        return None
+
+    def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
+        from gpuops.vsphere.writing.device_modes import configure_modes
+
+        impacts = configure_modes(self._connection, step, inventory, op_id)
+        if step.labels:
+            self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
+        return impacts
+
+    def _configure(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:
         name = inventory.hosts[step.host].name
         managers = self._connection.read(lambda: self._connection.host(step.host).configManager, subject=name)
         match step:

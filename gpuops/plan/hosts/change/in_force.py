@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import assert_never
 
+from gpuops.model.device_mode import SERVED_AS
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host, has_booted
 from gpuops.model.host_settings import GraphicsSettings, HostSettings
@@ -12,12 +13,14 @@ from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
+    ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     EnterMaintenance,
     HostStep,
     HostTask,
     LeaveMaintenance,
+    ModeChange,
     RebootHost,
 )
 
@@ -43,9 +46,16 @@ def driven(host: Host) -> tuple[PciAddress, ...]:
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
     """The GPUs in MIG mode that the step leaves in it."""
     left = step.devices if isinstance(step, ConfigureMig) else ()
-    given = [each.address for each in step.devices if each.enabled] if isinstance(step, ConfigurePassthrough) else []
+    given = _given(step)
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
     return tuple(address for address in divided if address not in left and address not in given)
+
+
+def _given(step: HostStep) -> Collection[PciAddress]:
+    """The GPUs that the step gives to VMs whole."""
+    if isinstance(step, ConfigurePassthrough):
+        return {each.address for each in step.devices if each.enabled}
+    return {each.address for each in step.devices if each.after.whole} if isinstance(step, ConfigureModes) else ()
 
 
 def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
@@ -58,7 +68,7 @@ def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
 
 def undriven(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:
     """Those of the GPUs that the driver does not list (yet), but for those that were given to VMs whole."""
-    given = {each.address for each in step.devices if each.enabled} if isinstance(step, ConfigurePassthrough) else set()
+    given = _given(step)
     return tuple(each for each in gpus if each not in driven(host) and each not in given)
 
 
@@ -81,12 +91,27 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             active = {state.address: state.active for state in settings.passthrough or ()}
             unlike = (each for each in devices if active.get(each.address) is not each.enabled)
             yield from (f"DirectPath I/O of {each.address} is not {'on' if each.enabled else 'off'}" for each in unlike)
+        case ConfigureModes(devices=changes):
+            yield from _other_modes(changes, settings, host)
         case ConfigureMig(devices=addresses, on=on):
             current = {state.address: state.current for state in settings.mig or ()}
             others = (address for address in addresses if current.get(address) is not on)
             yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in others)
         case _:
             assert_never(step)
+
+
+def _other_modes(changes: Iterable[ModeChange], settings: HostSettings, host: Host) -> Iterator[str]:
+    """A mode is in force when the GPU is used so: vCenter tells of a device what is configured."""
+    active = {state.address: state.active for state in settings.passthrough or ()}
+    for each in changes:
+        gpu = host.gpu(each.address)
+        if active.get(each.address) is not each.after.whole:
+            yield f"DirectPath I/O of {each.address} is not {'on' if each.after.whole else 'off'}"
+        elif (size := SERVED_AS.get(each.after)) is not None:
+            served = gpu.vgpu_mode if gpu is not None else None
+            if served not in (size, VgpuMode.MULTI_INSTANCE):
+                yield f"the vGPU mode of {each.address} is {served or 'not told'}, not {size}"
 
 
 def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:

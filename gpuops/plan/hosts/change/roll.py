@@ -17,10 +17,15 @@ from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
-from gpuops.plan.hosts.host_plan import kept_as_they_are
+from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
+
+NO_REBOOT_PERHAPS: Final = (
+    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it "
+    "need not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,8 @@ def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog
     if refused:
         return Roll(rejections=refused)
     doubts = (_doubt(planned, inventory, catalog) for planned_hosts in rounds for planned in planned_hosts)
-    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), plan.because)
+    notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, *notes))
 
 
 def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:

@@ -19,8 +19,10 @@ from gpuops.model.scheduler import SchedulerPolicy, VgpuScheduler
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureGraphics, GpuDifference, HostStep
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
+from gpuops.plan.hosts.graphics.device_modes import not_offered, size_changes, sizes_due
+from gpuops.plan.hosts.graphics.reserved import with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
 from gpuops.plan.hosts.scheduler.state import scheduler_of
@@ -53,7 +55,8 @@ class SetMode:
         hosts = hosts_meant("mode set", self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("mode", inventory))
-        return combined([self._of_host(host, gpus, inventory, catalog) for host in hosts], "mode")
+        parts = [self._of_host(host, gpus, inventory, catalog) for host in hosts]
+        return with_reserved(combined(parts, "mode"), inventory, catalog)
 
     def _gpus(self) -> tuple[PciAddress, ...]:
         of_gpus = self.type is not None or self.vgpu_mode is not None
@@ -76,18 +79,34 @@ class SetMode:
         if rejections:
             return HostPart(host.name, rejections)
         if after == before:
-            due = ConfigureGraphics(host.ref, before, before) if types_pending(host) else None
+            due = self._due(host, settings, before)
             pending = "; a reboot is pending" if due else ""
             return HostPart(host.name, because=(f"{host.name} is configured so already{pending}",), due=due)
         types_change = before.default_type != after.default_type or any(
             old.graphics_type != new.graphics_type for old, new in _pairs(before, after)
         )
+        differences = tuple(_differences(before, after))
+        step: HostStep = ConfigureGraphics(host.ref, before, after, differences)
+        changes = _by_modes(settings, before, after)
+        if changes is not None:
+            if unfit := tuple(not_offered(host, settings, changes)):
+                return HostPart(host.name, unfit)
+            step = ConfigureModes(host.ref, changes, (), differences)
         return HostPart(
             host.name,
-            step=ConfigureGraphics(host.ref, before, after, tuple(_differences(before, after))),
-            reboots=types_change,
+            step=step,
+            reboots=types_change or changes is not None,
             warnings=tuple(self._warnings(host, before, after, catalog)),
         )
+
+    def _due(self, host: Host, settings: HostSettings, before: GraphicsSettings) -> HostStep | None:
+        """What is configured as it is wanted and waits for maintenance mode or a reboot; None = nothing does."""
+        if types_pending(host):
+            return ConfigureGraphics(host.ref, before, before)
+        gpus = self._gpus()
+        sizes = [device.address for device in before.devices if not gpus or device.address in gpus]
+        waiting = sizes_due(host, settings, sizes if self.vgpu_mode is not None else ())
+        return ConfigureModes(host.ref, waiting) if waiting and settings.sets_modes else None
 
     def _after(self, before: GraphicsSettings, gpus: tuple[PciAddress, ...]) -> GraphicsSettings:
         return GraphicsSettings(
@@ -136,6 +155,17 @@ def types_pending(host: Host) -> bool:
         and gpu.graphics_type is not gpu.configured_graphics_type
         for gpu in host.gpus
     )
+
+
+def _by_modes(
+    settings: HostSettings, before: GraphicsSettings, after: GraphicsSettings
+) -> tuple[ModeChange, ...] | None:
+    """The change as one of modes alone; None = it sets more, or modes are not set by a call of their own."""
+    sizes = {new.address: new.vgpu_mode for old, new in _pairs(before, after) if old.vgpu_mode != new.vgpu_mode}
+    as_before = tuple(replace(device, vgpu_mode=old.vgpu_mode) for old, device in _pairs(before, after))
+    if replace(after, devices=as_before) != before:
+        return None
+    return size_changes(settings, sizes)
 
 
 def _pairs(before: GraphicsSettings, after: GraphicsSettings) -> list[tuple[GraphicsDevice, GraphicsDevice]]:

@@ -21,7 +21,16 @@ from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, HostStep, PassthroughChange
+from gpuops.plan.core.steps import (
+    ConfigureModes,
+    ConfigurePassthrough,
+    GpuDifference,
+    HostStep,
+    ModeChange,
+    PassthroughChange,
+)
+from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode
+from gpuops.plan.hosts.graphics.reserved import with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
 
@@ -52,7 +61,8 @@ class SetPassthrough:
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
-        return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
+        parts = [self._of_host(host, addresses, inventory, catalog) for host in hosts]
+        return with_reserved(combined(parts, "mode"), inventory, catalog)
 
     @property
     def _verb(self) -> str:
@@ -82,19 +92,34 @@ class SetPassthrough:
         rejections = (*self._labels(host, settings), *self._against(host, changes, states, inventory))
         if rejections:
             return HostPart(host.name, rejections)
+        modes = self._modes(settings, changes, states)
+        if unfit := tuple(not_offered(host, settings, modes or ())):
+            return HostPart(host.name, unfit)
         at_once = settings.rebinds_without_reboot is True
         switched = any(states[address].active != change.enabled for address, change in changes.items())
         return HostPart(
             host.name,
-            step=ConfigurePassthrough(
-                host.ref, tuple(changes.values()), tuple(_difference(states[a], c) for a, c in changes.items())
-            ),
-            reboots=switched and not at_once,
+            step=_step(host, changes, states, modes),
+            reboots=switched and (modes is not None or not at_once),
             warnings=(
                 *self._warnings(host, changes, states, inventory),
                 *split_groups(host, addresses, on=self.on, catalog=catalog),
             ),
         )
+
+    def _modes(
+        self,
+        settings: HostSettings,
+        changes: dict[PciAddress, PassthroughChange],
+        states: dict[PciAddress, PassthroughState],
+    ) -> tuple[ModeChange, ...] | None:
+        """The modes that the change comes to; None = it is made by the call of 8.x, as that of a label alone is."""
+        switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
+        wanted = {
+            address: whole_mode(states[address]) if self.on else mode_back(states[address], settings)
+            for address in switched
+        }
+        return mode_changes(settings, wanted)
 
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
         """What is to change of a device; None = it is so already."""
@@ -203,6 +228,19 @@ def _may_take(device: GpuDevice, gpu: PhysicalGpu) -> TypeGuard[DynamicDevice]:
         and (gpu.vendor_id, gpu.device_id) in device.allowed
         and device.label in (None, label)
     )
+
+
+def _step(
+    host: Host,
+    changes: dict[PciAddress, PassthroughChange],
+    states: dict[PciAddress, PassthroughState],
+    modes: tuple[ModeChange, ...] | None,
+) -> ConfigurePassthrough | ConfigureModes:
+    differences = tuple(_difference(states[address], change) for address, change in changes.items())
+    if modes is None:
+        return ConfigurePassthrough(host.ref, tuple(changes.values()), differences)
+    labels = tuple(change for change in changes.values() if change.label is not None)
+    return ConfigureModes(host.ref, modes, labels, differences)
 
 
 def _difference(state: PassthroughState, change: PassthroughChange) -> GpuDifference:

@@ -80,6 +80,8 @@ def _typed(value: Any) -> Any:
             return {"STRUCTURE": {value.name: {name: _typed(each) for name, each in value.fields.items()}}}
         case OptionalValue(inner):
             return {"OPTIONAL": _typed(inner)}
+        case VapiFault():
+            return _typed_error(value)
         case MapValue(entries):
             return [_typed(Struct("map-entry", {"key": key, "value": each})) for key, each in entries.items()]
         case list():

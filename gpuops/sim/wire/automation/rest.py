@@ -28,6 +28,7 @@ from gpuops.sim.vcenter.vapi_values import (
     structure,
 )
 from gpuops.sim.wire.automation import inventory_reads
+from gpuops.sim.wire.automation.direct_path_devices import CONFIGURE, DEVICES, TASKS
 from gpuops.sim.wire.automation.power import POWER
 from gpuops.sim.wire.automation.services import ERRORS, SESSION, VapiServices
 
@@ -50,6 +51,8 @@ _FILTER: Final = "filter."
 _LISTED: Final = re.compile(r"\.[0-9]+$")
 """The number of a value in a list, as in `filter.names.1` (vSphere Automation API reference, datacenter.list)."""
 
+_AS_TASK: Final = "vmw-task"
+"""A POST with it is answered with a task, and status 202."""
 Query = Mapping[str, list[str]]
 
 
@@ -62,7 +65,7 @@ def answer(
     try:
         value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
     except VapiFault as fault:
-        told = {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message(), old=old)]}
+        told = _error(fault, old=old)
         document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": told} if old else told
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
     if old:
@@ -70,7 +73,8 @@ def answer(
     if value is None:
         return 204, b""
     made = verb == "POST" and isinstance(value, str)
-    return 201 if made else 200, json.dumps(_untyped(value, old=False)).encode()
+    begun = made and parse_qs(url.query).get(_AS_TASK) == ["true"]
+    return 202 if begun else 201 if made else 200, json.dumps(_untyped(value, old=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
@@ -98,6 +102,8 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
     if steps[:2] == ["vcenter", "vm"] and steps[3:4] == ["power"] and len(steps) <= 5:
         operation = next(iter(steps[4:]), action) or {"GET": "get"}.get(verb, verb.lower())
         return services.invoke(headers.get(SESSION_HEADER, ""), POWER, operation, {"vm": steps[2]})
+    if not old and (call := _device_call(verb, steps, action, query, body)) is not None:
+        return services.invoke(headers.get(SESSION_HEADER, ""), *call)
     services.require_session(headers.get(SESSION_HEADER, ""))
     raise VapiFault(
         "not_found",
@@ -105,6 +111,26 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
         message_id="com.vmware.vapi.rest.operationsForUrlNotFound",
         args=(path,),
     )
+
+
+def _device_call(
+    verb: str, steps: list[str], action: str, query: Query, body: bytes
+) -> tuple[str, str, dict[str, Any]] | None:
+    """(service, operation, parameters) of a call of DirectPath devices or of its task; None = it is neither."""
+    match verb, steps, action:
+        case "GET", ["vcenter", "host", host, "hardware", "direct-path-devices"], "":
+            parameters: dict[str, Any] = {"host": host}
+            if "devices" in query:
+                parameters["filter_spec"] = {"devices": query["devices"]}
+            if "vm_class" in query:
+                parameters["list_details"] = {"vm_class": _value(query["vm_class"], TRUTH)}
+            return DEVICES, "list", parameters
+        case "POST", ["vcenter", "host", host, "hardware", "direct-path-devices"], "configure":
+            spec = _content(body)
+            return DEVICES, CONFIGURE, {"host": host, "configure_spec": {} if spec is None else structure(spec)}
+        case "GET", ["cis", "tasks", task], "":
+            return TASKS, "get", {"task": task}
+    return None
 
 
 def _by_verb(verb: str, identity: str) -> str:
@@ -179,6 +205,8 @@ def _untyped(value: Any, *, old: bool) -> Any:
             return dict(fields)
         case OptionalValue(inner):
             return _untyped(inner, old=old)
+        case VapiFault():
+            return _error(value, old=old)
         case MapValue(entries):
             plain = {key: _untyped(each, old=old) for key, each in entries.items()}
             return [{"key": key, "value": each} for key, each in plain.items()] if old else plain
@@ -186,6 +214,10 @@ def _untyped(value: Any, *, old: bool) -> Any:
             return [_untyped(each, old=old) for each in value]
         case _:
             return value
+
+
+def _error(fault: VapiFault, *, old: bool) -> dict[str, Any]:
+    return {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message(), old=old)]}
 
 
 def _is_unset(value: object) -> bool:

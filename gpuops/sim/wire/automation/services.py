@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.vcenter.vapi_values import Struct, VapiFault, operation_not_found
 from gpuops.sim.wire.automation import inventory_reads
+from gpuops.sim.wire.automation.direct_path_devices import DEVICES, TASKS, DirectPathDevices
 from gpuops.sim.wire.automation.power import POWER, PowerService
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ ERRORS: Final = "com.vmware.vapi.std.errors"
 
 
 class VapiServices:
-    """Sessions, tags, reads of the inventory and the power of VMs of one simulated vCenter."""
+    """Sessions, tags, reads of the inventory, the power of VMs and DirectPath devices of one simulated vCenter."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._inventory = inventory_reads.InventoryReads(world)
         self._power = PowerService(world, partial(self._inventory.one, inventory_reads.BY_PATH["vm"]))
+        self._devices = DirectPathDevices(world, partial(self._inventory.one, inventory_reads.BY_PATH["host"]))
 
     def log_in(self, user: str, password: str) -> str:
         """The id of a new session. Raises VapiFault of kind unauthenticated."""
@@ -50,6 +52,8 @@ class VapiServices:
                 return self._inventory.invoke(reads, operation, parameters, session.user)
             if service == POWER:
                 return self._power.invoke(session, operation, parameters)
+            if service in (DEVICES, TASKS) and self._devices.offered:
+                return self._devices.invoke(session, service, operation, parameters)
             return self._world.tags.invoke(service, operation, parameters)
         except VapiFault:
             raise

@@ -10,6 +10,8 @@ version_added: 0.1.0
 description:
   - Sets graphics types, vGPU modes and the assignment policy of hosts, in one change per host. What is left out stays.
   - A graphics type is in force after the host's next reboot, see O(reboot); the rest at once.
+  - On vCenter 9.1 a vGPU mode is set by vCenter's own call, which says whether that takes maintenance mode or a reboot;
+    before that nobody knows, so check mode cannot tell it.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes

@@ -11,6 +11,8 @@ description:
   - Switches DirectPath I/O of GPUs on and off, and sets the hardware label by which VMs ask for them.
   - Where the host cannot do that at once it is in force after its next reboot, see O(reboot).
   - Switching it off is refused while a VM has the GPU.
+  - On vCenter 9.1 the mode of each GPU is set by vCenter's own call, which says whether that takes maintenance mode or
+    a reboot; before that nobody knows, so check mode cannot tell it.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes

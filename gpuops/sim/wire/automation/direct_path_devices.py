@@ -1,0 +1,306 @@
+"""com.vmware.vcenter.host.hardware.direct_path_devices: a host's DirectPath devices, and the call that sets their mode.
+
+With it com.vmware.cis.tasks, by which a client follows that call. Names, types and errors are those of the bindings of
+vmware-vcenter 9.1; a vCenter before 9.1 has neither service here. Not documented, and chosen here: units that are
+reserved in a cluster are laid on its GPUs in their order, and a VM class has the name of its DirectPath profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.operations.mode_change import configure
+from gpuops.sim.state.device_mode import DIRECT_PATH, HOST, configurable_modes, current_mode
+from gpuops.sim.vcenter.vapi_values import (
+    TEXT,
+    TRUTH,
+    Enumeration,
+    ListOf,
+    OptionalValue,
+    Scalar,
+    Struct,
+    StructureType,
+    VapiFault,
+    check,
+    operation_input,
+    operation_not_found,
+    operation_unsupported,
+    structure,
+)
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.sessions import ClientSession
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.state.direct_path import DirectPathProfileState
+    from gpuops.sim.state.host_state import HostGpu
+    from gpuops.sim.world import World
+
+DEVICES: Final = "com.vmware.vcenter.host.hardware.direct_path_devices"
+TASKS: Final = "com.vmware.cis.tasks"
+CONFIGURE: Final = "configure$task"
+SINCE: Final = (9, 1)
+PAGE: Final = 256
+"""The most entries of a list whose request does not say how many (vSphere Automation API 9.1, IterationSpec)."""
+
+WORDS: Final = {
+    "none": "NONE",
+    "host": "HOST",
+    "directPath": "DIRECTPATH",
+    "enhancedDirectPath": "ENHANCED_DIRECTPATH",
+    "vGpuSameSize": "VGPU_SAME_SIZE",
+    "vGpuMixedSize": "VGPU_MIXED_SIZE",
+    "systemSelect": "SYSTEM_SELECT",
+}
+"""A mode in the vSphere API -> here."""
+_MODES: Final = Enumeration(f"{DEVICES}.direct_path_device_mode", tuple(WORDS.values()))
+_LIST: Final = operation_input(
+    "filter_spec",
+    "iteration_spec",
+    "list_details",
+    host=TEXT,
+    filter_spec=StructureType(f"{DEVICES}.filter_spec", {"devices": ListOf(TEXT)}),
+    iteration_spec=StructureType(
+        f"{DEVICES}.iteration_spec",
+        {"page_size": Scalar("INTEGER", int), "marker": TEXT},
+        frozenset({"page_size", "marker"}),
+    ),
+    list_details=StructureType(f"{DEVICES}.list_details", {"vm_class": TRUTH}, frozenset({"vm_class"})),
+)
+_CONFIGURE: Final = operation_input(
+    host=TEXT,
+    configure_spec=StructureType(
+        f"{DEVICES}.configure_spec", {"device": TEXT, "new_mode": _MODES}, frozenset({"new_mode"})
+    ),
+)
+_GET_TASK: Final = operation_input(
+    "spec",
+    task=TEXT,
+    spec=StructureType(
+        f"{TASKS}.get_spec",
+        {"return_all": TRUTH, "exclude_result": TRUTH},
+        frozenset({"return_all", "exclude_result"}),
+    ),
+)
+_ERRORS: Final = (
+    (vim.fault.NotFound, "not_found"),
+    (vmodl.fault.InvalidArgument, "invalid_argument"),
+    (vim.fault.NoPermission, "unauthorized"),
+)
+
+
+class DirectPathDevices:
+    """The operations of both services in one simulated vCenter."""
+
+    def __init__(self, world: World, find_host: Callable[[str, str], ManagedObject]) -> None:
+        """`find_host(identifier, user)` is the host; it raises VapiFault for one that the user does not get."""
+        self._world = world
+        self._find_host = find_host
+        self._tasks: dict[str, _Configuring] = {}
+
+    @property
+    def offered(self) -> bool:
+        """Whether a vCenter of this version has the services."""
+        return tuple(int(part) for part in self._world.api_version.split(".")[:2]) >= SINCE
+
+    def invoke(self, session: ClientSession, service: str, operation: str, parameters: object) -> Any:
+        """The result of one operation for a user. Raises VapiFault."""
+        match service, operation:
+            case (_, "list") if service == DEVICES:
+                check(parameters, _LIST)
+                return self._list(structure(parameters), session.user)
+            case (_, "configure$task") if service == DEVICES:
+                check(parameters, _CONFIGURE)
+                return self._configure(structure(parameters), session)
+            case (_, "get") if service == TASKS:
+                check(parameters, _GET_TASK)
+                return self._task(structure(parameters)["task"]).info()
+            case (_, "list" | "cancel") if service == TASKS:
+                raise operation_unsupported(service, operation)
+        raise operation_not_found(service, operation)
+
+    def _list(self, given: Mapping[str, Any], user: str) -> Struct:
+        host: Any = self._find_host(given["host"], user)
+        paging = given.get("iteration_spec") or {}
+        if paging.get("marker"):
+            raise VapiFault("unsupported", f"Lists of {DEVICES} in pages are not simulated.")
+        wanted = (given.get("filter_spec") or {}).get("devices")
+        classes = bool((given.get("list_details") or {}).get("vm_class"))
+        items = [
+            Struct(f"{DEVICES}.list_item", {"device": device.id, "info": self._info(host, device, classes=classes)})
+            for device in host.read("config.pciPassthruInfo")
+            if device.passthruCapable and (wanted is None or device.id in wanted)
+        ]
+        return Struct(f"{DEVICES}.list_result", {"items": items[: paging.get("page_size") or PAGE]})
+
+    def _info(self, host: HostEntity, device: Any, *, classes: bool) -> Struct:
+        gpu = host.state.gpu(device.id)
+        names = {each.id: each.deviceName for each in host.read("hardware.pciDevice")}
+        fields = {"name": names[device.id], **(self._of_gpu(host, gpu) if gpu is not None else _of_other(device))}
+        told = _OPTIONAL if gpu is None or not classes else tuple(each for each in _OPTIONAL if each != _CLASSES)
+        fields |= {name: OptionalValue(None) for name in told if name not in fields}
+        if gpu is not None and classes:
+            fields[_CLASSES] = OptionalValue([self._class(host, each) for each in self._profiles(gpu)])
+        return Struct(f"{DEVICES}.info", fields)
+
+    def _of_gpu(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
+        holders = {vm.moid for vm in host.running_vms() if gpu.pci_id in (held for _, held in vm.state.held)}
+        seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
+        total = gpu.board.framebuffer_mib
+        reserved, in_use = self._reserved_mib(host, gpu)
+        memory = {
+            "used_memory": total if holders else sum(seat.type.framebuffer_mib for seat in seats),
+            "total_memory": total,
+            "reserved_used_memory": in_use,
+            "total_reserved_memory": reserved,
+        }
+        link = "NVLink" if gpu.nvlink is not None else "PCIe"
+        driver = host.state.driver_version.partition("-")[0] if gpu.listed else None
+        return {
+            "current_mode": WORDS[current_mode(gpu)],
+            "configurable_modes": [WORDS[mode] for mode in configurable_modes(gpu)],
+            "interconnect_type": OptionalValue(link),
+            "driver_name": OptionalValue("nvidia" if gpu.listed else None),
+            "driver_version": OptionalValue(driver),
+            "memory_info": OptionalValue(
+                Struct(f"{DEVICES}.memory_info", {name: OptionalValue(value) for name, value in memory.items()})
+            ),
+            "vms": OptionalValue(sorted({*holders, *(seat.vm for seat in seats)})),
+            "direct_path_profiles": OptionalValue([each.id for each in self._profiles(gpu)]),
+        }
+
+    def _profiles(self, gpu: HostGpu) -> list[DirectPathProfileState]:
+        """The DirectPath profiles whose vGPU type the GPU runs now."""
+        types = {each.name for each in gpu.board.types_in(gpu.mode)} if gpu.serves_vgpus else set()
+        return [each for each in self._world.direct_path.profiles.values() if each.vgpu in types]
+
+    def _class(self, host: HostEntity, profile: DirectPathProfileState) -> Struct:
+        """What of the profile is reserved in the cluster of the host, as the VM class of that name."""
+        units, in_use = self._units(host, profile.vgpu)
+        told = {"zone": None, "zone_name": None, "dpp_id": profile.id, **_counts(units, in_use)}
+        fields = {name: OptionalValue(value) for name, value in told.items()}
+        return Struct(f"{DEVICES}.vm_class_info", {"vm_class": profile.name, **fields})
+
+    def _units(self, host: HostEntity, vgpu: str) -> tuple[int, int]:
+        """(units of the type that are reserved in the host's cluster, those in use)."""
+        place = host.compute_resource()
+        reserved = [
+            each for each in self._world.direct_path.reservations if (each.vgpu, each.place) == (vgpu, place.moid)
+        ]
+        seats = [seat for other in place.hosts() for seat in other.seats() if seat.type.name == vgpu]
+        vms = [vm for seat in seats if (vm := self._world.find(seat.vm)) is not None]
+        used = sum(any(each.is_for(vm.display_name) for each in reserved) for vm in vms)
+        units = sum(each.units for each in reserved)
+        return units, min(units, used)
+
+    def _reserved_mib(self, host: HostEntity, gpu: HostGpu) -> tuple[int, int]:
+        """(memory of the GPU that is reserved, that of it in use)."""
+        all_mib, used_mib = 0, 0
+        for profile in self._profiles(gpu):
+            type_ = gpu.board.by_name[profile.vgpu]
+            units, used = self._units(host, profile.vgpu)
+            before = 0
+            for other in _gpus(host.compute_resource().hosts()):
+                if other is gpu:
+                    break
+                before += type_.max_per_gpu if profile in self._profiles(other) else 0
+            here, used_here = (max(0, min(type_.max_per_gpu, number - before)) for number in (units, used))
+            all_mib += here * type_.framebuffer_mib
+            used_mib += used_here * type_.framebuffer_mib
+        return all_mib, used_mib
+
+    def _configure(self, given: Mapping[str, Any], session: ClientSession) -> str:
+        """The id of a task that has ended, which its first look does not show yet."""
+        host: Any = self._find_host(given["host"], session.user)
+        spec = given["configure_spec"]
+        mode = next((name for name, word in WORDS.items() if word == spec.get("new_mode")), None)
+        call = Call(method="ConfigureDirectPathDevice", version=self._world.api_version, session=session)
+        try:
+            self._world.authority.require(call, host, "Host.Config.PciPassthru")
+            if host.state.connection != "connected":
+                raise VapiFault("error", f"Host {host.name} is not connected.")
+            device = spec["device"]
+            self._refuse_other(host, device)
+            done = _Configuring(configure(host, call, device, mode), None, self._world.clock.now())
+        except (vim.fault.NotFound, vmodl.fault.InvalidArgument, vim.fault.NoPermission) as fault:
+            raise _error(fault) from None
+        except vmodl.MethodFault as fault:
+            done = _Configuring(None, _error(fault), self._world.clock.now())
+        task = f"{self._world.next_number()}:com.vmware.vcenter.host.hardware"
+        self._tasks[task] = done
+        return task
+
+    def _refuse_other(self, host: HostEntity, device: str) -> None:
+        """Raises VapiFault for a device that is no GPU: its mode is shown, and its change not simulated."""
+        known = {each.id for each in host.read("config.pciPassthruInfo") if each.passthruCapable}
+        if host.state.gpu(device) is None and device in known:
+            raise VapiFault("unsupported", f"The mode of {device} cannot be changed in the simulated vCenter.")
+
+    def _task(self, task: str) -> _Configuring:
+        if task not in self._tasks:
+            raise VapiFault("not_found", f"There is no task {task}.", args=(task,))
+        return self._tasks[task]
+
+
+class _Configuring:
+    """A configure call that was accepted: it runs at the first look, and has ended at the second."""
+
+    def __init__(self, impacts: list[str] | None, error: VapiFault | None, at: datetime) -> None:
+        self._impacts = impacts
+        self._error = error
+        self._at = at.isoformat(timespec="milliseconds")[:23] + "Z"
+        self._seen = False
+
+    def info(self) -> Struct:
+        ended, self._seen = self._seen, True
+        status = "RUNNING" if not ended else "SUCCEEDED" if self._error is None else "FAILED"
+        result = Struct(f"{DEVICES}.configure_result", {"configure_impacts": OptionalValue(self._impacts)})
+        message = VapiFault("", "Configure a DirectPath device", message_id=f"{DEVICES}.configure").message()
+        progress = {"total": 100, "completed": 100 if ended else 0, "message": message}
+        fields = {
+            "progress": OptionalValue(Struct("com.vmware.cis.task.progress", progress)),
+            "result": OptionalValue(result if ended and self._error is None else None),
+            "description": message,
+            "service": DEVICES,
+            "operation": CONFIGURE,
+            "parent": OptionalValue(None),
+            "target": OptionalValue(None),
+            "status": status,
+            "cancelable": False,
+            "error": OptionalValue(self._error if ended else None),
+            "start_time": OptionalValue(self._at),
+            "end_time": OptionalValue(self._at if ended else None),
+            "user": OptionalValue(None),
+        }
+        return Struct("com.vmware.cis.task.info", fields)
+
+
+_CLASSES: Final = "vm_classes_info"
+_OPTIONAL: Final = (
+    "interconnect_type", "driver_name", "driver_version", "memory_info", "vms", _CLASSES, "direct_path_profiles",
+)  # fmt: skip
+
+
+def _of_other(device: Any) -> dict[str, Any]:
+    """What is told of a device that is no GPU; its mode is shown alone."""
+    mode = DIRECT_PATH if device.passthruActive else HOST
+    return {"current_mode": WORDS[mode], "configurable_modes": [WORDS[HOST], WORDS[DIRECT_PATH]]}
+
+
+def _counts(units: int, in_use: int) -> dict[str, int]:
+    return {"vm_class_reserved_in_use": in_use, "vm_class_reserved_total": units}
+
+
+def _gpus(hosts: Iterable[HostEntity]) -> Iterator[HostGpu]:
+    for host in hosts:
+        yield from host.state.gpus
+
+
+def _error(fault: Any) -> VapiFault:
+    kind = next((name for cause, name in _ERRORS if isinstance(fault, cause)), "error")
+    return VapiFault(kind, str(fault.msg))

@@ -1,0 +1,142 @@
+"""Logs in to the vSphere Automation API, for what SOAP does not offer: tags, and the modes of devices.
+
+`vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when it is needed, and only the bindings of the
+services in question, for the whole of it takes longer to load than to answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
+from gpuops.vsphere.transport import network
+
+if TYPE_CHECKING:
+    import requests
+
+    from gpuops.model.target import Target
+
+_LONGEST_SAID: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a login is for, as errors name it."""
+
+    what: str
+    access: str
+    """What to ask for where the login may not read it."""
+    otherwise: str
+    """What to do where the vCenter does not tell it."""
+    without_tls: str
+    """What to do where the vCenter is spoken to without TLS."""
+
+
+@contextmanager
+def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
+    """The SDK's configuration of a session, logged in for as long as it is needed.
+
+    Raises Refused for a target without TLS, NotConnected in its kinds, NoPermission.
+    """
+    from gpuops.vsphere.transport.automation import automation_session
+
+    if not target.tls:
+        raise Refused(
+            f"{purpose.what} cannot be read from {target.address}: their API is spoken over https only",
+            hint=purpose.without_tls,
+        )
+    with (
+        _quiet(),
+        _translated(target, purpose),
+        automation_session(target) as http,
+        _logged_in(target, http) as configuration,
+    ):
+        yield configuration
+
+
+def vapi_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises for an error reply, and for one it cannot make sense of."""
+    from vmware.vapi.bindings.error import VapiError
+    from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
+    from vmware.vapi.exception import CoreException
+
+    return (VapiError, JsonRpcError, CoreException, *network.UNREADABLE_ERRORS)
+
+
+def said_by(error: Exception) -> str:
+    """What the server says in its error reply, or the SDK itself of a reply; empty = nothing."""
+    for message in getattr(error, "messages", None) or ():
+        said = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
+        if isinstance(said, str):
+            return said[:_LONGEST_SAID]
+    return ""
+
+
+@contextmanager
+def _logged_in(target: Target, http: requests.Session) -> Iterator[Any]:
+    from com.vmware.cis_client import Session as LoginService
+    from vmware.vapi.lib.connect import get_requests_connector
+    from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter
+    from vmware.vapi.security.session import create_session_security_context
+    from vmware.vapi.security.user_password import create_user_password_security_context
+    from vmware.vapi.stdlib.client.factories import StubConfigurationFactory
+
+    def configured(security: Any) -> Any:
+        connector = get_requests_connector(
+            session=http,
+            url=f"https://{target.address}/api",
+            timeout=network.SILENCE_S,
+            pool_size=None,  # a number would make it mount adapters of its own, with the system's trust
+            provider_filter_chain=[LegacySecurityContextFilter(security_context=security)],
+        )
+        return StubConfigurationFactory.new_std_configuration(connector)
+
+    password = create_user_password_security_context(target.username, target.password.reveal())
+    configuration = configured(create_session_security_context(LoginService(configured(password)).create()))
+    try:
+        yield configuration
+    finally:
+        with suppress(*vapi_errors(), *network.LOST_ERRORS):
+            LoginService(configuration).delete()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings and log lines that tell a user nothing; our own error says what they say."""
+    logging.getLogger("vmware").addHandler(logging.NullHandler())
+    with warnings.catch_warnings():
+        # the SDK loads its messages in a way that newer Pythons have another name for
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+        yield
+
+
+@contextmanager
+def _translated(target: Target, purpose: Purpose) -> Iterator[None]:
+    from com.vmware.vapi.std.errors_client import Unauthenticated, Unauthorized
+
+    try:
+        yield
+    except Unauthenticated as error:
+        raise LoginRefused(
+            f"{target.address} refuses {target.username} for {purpose.what}", hint="check the user name and password"
+        ) from error
+    except Unauthorized as error:
+        raise NoPermission(f"this login may not read {purpose.what}", hint=purpose.access) from error
+    except (*network.LOST_ERRORS, network.UnreadableReply) as error:
+        raise network.connection_error(target, error) from error
+    except vapi_errors() as error:
+        raise _not_answered(target, purpose, error) from error
+
+
+def _not_answered(target: Target, purpose: Purpose, error: Exception) -> GpuopsError:
+    said = said_by(error)
+    return ProtocolError(
+        f"{target.address} does not tell {purpose.what}: {type(error).__name__}{f': {said}' if said else ''}",
+        hint=purpose.otherwise,
+    )

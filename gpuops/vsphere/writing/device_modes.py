@@ -1,0 +1,119 @@
+"""Sets modes of devices by the configure call of vSphere 9.1, which answers with a task, and that with its impacts.
+
+Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that tells the impacts
+of a change without making it.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops import clock
+from gpuops.errors import LoginRefused, OutcomeUnknown, ProtocolError, Refused
+from gpuops.model.device_mode import ConfigureImpact, Impacts
+from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.automation_login import automation_login, said_by, vapi_errors
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.plan.core.steps import ConfigureModes, ModeChange
+    from gpuops.vsphere.session import Session
+
+TASK_S: Final = 540.0
+"""So long a task is followed: the login is for ten minutes."""
+_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
+"""Between its looks at a task; the last one again and again."""
+
+
+def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
+    """Sets the modes of a step's devices that are not configured so yet, each by one call, sent once.
+
+    What vCenter says it takes before all of it is in force; None = it does not say, or one was configured before.
+    Raises OutcomeUnknown when a reply was lost or a task does not end, Refused, NoPermission, NotConnected.
+    """
+    host = inventory.hosts[step.host]
+    session.refuse_change(host.name)
+    states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
+    left = [each for each in step.devices if states.get(each.address) != each.after]
+    told: list[Impacts | None] = [None] * (len(step.devices) - len(left))
+    try:
+        with automation_login(session.target, MODES) as configuration:
+            ids = {device.address: device.id for device in devices_of(configuration, step.host)}
+            for change in left:
+                if change.address not in ids:
+                    raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
+                call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
+                told.append(call.result(step.host, ids[change.address], change))
+    except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
+        raise Refused(f"{host.name}: {error.message}", hint=error.hint) from error
+    known = [each for each in told if each is not None]
+    return frozenset(chain.from_iterable(known)) if len(known) == len(told) else None
+
+
+class _ConfigureCall:
+    """One call, from its request to the end of its task."""
+
+    def __init__(self, session: Session, configuration: Any, subject: str, op_id: str) -> None:
+        self._session = session
+        self._configuration = configuration
+        self._subject = subject
+        self._op_id = op_id
+
+    def result(self, host: str, device: str, change: ModeChange) -> Impacts | None:
+        """The impacts. Raises OutcomeUnknown, Refused."""
+        from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
+        from com.vmware.vcenter.host.hardware_client import DirectPathDevices
+
+        spec = DirectPathDevices.ConfigureSpec(device=device, new_mode=WORDS[change.after])
+        try:
+            task = DirectPathDevices(self._configuration).configure_task(host, spec)
+            end = self._end(task)
+        except (Unauthenticated, Unauthorized):
+            raise  # nothing was done
+        except Error as error:
+            raise self._refused(error) from error
+        except network.LOST_ERRORS as error:
+            raise self._lost(type(error).__name__) from error
+        except vapi_errors() as error:
+            raise self._lost(type(error).__name__) from error
+        if end is None:
+            raise self._lost(f"its task has not ended after {TASK_S:.0f} s")
+        if end.status == "FAILED":
+            raise self._refused(end.error)
+        self._session.changes.accepted(None, self._op_id)
+        return _impacts(task, end)
+
+    def _end(self, task: Any) -> Any:
+        """The TaskInfo of a task that has ended; None = it has not in good time."""
+        until, looks = clock.passed_s() + TASK_S, 0
+        while (info := task.get_info()).status not in ("SUCCEEDED", "FAILED"):
+            if clock.passed_s() > until:
+                return None
+            clock.pause(_PAUSES_S[min(looks, len(_PAUSES_S) - 1)])
+            looks += 1
+        return info
+
+    def _refused(self, error: Any) -> Refused:
+        said = said_by(error) or type(error).__name__
+        return Refused(f"{self._subject}: vCenter does not set the mode: {said}")
+
+    def _lost(self, why: str) -> OutcomeUnknown:
+        self._session.changes.lost(self._op_id)
+        return OutcomeUnknown(
+            f"{self._subject}: the reply was lost ({why}); whether it happened is not known yet",
+            hint="gpuops reads vCenter before it does anything else",
+        )
+
+
+def _impacts(task: Any, end: Any) -> Impacts | None:
+    """What the result says; None = nothing, or a word that is not known: that is no word of having no impact."""
+    from vmware.vapi.bindings.converter import TypeConverter
+
+    if end.result is None:
+        return None
+    told = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+    if not told or any(str(each) not in list(ConfigureImpact) for each in told):
+        return None
+    return frozenset(ConfigureImpact(str(each)) for each in told)

@@ -1,0 +1,222 @@
+"""Which modes a change comes to where vSphere 9.1 sets modes, what is refused, and what is left to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.device_mode import ConfigureImpact, DeviceMode
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.host_settings import (
+    GraphicsDevice,
+    GraphicsSettings,
+    HostSettings,
+    PassthroughState,
+    SharedType,
+    SizeMode,
+)
+from gpuops.model.inventory import Inventory
+from gpuops.model.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.step_checks import host_objection, host_satisfied
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
+from gpuops.plan.hosts.change.in_force import not_in_force
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.host_plan import impact_words, left_to_do
+
+CATALOG = load(boards=("a40",))
+ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:86:00.0")
+ALL = ("host", "directPath", "vGpuSameSize", "vGpuMixedSize")
+NONE, MAINTENANCE, REBOOT = ConfigureImpact.NONE, ConfigureImpact.MAINTENANCE_MODE, ConfigureImpact.REBOOT
+TO_MIXED = SetMode(vgpu_mode=SizeMode.MIXED_SIZE, host="*")
+ON = SetPassthrough(True, (str(ONE),), None, "*")
+OFF = replace(ON, on=False)
+
+
+def state(at: PciAddress = ONE, *, enabled: bool = False, active: bool | None = None, **more: Any) -> PassthroughState:
+    told = {"mode": "directPath" if enabled else "vGpuSameSize", "configurable": ALL, **more}
+    return PassthroughState(at, capable=True, enabled=enabled, active=enabled if active is None else active, **told)
+
+
+def gpu(at: PciAddress = ONE, **facts: Any) -> PhysicalGpu:
+    told = {"graphics_type": GraphicsType.SHARED_DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, "vms": (), **facts}
+    told = {"configured_graphics_type": told["graphics_type"], **told}
+    return PhysicalGpu(at, "a GPU", NVIDIA_VENDOR_ID, 0x2235, **told)
+
+
+def seen(
+    *states: PassthroughState, gpus: tuple[PhysicalGpu, ...] = (), sizes: tuple[str, ...] = ("sameSize",), **more: Any
+) -> Inventory:
+    """One host of a vCenter 9.1, whose GPUs have these states and these vGPU modes configured."""
+    reservations = more.pop("reservations", None)
+    default = more.pop("default", SharedType.SHARED_DIRECT)
+    devices = tuple(GraphicsDevice(at, "sharedDirect", size) for at, size in zip((ONE, TWO), sizes, strict=False))
+    told: dict[str, Any] = {"sets_modes": True, "passthrough": states or (state(),), **more}
+    settings = HostSettings(graphics=GraphicsSettings(default, "performance", devices), **told)
+    host = Host("h-1", "esx-1", connected=True, gpus=gpus or (gpu(),), settings=settings)
+    moment = datetime(2026, 11, 2, tzinfo=UTC)
+    return Inventory("vc", "9.1.0.0", moment, hosts={"h-1": host}, reservations=reservations)
+
+
+def planned(request: Any, inventory: Inventory) -> Plan[HostStep]:
+    plan: Plan[HostStep] = request.plan(inventory, CATALOG)
+    return plan
+
+
+def modes(request: Any, inventory: Inventory) -> list[tuple[str, str]]:
+    """(before, after) of the only change, which must be one of modes."""
+    [step] = planned(request, inventory).steps
+    assert isinstance(step, ConfigureModes)
+    return [(change.before, change.after) for change in step.devices]
+
+
+def test_sizes_are_modes_and_only_those_that_change() -> None:
+    two = seen(
+        state(), state(TWO, mode="vGpuMixedSize"), gpus=(gpu(), gpu(TWO, vgpu_mode=VgpuMode.MIXED_SIZE)),
+        sizes=("sameSize", "mixedSize"),
+    )  # fmt: skip
+    assert modes(TO_MIXED, two) == [("vGpuSameSize", "vGpuMixedSize")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "inventory", "expected"),
+    [
+        (ON, seen(), ("vGpuSameSize", "directPath")),
+        (ON, seen(state(configurable=("none", "enhancedDirectPath"))), ("vGpuSameSize", "enhancedDirectPath")),
+        (OFF, seen(state(enabled=True)), ("directPath", "vGpuSameSize")),
+        (OFF, seen(state(enabled=True, mode="enhancedDirectPath")), ("enhancedDirectPath", "vGpuSameSize")),
+        (OFF, seen(state(enabled=True), default=SharedType.SHARED), ("directPath", "host")),
+        (OFF, seen(state(enabled=True, configurable=("host", "directPath"))), ("directPath", "host")),
+    ],
+)
+def test_directpath_is_a_mode(request_: Any, inventory: Inventory, expected: tuple[str, str]) -> None:
+    assert modes(request_, inventory) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("request_", "inventory", "kind"),
+    [
+        (TO_MIXED, seen(sets_modes=None), ConfigureGraphics),
+        (TO_MIXED, seen(sets_modes=False), ConfigureGraphics),
+        (TO_MIXED, seen(state(mode=None)), ConfigureGraphics),
+        (TO_MIXED, seen(state(TWO)), ConfigureGraphics),
+        (TO_MIXED, seen(state(enabled=True, active=False)), ConfigureGraphics),
+        (replace(TO_MIXED, default_type=SharedType.SHARED), seen(), ConfigureGraphics),
+        (ON, seen(sets_modes=None), ConfigurePassthrough),
+        (ON, seen(state(mode=None)), ConfigurePassthrough),
+        (replace(ON, label="x"), seen(state(enabled=True), takes_labels=True), ConfigurePassthrough),
+    ],
+)
+def test_what_is_no_mode_goes_by_the_calls_of_8(request_: Any, inventory: Inventory, kind: type) -> None:
+    plan = planned(request_, inventory)
+    assert [type(step) for step in plan.steps] == [kind], plan.rejections
+
+
+def test_a_label_goes_with_the_mode_of_its_device() -> None:
+    [step] = planned(replace(ON, label="x"), seen(takes_labels=True)).steps
+    assert isinstance(step, ConfigureModes)
+    assert [(each.enabled, each.label) for each in step.labels] == [(True, "x")]
+
+
+def test_a_mode_that_is_not_offered_is_refused_with_those_that_are() -> None:
+    plan = planned(ON, seen(state(configurable=("host", "vGpuSameSize"))))
+    assert [str(each) for each in plan.rejections] == [
+        "esx-1 0000:3b:00.0: vCenter does not configure it to directPath; to: host, vGpuSameSize"
+    ]
+    assert "to: none" in str(planned(ON, seen(state(configurable=()))).rejections[0])
+
+
+def test_a_size_that_is_configured_and_not_in_force_is_due() -> None:
+    waiting = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",))
+    plan = planned(TO_MIXED, waiting)
+    assert plan.due == (ConfigureModes("h-1", (ModeChange(ONE, "vGpuMixedSize", DeviceMode.VGPU_MIXED_SIZE),)),)
+    assert plan.because == ("esx-1 is configured so already; a reboot is pending",)
+    done = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), gpus=(gpu(vgpu_mode=VgpuMode.MIXED_SIZE),))
+    assert (planned(TO_MIXED, done).due, planned(TO_MIXED, done).steps) == ((), ())
+    old = seen(state(mode="vGpuMixedSize"), sizes=("mixedSize",), sets_modes=False)
+    assert planned(TO_MIXED, old).due == ()
+
+
+STEP = ConfigureModes("h-1", (ModeChange(ONE, "vGpuSameSize", DeviceMode.DIRECT_PATH),))
+
+
+@pytest.mark.parametrize(
+    ("told", "done", "objection"),
+    [
+        (state(), False, None),
+        (state(enabled=True), True, None),
+        (state(mode="host"), False, "a mode was changed by somebody else meanwhile"),
+        (state(mode=None), False, "the modes of its devices cannot be read"),
+    ],
+)
+def test_a_step_is_judged_by_what_is_configured(told: PassthroughState, done: bool, objection: str | None) -> None:
+    [host] = seen(told).hosts.values()
+    assert (host_satisfied(STEP, host), host_objection(STEP, host)) == (done, objection)
+
+
+def mixed(**facts: Any) -> str | None:
+    step = ConfigureModes("h-1", (ModeChange(ONE, "directPath", DeviceMode.VGPU_MIXED_SIZE),))
+    [host] = seen(facts.pop("told", state(mode="vGpuMixedSize")), gpus=(gpu(**facts),)).hosts.values()
+    return not_in_force(step, host)
+
+
+def test_a_mode_is_in_force_when_the_gpu_is_used_so() -> None:
+    assert mixed(vgpu_mode=VgpuMode.MIXED_SIZE) is None
+    assert mixed() == f"the vGPU mode of {ONE} is sameSize, not mixedSize"
+    assert mixed(vgpu_mode=None) == f"the vGPU mode of {ONE} is not told, not mixedSize"
+    assert mixed(told=state(enabled=True)) == f"DirectPath I/O of {ONE} is not off"
+    [host] = seen(state(enabled=True, active=False)).hosts.values()
+    assert not_in_force(STEP, host) == f"DirectPath I/O of {ONE} is not on"
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ({"h-1": frozenset({NONE})}, ""),
+        ({"h-1": frozenset({NONE, MAINTENANCE})}, "not in force before maintenance mode of esx-1"),
+        ({"h-1": frozenset({MAINTENANCE, REBOOT})}, "not in force before a reboot of esx-1"),
+        ({}, "not in force before a reboot of esx-1"),
+    ],
+)
+def test_what_is_left_to_do_is_what_vcenter_says(told: dict[str, Any], left: str) -> None:
+    inventory = seen()
+    found = left_to_do(planned(ON, inventory), told, inventory, "mode")
+    assert [each.split(":")[0] for each in found] == ([left] if left else [])
+    assert [impact_words(each) for each in told.values()] == [
+        "vCenter: takes a reboot" if REBOOT in each
+        else "vCenter: takes maintenance mode" if MAINTENANCE in each
+        else "vCenter: in force at once"
+        for each in told.values()
+    ]  # fmt: skip
+
+
+RESERVED = ProfileCapacity("nvidia_a40-8q", "h-1", consumed=0, maximum=6, remaining=6, unused_reservation=2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "warned"),
+    [
+        (ON, True),
+        (replace(TO_MIXED, vgpu_mode=None, type=SharedType.SHARED), True),
+        (TO_MIXED, False),
+    ],
+)
+@pytest.mark.parametrize("sets_modes", [True, False])
+def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, sets_modes: bool) -> None:
+    inventory = seen(reservations=Reservations((RESERVED,)), sets_modes=sets_modes)
+    warnings = planned(request_, inventory).warnings
+    assert [each.startswith("esx-1: 2 of nvidia_a40-8q reserved, not free: 0 would be left") for each in warnings] == (
+        [True] if warned else []
+    )
+
+
+def test_what_is_reserved_and_not_told_is_named() -> None:
+    inventory = seen(reservations=Reservations((), (UnknownCapacity("h-1", "no permission"),)))
+    [warning] = planned(ON, inventory).warnings
+    assert warning == "esx-1: what is reserved for others is not known: no permission"
