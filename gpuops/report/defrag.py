@@ -10,7 +10,7 @@ from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import PINNED, count, visible
 
 _FEW: Final = 4
 
@@ -20,6 +20,7 @@ def defrag_text(found: Defragmentation) -> Shown:
     lines: list[Shown] = [Text(_heading(found), "bold"), Text(_figures(found)), *_assumes(found)]
     if found.moves:
         lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
+    lines += _pinned(found.moves)
     lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
     lines += _unclear(found)
     return (*lines, Text(_closing(found), "bold"))
@@ -36,6 +37,7 @@ def defrag_document(found: Defragmentation) -> Document:
         "profile": found.profile,
         "free": {"before": found.before, "after": found.after, "at_most": found.bound},
         "proven": found.proven,
+        "proven_unpinned": found.proven_unpinned,
         "assumes": list(found.assumes),
         "no_better_plan_up_to_moves": None if found.proven else found.settled,
         "moves": [_move(move) for move in found.moves],
@@ -67,12 +69,22 @@ def _figures(found: Defragmentation) -> str:
 def _nothing(found: Defragmentation) -> str:
     if found.bound == found.before:
         return "no move of a VM that may move can free more"
-    return "no moves were found that free more" + (", and none are certain to" if found.proven else "")
+    return "no moves were found that free more" + (
+        ", and none are certain to"
+        if found.proven
+        else ", and none that pin no VM are"
+        if found.proven_unpinned
+        else ""
+    )
 
 
 def _quality(found: Defragmentation) -> str:
     if found.proven:
         return "no other moves free more for certain, and no fewer as much"
+    if found.proven_unpinned:
+        return (
+            "of moves that pin no VM none free more for certain, and no fewer as much; not all that pin were looked at"
+        )
     looked = f"{count(found.settled, 'move')} and fewer were looked at in every way" if found.settled else ""
     if found.after == found.bound:
         return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
@@ -94,7 +106,7 @@ def _moves(moves: Sequence[PlannedMove]) -> TextTable:
             visible(move.source.name),
             visible(move.target.name),
             _where(move),
-            move.way.value,
+            f"{move.way.value}, pinned" if move.pins else move.way.value,
             str(move.free),
         )
     return table
@@ -102,8 +114,14 @@ def _moves(moves: Sequence[PlannedMove]) -> TextTable:
 
 def _where(move: PlannedMove) -> str:
     """The GPUs it may be on; several of them are joined by what is known."""
-    word = " and " if move.basis in (ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
+    word = " and " if move.basis in (ArrivalBasis.BOUND, ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
+
+
+def _pinned(moves: Sequence[PlannedMove]) -> Iterator[Text]:
+    """What it costs to bind a vGPU to a GPU."""
+    if any(move.pins for move in moves):
+        yield Text(f"{PINNED}; no later defrag moves these VMs", "dim")
 
 
 def _hosts(found: Defragmentation) -> TextTable:
@@ -173,6 +191,7 @@ def _move(move: PlannedMove) -> Document:
         "how": move.way.value,
         "gpus": [str(gpu) for gpu in move.gpus],
         "gpus_known_by": move.basis.value,
+        "pinned": bool(move.pins),
         "free_then": move.free,
     }
 

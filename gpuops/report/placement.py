@@ -19,7 +19,7 @@ from gpuops.plan.queue.place import Placements
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import plain, rejection_document
-from gpuops.report.text import count, size, visible
+from gpuops.report.text import PINNED, count, size, visible
 
 _FEW: Final = 4
 
@@ -71,10 +71,7 @@ def _optimum_text(found: Placements) -> Iterator[Text]:
 def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
     """What it costs to bind a vGPU to a GPU."""
     if any(each.placement.pins for each in placed):
-        text = (
-            "pinned: pciPassthruN.cfg.gpu-pci-id stays as it is when HA or vMotion takes the VM to another host, where "
-        )
-        yield Text(text + "it names another GPU or none (--pin never)", "dim")
+        yield Text(PINNED, "dim")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:

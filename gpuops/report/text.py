@@ -10,6 +10,11 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
+PINNED: Final = (
+    "pinned: pciPassthruN.cfg.gpu-pci-id stays as it is when HA or vMotion takes the VM to another host, where it "
+    "names another GPU or none (--pin never)"
+)
+
 
 def size(mib: float | None) -> str:
     """`64 GiB`, `1.5 GiB`, `512 MiB`; `unknown` for None."""

@@ -83,11 +83,11 @@ def played(fleet: Fleet, seed: int) -> Outcome:
     return Outcome(percent(fleet, placed_mib(found)), percent(fleet, most_mib), tuple(refusals))
 
 
-def batch(fleet: Fleet, seed: int) -> tuple[Workload, ...]:
-    """VMs by chance until they ask for all GPU memory of the fleet."""
+def batch(fleet: Fleet, seed: int, gpus: int = HOSTS * GPUS) -> tuple[Workload, ...]:
+    """VMs by chance until they ask for all GPU memory of so many GPUs."""
     chance = random.Random(seed)
     whole, *smaller = _profiles(fleet)
-    left_mib = HOSTS * GPUS * _board(fleet).framebuffer_mib
+    left_mib = gpus * _board(fleet).framebuffer_mib
     asked: list[Workload] = []
     while left_mib > 0:
         profile = whole if chance.random() < WHOLE_GPU else chance.choice(smaller)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuops.execute.change import moves, rolling_change
 from gpuops.execute.site import Site, agreed
@@ -114,6 +116,48 @@ def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPat
         vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
     ]
     assert off == ["desk-11"], "who was shut down for a move runs again"
+
+
+@pytest.fixture
+def emptiest_first(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
+    """`scattered` with two VMs, each alone on a GPU, and hosts that give a VM that starts their emptiest GPU."""
+    declared = yaml.safe_load(files("gpuops.sim.scenarios").joinpath("scattered.yaml").read_text("utf-8"))
+    declared["options"]["vgpu.hotmigrate.enabled"] = False
+    declared["clusters"][0]["hosts"][0]["policy"] = "performance"
+    declared["vms"] = [vm for vm in declared["vms"] if vm["name"].startswith("cad")][:2]
+    scenario = tmp_path / "emptiest-first.yaml"
+    scenario.write_text(yaml.safe_dump(declared), encoding="utf-8")
+    bench = Bench(serve(str(scenario)), tmp_path / "state")
+    yield bench
+    assert bench.aside.wrong == []
+
+
+def test_a_vm_that_is_off_for_its_move_is_pinned_where_that_frees_more(emptiest_first: Bench) -> None:
+    unpinned = emptiest_first.execute(powered_off=True, pin="never")
+    assert (unpinned.plan.because, emptiest_first.effects) == (("no move frees anything",), [])
+    before = emptiest_first.planned(max_moves=0).before
+    report = emptiest_first.execute(powered_off=True)
+    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    methods = [method for method, _ in emptiest_first.effects]
+    assert methods == ["ShutdownGuest", "RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task"]
+    assert emptiest_first.planned(max_moves=0).before == before + 1
+
+
+def test_a_pinned_move_that_is_killed_goes_on(emptiest_first: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = emptiest_first.planned(max_moves=0).before
+    points, kills, report = Points(monkeypatch), 0, None
+    while report is None:
+        points.kill_at(5 + kills % 3)
+        try:
+            going_on = emptiest_first.status().verb
+            report = emptiest_first.resume() if going_on else emptiest_first.execute(powered_off=True)
+        except Killed:
+            kills += 1
+    assert kills > 1
+    assert report.exit_code == 0
+    assert emptiest_first.planned(max_moves=0).before == before + 1
+    pins = [name for method, name in emptiest_first.effects if method == "ReconfigVM_Task"]
+    assert len(pins) == 1
 
 
 def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> None:

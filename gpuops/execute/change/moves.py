@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from gpuops.errors import NotConnected, StateDamaged
@@ -29,7 +29,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
+from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
 from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from gpuops.plan.moving.plan import Defrag
@@ -51,15 +51,16 @@ class JournalMove:
     target: str
     target_name: str
     powered_off: bool
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """The extraConfig entries that bind its vGPUs to GPUs of the new host, set before it starts there."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
         relocate = RelocateVm(self.vm, self.target)
-        return (
-            (ShutDownGuest(self.vm, then_off=True), relocate, PowerOnVm(self.vm, self.target))
-            if self.powered_off
-            else (relocate,)
-        )
+        if not self.powered_off:
+            return (relocate,)
+        bind = (ReconfigureVm(self.vm, VmChange(extra_config=self.pins)),) if self.pins else ()
+        return (ShutDownGuest(self.vm, then_off=True), relocate, *bind, PowerOnVm(self.vm, self.target))
 
     def is_done(self, vm: Vm) -> bool:
         return vm.host == self.target and vm.power is PowerState.ON
@@ -153,7 +154,8 @@ def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]
 
 def _journal_move(move: PlannedMove) -> JournalMove:
     powered_off = move.way is MoveMethod.POWERED_OFF
-    return JournalMove(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
+    source, target = move.source.ref, move.target
+    return JournalMove(move.vm.ref, move.vm.name, source, target.ref, target.name, powered_off, move.pin_entries)
 
 
 def _needed(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
@@ -218,7 +220,8 @@ class _MoveRun:
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
             return f"{move.name} is not where it was any more, or does not run; {AGAIN}"
-        if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory)):
+        pins = {0: move.pins} if move.pins else {}
+        if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):
             return f"{move.name}: {NO_ROOM}; {AGAIN}"
         return ""
 

@@ -19,6 +19,7 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
+from gpuops.plan.placement.wanted import PinPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class SearchVm:
     """Numbers of the hosts that may take it; empty = it may not move."""
     running: bool
     """False = suspended: its slots are kept, but no host counts it when it chooses a GPU."""
+    bindable: bool
+    """Whether each of its vGPUs may be bound to a GPU where it arrives: it is off for its move."""
     kind: int
 
     @property
@@ -64,10 +67,12 @@ def make_search_vms(
     seats: Mapping[str, int],
     targets: TargetHosts,
     ways: frozenset[MoveMethod],
+    pin: PinPolicy = PinPolicy.NEVER,
 ) -> tuple[SearchVm, ...]:
     """The VMs of the search, numbered in their order.
 
-    `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan.
+    `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan. `pin`: whether
+    those that are off for it may be bound to a GPU.
     """
     numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
     kinds: dict[tuple[object, ...], int] = {}
@@ -81,12 +86,13 @@ def make_search_vms(
         if allowed <= {numbers.get(vm.host or "")}:
             allowed = frozenset()
         running = vm.power is not PowerState.SUSPENDED
+        bindable = bool(allowed) and each.way is MoveMethod.POWERED_OFF and pin is not PinPolicy.NEVER
         memory_mib, reserved_mib = vm.memory_mib or 0, vm.memory_reservation_mib or 0
-        alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running)
+        alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running, bindable)
         if len(vm.profiles) > 1 or seats.get(vm.ref) != 1:
             alike = (vm.ref,)  # it is on several GPUs, or may be: no other one is on the same
         kind = kinds.setdefault(alike, len(kinds))
-        vms.append(SearchVm(number, vm, vm.profiles, memory_mib, reserved_mib, allowed, running, kind))
+        vms.append(SearchVm(number, vm, vm.profiles, memory_mib, reserved_mib, allowed, running, bindable, kind))
     return tuple(vms)
 
 
@@ -121,8 +127,9 @@ class HostContents:
     """Memory that a VM may still reserve, whatever could not be read."""
     indistinct: frozenset[int]
     """GPUs that were alike when a VM came to one of them: which of them has it is not known since."""
-    unlocated: frozenset[int]
-    """Numbers of the VMs that were on such GPUs then: which of them share a GPU with the new VM is not known since."""
+    fixed: frozenset[int]
+    """Numbers of the VMs that are not moved on: they were on such GPUs then, and which of them share a GPU with the new
+    VM is not known since; or they are bound to their GPUs, which means other GPUs on another host."""
     worth: int
     """How much of the goal is free on this host."""
     key: int
@@ -138,6 +145,8 @@ class VmMove:
 
     search_vm: int
     to: int
+    gpus: tuple[int, ...] = ()
+    """The GPU that each of its vGPUs is bound to there; () = the host chooses."""
 
 
 def with_host(cluster_state: ClusterState, now: HostContents) -> ClusterState:
@@ -205,7 +214,7 @@ class ClusterModel:
         contents: tuple[GpuContent, ...],
         free_mib: int,
         indistinct: frozenset[int] = frozenset(),
-        unlocated: frozenset[int] = frozenset(),
+        fixed: frozenset[int] = frozenset(),
     ) -> HostContents:
         """The state of the host with these vGPUs on its GPUs."""
         return HostContents(
@@ -213,9 +222,9 @@ class ClusterModel:
             contents,
             free_mib,
             indistinct,
-            unlocated,
+            fixed,
             worth=sum(self.worth(number, gpu, content) for gpu, content in enumerate(contents)),
-            key=self._key(number, contents, free_mib, unlocated),
+            key=self._key(number, contents, free_mib, fixed),
         )
 
     def worth(self, host: int, gpu: int, content: GpuContent) -> int:
@@ -252,19 +261,15 @@ class ClusterModel:
         on_it = sorted((self.search_vms[vgpu[0]].kind, vgpu[1], vgpu[2]) for vgpu in content)
         return (self._kinds[host][gpu], tuple(on_it))
 
-    def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, unlocated: frozenset[int]) -> int:
+    def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, fixed: frozenset[int]) -> int:
         gpus = (
-            self._number("content", self.kind_of_gpu(number, gpu, content), self._unlocated_kinds(content, unlocated))
+            self._number("content", self.kind_of_gpu(number, gpu, content), self._fixed_kinds(content, fixed))
             for gpu, content in enumerate(contents)
         )
         return self._number("now", self._host_sorts[number], free_mib, *sorted(gpus))
 
-    def _unlocated_kinds(self, content: GpuContent, unlocated: frozenset[int]) -> tuple[int, ...]:
-        return (
-            tuple(sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in unlocated))
-            if unlocated
-            else ()
-        )
+    def _fixed_kinds(self, content: GpuContent, fixed: frozenset[int]) -> tuple[int, ...]:
+        return tuple(sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in fixed)) if fixed else ()
 
     def _number(self, *facts: object) -> int:
         return self._numbers.setdefault(facts, len(self._numbers))

@@ -34,10 +34,12 @@ class ExactResult:
     """No plan of up to so many moves is better than these."""
 
 
-def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: int, budget: int) -> ExactResult:
+def search_all_orders(
+    model: ClusterModel, known: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
+) -> ExactResult:
     """The best plans of up to `limit` moves.
 
-    `known`: plans that were found by other means. `most`: no more than this can be freed.
+    `known`: plans that were found by other means. `most`: no more than this can be freed. `binding`: VMs may be bound.
     """
     start = known[0]
     best, layer, moves, proven = known, [start], 0, limit
@@ -46,7 +48,7 @@ def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: in
     # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
     while layer and moves < limit:
         new_sequences: list[MoveSequence] = []
-        for after in one_move_further(model, layer):
+        for after in one_move_further(model, layer, binding=binding):
             key = _key(after.cluster_state)
             if key in seen:
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -36,6 +36,8 @@ class ClusterPlans:
     """No more than this can be freed."""
     settled: int
     """No plan of up to so many moves is better than these."""
+    settled_unpinned: int
+    """No plan of up to so many moves is better in which the hosts choose all GPUs."""
 
     @property
     def start(self) -> MoveSequence:
@@ -46,32 +48,47 @@ class ClusterPlans:
 
 
 def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int, tables: int = TABLES) -> ClusterPlans:
-    """The best plans of up to `limit` moves in this cluster: greedy ones, and in small clusters the best there are."""
+    """The best plans of up to `limit` moves in this cluster: greedy ones, and in small clusters the best there are.
+
+    A VM is bound to a GPU only in a plan that frees more than any known one without, or as much in fewer moves.
+    """
     # 1. Nothing to gain, or no move allowed.
     start, bound = MoveSequence(cluster_state), most_to_gain(model, cluster_state)
     if not bound or not limit:
-        return ClusterPlans(model, (start,), bound, limit)
-    # 2. The greedy search, and its longest plan without the moves that it does not need.
-    frontier = _greedy_frontier(model, start, limit)
+        return ClusterPlans(model, (start,), bound, limit, limit)
+    # 2. Plans in which the hosts choose the GPUs; then, from those on, plans that also bind VMs that may be bound.
+    plans = _further(ClusterPlans(model, (start,), bound, 0, 0), limit, tables, binding=False)
+    plans = replace(plans, settled_unpinned=plans.settled)
+    if not any(search_vm.bindable for search_vm in model.search_vms):
+        return plans
+    return _further(plans, limit, tables, binding=True)
+
+
+def _further(plans: ClusterPlans, limit: int, tables: int, *, binding: bool) -> ClusterPlans:
+    """The plans, and those that are better than they are; what is settled is settled by this search alone."""
+    model, start = plans.model, plans.start
+    # 1. The greedy search, and its longest plan without the moves that it does not need.
+    frontier = make_frontier([*plans.frontier, *_greedy_frontier(model, start, limit, binding=binding)])
     frontier = make_frontier([*frontier, *_shorten(model, frontier[-1], start)])
-    # 3. All orders of moves, unless not even one move could be looked at in every way.
-    branches = sum(search_vm.movable for search_vm in model.search_vms) * (len(cluster_state) - 1)
-    if branches > tables:
-        return ClusterPlans(model, frontier, bound, 0)
-    exact = search_all_orders(model, frontier, bound, limit, tables)
-    return ClusterPlans(model, exact.best, bound, exact.settled)
+    # 2. All orders of moves, unless not even one move could be looked at in every way.
+    gpus = max(len(cluster_host.gpus) for cluster_host in model.cluster_hosts) if binding else 0
+    branches = sum(search_vm.movable * (1 + gpus * search_vm.bindable) for search_vm in model.search_vms)
+    if branches * (len(start.cluster_state) - 1) > tables:
+        return replace(plans, frontier=frontier, settled=0)
+    exact = search_all_orders(model, frontier, plans.most_to_gain, limit, tables, binding=binding)
+    return replace(plans, frontier=exact.best, settled=exact.settled)
 
 
-def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int) -> Frontier:
+def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int, *, binding: bool) -> Frontier:
     """The greedy plans; in a small cluster also those after every possible first move.
 
     A host that chooses its emptiest GPU takes a VM well only before that GPU is free: the greedy order, which frees the
     cheapest first, can then be wrong.
     """
-    greedy = GreedySearch(model, limit)
+    greedy = GreedySearch(model, limit, binding)
     frontier = greedy.sequences(start)
     gpus = sum(len(cluster_host.gpus) for cluster_host in model.cluster_hosts)
-    for sequence in islice(one_move_further(model, [start]), _FIRST_MOVES // gpus**2):
+    for sequence in islice(one_move_further(model, [start], binding=binding), _FIRST_MOVES // gpus**2):
         frontier = make_frontier([*frontier, *greedy.with_fresh_budget().sequences(sequence)])
     return frontier
 

@@ -19,8 +19,8 @@ from gpuops.plan.moving.moves import (
     ArrivalBasis,
     Frontier,
     MoveSequence,
-    add_vm,
     apply_move,
+    arrivals,
     distinct_movable_vms,
     host_of,
     make_frontier,
@@ -41,13 +41,15 @@ class GreedySearch:
 
     model: ClusterModel
     limit: int
+    binding: bool = False
+    """Whether VMs that may be bound to GPUs are."""
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
     room_for_others: int = _ROOM_FOR_OTHERS
     openings: int = _OPENINGS
 
     def with_fresh_budget(self) -> GreedySearch:
         """The search with its budgets full again, and what it has learnt."""
-        return GreedySearch(self.model, self.limit, self._fits)
+        return GreedySearch(self.model, self.limit, self.binding, self._fits)
 
     def sequences(self, sequence: MoveSequence) -> Frontier:
         """The frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
@@ -143,7 +145,7 @@ class GreedySearch:
     def _vm_placed(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         target = self._best_target(sequence.cluster_state, search_vm)
         if target is not None:
-            return _with_move(self.model, sequence, VmMove(search_vm.number, target))
+            return _with_move(self.model, sequence, self._move(sequence.cluster_state[target], search_vm))
         return self._after_another(sequence, search_vm) or self._there_and_back(sequence, search_vm)
 
     def _best_target(self, cluster_state: ClusterState, search_vm: SearchVm, without: int | None = None) -> int | None:
@@ -161,17 +163,27 @@ class GreedySearch:
             return None
         key = (now.number, now.key, search_vm.kind)
         if key not in self._fits:
-            arrival = add_vm(self.model, now, search_vm)
-            costs = arrival is None or arrival.now.worth < now.worth
-            self._fits[key] = None if arrival is None or costs else self._preference(arrival)
+            ranked = [rank for rank, _ in self._ranked(now, search_vm)]
+            self._fits[key] = min(ranked) if ranked else None
         return self._fits[key]
+
+    def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
+        """The move of the VM to this host, which takes it, by the way that costs the least."""
+        return VmMove(search_vm.number, now.number, min(self._ranked(now, search_vm))[1])
+
+    def _ranked(self, now: HostContents, search_vm: SearchVm) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """What each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
+        for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
+            if arrival.now.worth >= now.worth:
+                yield self._preference(arrival), gpus
 
     def _preference(self, arrival: Arrival) -> tuple[int, ...]:
         """The cost of an arrival: first doubt, which fills several GPUs; then a GPU that could be freed; then few VMs
-        on it; then memory left over."""
+        on it; then memory left over; then a VM that is bound."""
         contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
         bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
-        return (arrival.basis is ArrivalBasis.ANY, not bound, -max(map(len, contents)), arrival.now.free_mib)
+        doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
+        return (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied)
 
     def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
         """The sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
@@ -186,8 +198,8 @@ class GreedySearch:
                 target = self._best_target(sequence.cluster_state, other, without=number)
                 if target is None:
                     continue
-                first = _with_move(self.model, sequence, VmMove(other.number, target))
-                both = None if first is None else _with_move(self.model, first, VmMove(search_vm.number, number))
+                first = _with_move(self.model, sequence, self._move(sequence.cluster_state[target], other))
+                both = None if first is None else _with_move(self.model, first, self._move(left, search_vm))
                 if both is not None:
                     return both
         return None

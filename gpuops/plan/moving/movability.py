@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from gpuops.advise.managed_vms import left_to_manager
@@ -23,7 +24,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.selector import Mark
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.steps import RelocateVm
+from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import (
     connected,
@@ -44,6 +45,7 @@ from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 OPT_OUT: Final = Mark(attribute="gpuops.opt-out")
+NO_PINS: Final[Mapping[int, Mapping[str, str]]] = MappingProxyType({})
 _CPU_AFFINITY: Final = "sched.cpu.affinity"
 _PLUGIN_PARAMETERS: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...]] = (
@@ -256,13 +258,19 @@ class TargetHosts:
         return tuple(rule for rule in rules or () if vm.ref in rule.vms)
 
 
-def admitted_moves(steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog) -> int:
+def admitted_moves(
+    steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog, pins: Mapping[int, Mapping[str, str]] = NO_PINS
+) -> int:
     """How many of the moves, from the first on, are admitted for certain, each after those before it.
+
+    `pins`: number of a move -> the extraConfig entries that bind its VM to GPUs from then on.
 
     The search knows only counts and kinds, for speed. Here every move must be admitted by the rules that `place`,
     `attach` and the rotation follow, no suspended VM may lose its place, and nothing that is reserved its room.
     """
     for number, step in enumerate(steps):
+        if number in pins:
+            inventory = project(ReconfigureVm(step.vm, VmChange(extra_config=pins[number])), inventory, catalog)
         if not _admitted(step, inventory, catalog):
             return number
         lost, before = _without_place(step.host, inventory, catalog), inventory

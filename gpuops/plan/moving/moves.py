@@ -1,12 +1,14 @@
 """What a move does: on which GPU a host puts a VM that arrives, as far as that is certain, and sequences of moves.
 
-`greedy.py` and `exact.py` call it. A host chooses the GPU itself and vMotion cannot be told otherwise, so a move counts
-only as far as the host's documented policy leaves no choice:
+`greedy.py` and `exact.py` call it. A host chooses the GPU itself and vMotion cannot be told otherwise, so such a move
+counts only as far as the host's documented policy leaves no choice:
 
 * one GPU is possible: the VM is on it;
 * several that are alike: it does not matter which, so the first stands for the one that it is;
 * several that differ: the VM is counted on each of them, so that a GPU is taken for fuller than it is and never
 emptier.
+
+A VM that is off for its move may be bound to any GPU with certain room instead (`bound_arrivals`); it stays there.
 
 Sources: vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy (same-size mode: `performance` the GPU with the
 fewest VMs, `consolidation` the one with the most); NVIDIA AI Enterprise docs (mixed-size mode: the least used; the
@@ -39,6 +41,7 @@ from gpuops.plan.moving.cluster import (
 class ArrivalBasis(StrEnum):
     """Why it is known on which GPU the VM arrives, or why it does not matter."""
 
+    BOUND = "pinned to it"
     ONLY = "the only GPU with room"
     POLICY = "assignment policy"
     ALIKE = "one of several that are alike"
@@ -61,8 +64,8 @@ class _VgpuArrival:
 
 
 def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> HostContents | None:
-    """The host without the VM; None = it is not known which GPU the VM leaves."""
-    if search_vm.number in now.unlocated:
+    """The host without the VM; None = it is not known which GPU the VM leaves, or it is bound to that."""
+    if search_vm.number in now.fixed:
         return None
     contents = tuple(
         tuple(vgpu for vgpu in content if vgpu[0] != search_vm.number)
@@ -70,7 +73,7 @@ def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Ho
         else content
         for content in now.contents
     )
-    return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.unlocated)
+    return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.fixed)
 
 
 def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
@@ -79,7 +82,7 @@ def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arriv
     if search_vm.memory_mib > now.free_mib:
         return None
     # 2. Its vGPUs, one after the other, each where the host puts it.
-    contents, indistinct, unlocated = list(now.contents), now.indistinct, now.unlocated
+    contents, indistinct, fixed = list(now.contents), now.indistinct, now.fixed
     touched: list[int] = []
     basis = ArrivalBasis.ONLY
     for profile in search_vm.profiles:
@@ -89,17 +92,71 @@ def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arriv
         if vgpu_arrival.basis is ArrivalBasis.ALIKE:
             # The first GPU stands for the one that it is; which VMs were beside the new one is no longer known.
             indistinct |= set(vgpu_arrival.gpus)
-            unlocated |= {vgpu[0] for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
+            fixed |= {vgpu[0] for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
         one = vgpu_arrival.gpus if vgpu_arrival.basis is ArrivalBasis.ANY else vgpu_arrival.gpus[:1]
         sure = POSSIBLE if vgpu_arrival.basis is ArrivalBasis.ANY else CERTAIN
         for gpu in one:
             contents[gpu] = (*contents[gpu], (search_vm.number, profile, sure))
         touched += vgpu_arrival.gpus
         basis = max(basis, vgpu_arrival.basis, key=list(ArrivalBasis).index)
-    after = model.host_state(now.number, tuple(contents), now.free_mib - search_vm.memory_mib, indistinct, unlocated)
+    after = model.host_state(now.number, tuple(contents), now.free_mib - search_vm.memory_mib, indistinct, fixed)
     if now.indistinct & set(touched):
         touched, basis = [*touched, *now.indistinct], max(basis, ArrivalBasis.ALIKE, key=list(ArrivalBasis).index)
     return Arrival(after, tuple(sorted(set(touched))), basis)
+
+
+def bound_arrivals(
+    model: ClusterModel, now: HostContents, search_vm: SearchVm
+) -> Iterator[tuple[tuple[int, ...], Arrival]]:
+    """For each choice of GPUs that the VM's vGPUs may be bound to, but for choices that are alike: the host with it.
+
+    GPUs of which it is not known which one is meant are left out: a VM that came to one of them may be on this one.
+    """
+    if not search_vm.bindable or search_vm.memory_mib > now.free_mib:
+        return
+    # Each vGPU in turn: of GPUs that are alike, with what is on them, the first.
+    choices: list[tuple[tuple[int, ...], HostContents]] = [((), now)]
+    for profile in search_vm.profiles:
+        further: dict[int, tuple[tuple[int, ...], HostContents]] = {}
+        for gpus, then in choices:
+            for gpu in range(len(now.contents)):
+                after = _with_bound(model, then, search_vm, profile, gpu)
+                if after is not None:
+                    further.setdefault(after.key, ((*gpus, gpu), after))
+        choices = list(further.values())
+    for gpus, after in choices:
+        yield gpus, _bound_arrival(model, after, search_vm, gpus)
+
+
+def arrival_of(model: ClusterModel, now: HostContents, vm_move: VmMove) -> Arrival | None:
+    """The host with the VM of this move, as the host chooses or bound; None = it has no room for it, or not for
+    certain."""
+    search_vm = model.search_vms[vm_move.search_vm]
+    if not vm_move.gpus:
+        return add_vm(model, now, search_vm)
+    if search_vm.memory_mib > now.free_mib:
+        return None
+    after: HostContents | None = now
+    for profile, gpu in zip(search_vm.profiles, vm_move.gpus, strict=True):
+        after = None if after is None else _with_bound(model, after, search_vm, profile, gpu)
+    return None if after is None else _bound_arrival(model, after, search_vm, vm_move.gpus)
+
+
+def _with_bound(
+    model: ClusterModel, now: HostContents, search_vm: SearchVm, profile: str, gpu: int
+) -> HostContents | None:
+    """The host with this vGPU of the VM on this GPU, its memory not yet taken; None = no certain room there."""
+    if gpu in now.indistinct or not model.slots(now.number, gpu, now.contents[gpu], profile).at_least:
+        return None
+    fuller = (*now.contents[gpu], (search_vm.number, profile, CERTAIN))
+    contents = (*now.contents[:gpu], fuller, *now.contents[gpu + 1 :])
+    return model.host_state(now.number, contents, now.free_mib, now.indistinct, now.fixed | {search_vm.number})
+
+
+def _bound_arrival(model: ClusterModel, after: HostContents, search_vm: SearchVm, gpus: tuple[int, ...]) -> Arrival:
+    free_mib = after.free_mib - search_vm.memory_mib
+    now = model.host_state(after.number, after.contents, free_mib, after.indistinct, after.fixed)
+    return Arrival(now, tuple(sorted(set(gpus))), ArrivalBasis.BOUND)
 
 
 def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
@@ -191,7 +248,8 @@ class MoveSequence:
     cluster_state: ClusterState
     vm_moves: tuple[VmMove, ...] = ()
     overcounted: bool = False
-    """A VM is counted on several GPUs of which it is on one: more may be free for certain than is counted."""
+    """More may be free for certain than is counted: a VM is counted on several GPUs of which it is on one, or might be
+    bound to one of several of which it is not known which is which."""
 
     @property
     def worth(self) -> int:
@@ -201,18 +259,23 @@ class MoveSequence:
     def moves(self) -> int:
         return len(self.vm_moves)
 
+    @property
+    def bound(self) -> int:
+        """How many of the moves bind their VM to its GPUs."""
+        return sum(bool(vm_move.gpus) for vm_move in self.vm_moves)
+
 
 Frontier = tuple[MoveSequence, ...]
 """The sequences that matter: each has more moves and frees more than the one before. The first has none."""
 
 
 def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
-    """The best of these sequences for each number of moves.
+    """The best of these sequences for each number of moves; of equal ones the one that binds the fewest VMs.
 
     Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4).
     """
     frontier: list[MoveSequence] = []
-    for sequence in sorted(sequences, key=lambda sequence: (sequence.moves, -sequence.worth)):
+    for sequence in sorted(sequences, key=lambda sequence: (sequence.moves, -sequence.worth, sequence.bound)):
         if not frontier or sequence.worth > frontier[-1].worth:
             frontier.append(sequence)
     return tuple(frontier)
@@ -224,7 +287,7 @@ def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove
     source = host_of(cluster_state, search_vm)
     if source is None or source.number == vm_move.to or vm_move.to not in search_vm.allowed:
         return None
-    arrival = add_vm(model, cluster_state[vm_move.to], search_vm)
+    arrival = arrival_of(model, cluster_state[vm_move.to], vm_move)
     if arrival is None:
         return None
     here = remove_vm(model, source, search_vm)
@@ -239,8 +302,13 @@ def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[
     return None if now is None else MoveSequence(now, tuple(vm_moves))
 
 
-def one_move_further(model: ClusterModel, sequences: Iterable[MoveSequence]) -> Iterator[MoveSequence]:
-    """These sequences with one more move: every one there is, except those that are like another one."""
+def one_move_further(
+    model: ClusterModel, sequences: Iterable[MoveSequence], *, binding: bool = False
+) -> Iterator[MoveSequence]:
+    """These sequences with one more move: every one there is, except those that are like another one.
+
+    `binding`: also those that bind a VM to a GPU.
+    """
     for sequence in sequences:
         for source in distinct_hosts(sequence.cluster_state):
             for search_vm in distinct_movable_vms(model, source):
@@ -248,12 +316,25 @@ def one_move_further(model: ClusterModel, sequences: Iterable[MoveSequence]) -> 
                 if source_after is None:
                     continue
                 for target in distinct_hosts(sequence.cluster_state, without=source):
-                    arrival = add_vm(model, target, search_vm) if target.number in search_vm.allowed else None
-                    if arrival is not None:
+                    if target.number not in search_vm.allowed:
+                        continue
+                    untold = binding and search_vm.bindable and bool(target.indistinct)
+                    for gpus, arrival in arrivals(model, target, search_vm, binding=binding):
                         cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
-                        vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number))
-                        overcounted = sequence.overcounted or arrival.basis is ArrivalBasis.ANY
+                        vm_moves = (*sequence.vm_moves, VmMove(search_vm.number, target.number, gpus))
+                        overcounted = sequence.overcounted or untold or arrival.basis is ArrivalBasis.ANY
                         yield MoveSequence(cluster_state, vm_moves, overcounted)
+
+
+def arrivals(
+    model: ClusterModel, now: HostContents, search_vm: SearchVm, *, binding: bool
+) -> Iterator[tuple[tuple[int, ...], Arrival]]:
+    """The ways in which the VM may come to the host: where the host puts it, and bound to GPUs, if that is allowed."""
+    chosen = add_vm(model, now, search_vm)
+    if chosen is not None:
+        yield (), chosen
+    if binding:
+        yield from bound_arrivals(model, now, search_vm)
 
 
 def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:
@@ -271,7 +352,7 @@ def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[Sea
         for number in dict.fromkeys(vgpu[0] for vgpu in content):
             search_vm = model.search_vms[number]
             alike = (search_vm.kind, model.kind_of_gpu(now.number, gpu, content))
-            if search_vm.movable and number not in now.unlocated and alike not in known:
+            if search_vm.movable and number not in now.fixed and alike not in known:
                 known.add(alike)
                 yield search_vm
 

@@ -16,7 +16,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.core.command_line import Names, Option
+from gpuops.plan.core.command_line import Names, Option, word
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import offered_profile
 from gpuops.plan.moving.cluster import (
@@ -35,6 +35,7 @@ from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, Targe
 from gpuops.plan.moving.result import Defragmentation, StayingVm, describe_plan
 from gpuops.plan.placement.nodes import surely_unreserved
 from gpuops.plan.placement.suspended_vms import with_claims
+from gpuops.plan.placement.wanted import PinPolicy
 
 UNLIMITED: Final = 1_000_000
 _NO_VM: Final = Vm("", "")
@@ -53,13 +54,18 @@ class Defrag:
     powered_off: Annotated[
         bool, Option("Also move VMs that cannot move while they run: each is powered off for it.")
     ] = False
+    pin: Annotated[PinPolicy, Option("auto: with --powered-off, bind a vGPU to one GPU where that frees more.")] = (
+        PinPolicy.AUTO
+    )
     cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
     host: Annotated[
         str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "PATTERN", Names.HOSTS)
     ] = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError."""
+        """Text becomes a word. Raises UsageError."""
+        # Frozen for everybody else: a request is compared and kept, and must not change after this.
+        object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         if self.max_moves is not None and self.max_moves < 0:
             raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="leave --max-moves out for no limit")
 
@@ -92,7 +98,7 @@ class Defrag:
             targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
             states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
             seats = gpus_per_vm(state for each in states.values() for state in each)
-            search_vms = make_search_vms(movabilities, seats, targets, ways)
+            search_vms = make_search_vms(movabilities, seats, targets, ways, self.pin)
             stays += _staying_vms(movabilities, search_vms, targets, ways)
             # 3. The best plans for each number of moves.
             model = ClusterModel(

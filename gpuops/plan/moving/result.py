@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.model.catalog import Catalog
@@ -14,10 +14,11 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.steps import RelocateVm
-from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, serves_vgpus
+from gpuops.plan.devices.goal import pin_changes
+from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, VmMove, serves_vgpus
 from gpuops.plan.moving.frontier import ClusterPlans
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
-from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, add_vm, apply_move, host_of, make_frontier, replay
+from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,19 @@ class PlannedMove:
     gpus: tuple[PciAddress, ...]
     """Where it arrives: on one of these, for each of its vGPUs."""
     basis: ArrivalBasis
+    pins: Mapping[int, PciAddress]
+    """The GPU that each of its vGPUs is bound to there, by ordinal; none = the host chooses."""
     free: int
     """How much of the goal is free on all hosts after this move."""
 
     @property
     def step(self) -> RelocateVm:
         return RelocateVm(self.vm.ref, self.target.ref)
+
+    @property
+    def pin_entries(self) -> dict[str, str]:
+        """The extraConfig entries that bind it so."""
+        return pin_changes(self.vm, self.pins) if self.pins else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ class Defragmentation:
     """More than this are not free after any moves."""
     proven: bool
     """No other moves free more for certain, and no fewer as much; under the limit, where one was given."""
+    proven_unpinned: bool
+    """The same of moves in which the hosts choose all GPUs: none of these is better than this plan."""
     assumes: tuple[str, ...]
     """What is taken for granted of the hosts' choice of GPU; () = no host has more than one to choose from."""
     settled: int
@@ -128,6 +138,7 @@ def describe_plan(
     chosen = [
         _confirmed(plans, sequence, inventory, catalog) for plans, sequence in zip(all_plans, sequences, strict=True)
     ]
+    confirmed = all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
     moves: list[PlannedMove] = []
     free = before
     for plans, sequence in zip(all_plans, chosen, strict=True):
@@ -146,8 +157,8 @@ def describe_plan(
         before=before,
         after=free,
         bound=before + sum(plans.most_to_gain for plans in all_plans),
-        proven=all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
-        and _proven(all_plans, sequences, limit),
+        proven=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled),
+        proven_unpinned=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled_unpinned),
         assumes=tuple(dict.fromkeys(each for plans in all_plans for each in _assumptions(plans))),
         settled=min((plans.settled for plans in all_plans), default=limit),
         stays=stays,
@@ -188,18 +199,28 @@ def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory
         RelocateVm(plans.model.search_vms[vm_move.search_vm].vm.ref, cluster_hosts[vm_move.to].host.ref)
         for vm_move in sequence.vm_moves
     ]
-    held = admitted_moves(steps, inventory, catalog)
+    pins = {
+        number: pin_changes(step_vm, _pins(plans, vm_move))
+        for number, vm_move in enumerate(sequence.vm_moves)
+        if vm_move.gpus and (step_vm := plans.model.search_vms[vm_move.search_vm].vm)
+    }
+    held = admitted_moves(steps, inventory, catalog, pins)
     if held == sequence.moves:
         return sequence
     parts = [replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(held + 1)]
     return make_frontier([part for part in parts if part is not None])[-1]
 
 
-def _proven(all_plans: Sequence[ClusterPlans], sequences: Sequence[MoveSequence], limit: int) -> bool:
+def _proven(
+    all_plans: Sequence[ClusterPlans],
+    sequences: Sequence[MoveSequence],
+    limit: int,
+    settled: Callable[[ClusterPlans], int],
+) -> bool:
     """Whether every cluster was searched so far that nothing better can be hidden in it."""
     if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
-        return all(plans.settled >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
-    return all(plans.settled >= limit for plans in all_plans)
+        return all(settled(plans) >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
+    return all(settled(plans) >= limit for plans in all_plans)
 
 
 def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int]]:
@@ -215,7 +236,7 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
     model, cluster_state = plans.model, plans.start.cluster_state
     for vm_move in sequence.vm_moves:
         search_vm = model.search_vms[vm_move.search_vm]
-        source, arrival = host_of(cluster_state, search_vm), add_vm(model, cluster_state[vm_move.to], search_vm)
+        source, arrival = host_of(cluster_state, search_vm), arrival_of(model, cluster_state[vm_move.to], vm_move)
         after = apply_move(model, cluster_state, vm_move)
         assert source is not None, f"{search_vm.vm.name} is somewhere"
         assert arrival is not None, f"{search_vm.vm.name} was found a place by the same rule"
@@ -228,8 +249,15 @@ def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[s
             way=MoveMethod.POWERED_OFF if search_vm.vm.ref in powered_off else MoveMethod.VMOTION,
             gpus=tuple(target.gpus[gpu].address for gpu in arrival.gpus),
             basis=arrival.basis,
+            pins=_pins(plans, vm_move),
             free=plans.gain(MoveSequence(after)),
         )
+
+
+def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
+    """The GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
+    gpus = plans.model.cluster_hosts[vm_move.to].gpus
+    return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
 
 
 def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:

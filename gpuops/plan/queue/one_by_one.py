@@ -5,7 +5,7 @@ Requests that no fleet could fulfil, whatever room it has, are refused first, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -35,6 +35,27 @@ class Queue:
     coming: ShapeCounts = field(default_factory=dict)
     """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
     keep_free: KeepFree = NOTHING_KEPT
+    any_reason: bool = True
+    """Whether anybody looks at the reasons of a refusal."""
+
+    def with_best(self, workloads: Iterable[Workload]) -> Queue:
+        """After all of these, as `with_all`, or as they are listed where that surely places more GPU memory.
+
+        So a file never places less than its requests do that are made one after another, each knowing of none that
+        comes later. Largest first is the better rule, and loses now and then.
+        """
+        workloads = tuple(workloads)
+        by_size = self.with_all(workloads)
+        if all(isinstance(answer, Placed) for answer in by_size.answers):
+            return by_size
+        listed = as_listed(workloads, self.inventory, self.catalog)
+        tried = replace(self, any_reason=False)._in_turn(listed)
+        if _sure_by_priority(tried, workloads) <= _sure_by_priority(by_size, workloads):
+            return by_size
+        return self._in_turn(listed)
+
+    def _in_turn(self, listed: Iterable[Sequence[Workload]]) -> Queue:
+        return reduce(Queue.after, listed, self)
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
         """After all of these, in the order of placing."""
@@ -57,7 +78,7 @@ class Queue:
     def _alone(self, workload: Workload) -> Queue:
         trial = self.trial(workload)
         answer = trial.answer()
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Refusal) and self.any_reason:
             return self._with(replace(answer, nearest=nearest(trial, answer.rejections)))
         return self._with(answer)
 
@@ -142,7 +163,8 @@ class Queue:
     ) -> WorkloadQuestion:
         """The question where this one goes, in the room that the workloads so far leave."""
         known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
-        return WorkloadQuestion(workload, *known, only, without, self.keep_free)
+        question = WorkloadQuestion(workload, *known, only, without, self.keep_free)
+        return question if self.any_reason else replace(question, every_reason=False, any_reason=False)
 
     def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
         """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""
@@ -176,6 +198,40 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
             workload
         )
     return (tuple(unit) for unit in found.values())
+
+
+def as_listed(
+    workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
+) -> tuple[tuple[Workload, ...], ...]:
+    """The units in the order in which they are listed, but for priorities, which go first."""
+    place = {workload: number for number, workload in enumerate(workloads)}
+    return tuple(
+        sorted(
+            units(workloads, inventory, catalog),
+            key=lambda unit: (-unit[0].priority, min(place[workload] for workload in unit)),
+        )
+    )
+
+
+def placed_mib(queue: Queue, among: Collection[str] | None = None) -> int:
+    """GPU memory of the placed requests, in MiB; with `among` of those with these names only."""
+    placed = (answer for answer in queue.answers if isinstance(answer, Placed))
+    counted = (each for each in placed if among is None or each.workload.name in among)
+    return sum(framebuffer_mib(each.vm.devices or (), queue.catalog) for each in counted)
+
+
+def placed_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
+    """GPU memory placed of each priority in MiB, the highest priority first."""
+    names: dict[int, set[str]] = {}
+    for workload in workloads:
+        names.setdefault(workload.priority, set()).add(workload.name)
+    return tuple(placed_mib(queue, of_priority) for _, of_priority in sorted(names.items(), reverse=True))
+
+
+def _sure_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
+    """As `placed_by_priority`, without places in doubt: where a power-on may be refused."""
+    sure = tuple(each for each in queue.answers if isinstance(each, Placed) and not each.placement.doubts)
+    return placed_by_priority(replace(queue, answers=sure), workloads)
 
 
 def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[bool, int, int, int]:

@@ -1,8 +1,9 @@
 """Where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
 
 Order: priority, then those that name their GPUs, then size (GPU memory, memory, vCPUs), then name. Workloads of one
-affinity are one unit: placed in turn with its largest, all on one host or none. Nothing is ever written: the answer is
-a value, and so is the snapshot.
+affinity are one unit: placed in turn with its largest, all on one host or none. Where that leaves some without a place,
+and the order in which they are listed surely places more GPU memory, that order is the answer. Nothing is ever written:
+the answer is a value, and so is the snapshot.
 
 Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
 the VMs are made in this order. With `optimize` a solver looks at the whole queue (`batch/`).
@@ -138,7 +139,7 @@ class Place:
         if self.optimize:
             queue, optimum = place_all(queue, self.workloads)
         else:
-            queue = queue.with_all(self.workloads)
+            queue = queue.with_best(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         seen = expecting_starts(inventory, world) if optimum is not None and optimum.expects_starts else inventory
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, seen, catalog)}

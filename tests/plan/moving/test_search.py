@@ -15,9 +15,12 @@ import pytest
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
-from tests.plan.moving.worlds import ROOM, after, by_chance, free, world
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.wanted import PinPolicy
+from tests.plan.moving.worlds import ROOM, address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 from tests.sample import mostly_long
 
@@ -75,6 +78,46 @@ def following(worlds: Worlds, policy: AssignmentPolicy) -> Iterator[Worlds]:
                 yield frozenset(now for end in ends for now in end)
 
 
+Bound = frozenset[int]
+"""The VMs that were bound to a GPU: they stay there."""
+
+
+def bound_to(worlds: Worlds, vm: tuple[int, int], own: int, to: int) -> Iterator[Worlds]:
+    """The worlds after the VM was bound to one of the GPUs of that host, for each that has room in all of them."""
+    for at in range(len(next(iter(worlds))[to])):
+        if all(takes(now[to][at], vm[1]) for now in worlds):
+            ends = []
+            for now in worlds:
+                hosts = list(now)
+                hosts[own] = tuple([there - {vm} for there in now[own]])
+                hosts[to] = (*now[to][:at], now[to][at] | {vm}, *now[to][at + 1 :])
+                ends.append(tuple(hosts))
+            yield frozenset(ends)
+
+
+def best_bound(start: Now, policy: AssignmentPolicy, limit: int) -> tuple[int, int]:
+    """As `best`, where each move may also bind its VM to a GPU, which then stays there."""
+    layer: set[tuple[Worlds, Bound]] = {(frozenset({start}), frozenset())}
+    seen, found = set(layer), (whole(start), 0)
+    for moves in range(1, limit + 1):
+        further: set[tuple[Worlds, Bound]] = set()
+        for worlds, bound in layer:
+            some = next(iter(worlds))
+            for vm, own in [(vm, at) for at, gpus in enumerate(some) for there in gpus for vm in there]:
+                for to in range(len(some)) if vm[0] not in bound else ():
+                    if to == own:
+                        continue
+                    ends = [list(moved(now, vm, own, to, policy)) for now in worlds]
+                    if all(ends):
+                        further.add((frozenset(now for end in ends for now in end), bound))
+                    further |= {(after, bound | {vm[0]}) for after in bound_to(worlds, vm, own, to)}
+        layer = further - seen
+        seen |= layer
+        top = max((min(map(whole, worlds)) for worlds, _ in layer), default=0)
+        found = (top, moves) if top > found[0] else found
+    return found
+
+
 def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[Now], int] = whole) -> tuple[int, int]:
     """(the most that is free, the fewest moves for that), by following all orders of moves."""
     first: Worlds = frozenset({start})
@@ -127,6 +170,53 @@ def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy)
     found = planned(now, limit, "nvidia_a40-24q")
     assert found.proven
     assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
+
+
+@pytest.mark.parametrize("policy", AssignmentPolicy)
+@pytest.mark.parametrize("seed", mostly_long(range(60), [2, 5, 7, 12, 13, 15]))
+def test_no_order_of_moves_does_better_where_vms_may_be_bound(seed: int, policy: AssignmentPolicy) -> None:
+    """VMs that are off for their move are bound where that frees more, or as much in fewer moves, and nowhere else."""
+    sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
+    now, limit = replace(world(*sizes, policy=policy), hot_migrate_enabled=False), 3
+    found = Defrag(max_moves=limit, powered_off=True).planned(now, catalog())
+    chosen_by_hosts = Defrag(max_moves=limit, powered_off=True, pin=PinPolicy.NEVER).planned(now, catalog())
+    assert (chosen_by_hosts.after, len(chosen_by_hosts.moves)) == best(numbered(sizes), policy, limit)
+    assert (found.after, len(found.moves)) == best_bound(numbered(sizes), policy, limit)
+    better = (found.after, -len(found.moves)) > (chosen_by_hosts.after, -len(chosen_by_hosts.moves))
+    assert any(move.pins for move in found.moves) == better
+    assert found.proven_unpinned
+    assert better == (found.moves != chosen_by_hosts.moves)
+    assert free(after_bound(found, now)) >= found.after
+
+
+def after_bound(found: Defragmentation, now: Inventory) -> Inventory:
+    """The snapshot after the moves, each VM bound as it is planned."""
+    for move in found.moves:
+        if move.pins:
+            now = project(ReconfigureVm(move.vm.ref, VmChange(extra_config=move.pin_entries)), now, catalog())
+        now = project(move.step, now, catalog())
+    return now
+
+
+def test_a_vm_that_moves_while_it_runs_is_never_bound() -> None:
+    sizes = (((24,), ()), ((), (24,)))
+    now = world(*sizes, policy=AssignmentPolicy.PERFORMANCE)
+    off = replace(now, hot_migrate_enabled=False)
+    (bound,) = Defrag(max_moves=1, powered_off=True).planned(off, catalog()).moves
+    assert [str(gpu) for gpu in bound.pins.values()] == [address(1)]
+    assert Defrag(max_moves=1, powered_off=True).planned(now, catalog()).moves == ()
+
+
+def test_in_a_fleet_too_large_for_all_orders_bound_vms_save_moves() -> None:
+    """Where hosts put a VM on their emptiest GPU, it has to be moved twice, or a free GPU is lost for it."""
+    sizes = by_chance(Random(2), hosts=40, gpus=4)
+    now = replace(world(*sizes, policy=AssignmentPolicy.PERFORMANCE), hot_migrate_enabled=False)
+    chosen_by_hosts = Defrag(powered_off=True, pin=PinPolicy.NEVER).planned(now, catalog())
+    found = Defrag(powered_off=True).planned(now, catalog())
+    assert chosen_by_hosts.after == found.after == found.bound
+    assert len(found.moves) <= 2 / 3 * len(chosen_by_hosts.moves)
+    assert not found.proven
+    assert free(after_bound(found, now)) >= found.after
 
 
 def test_nothing_is_proven_where_a_vm_is_counted_on_several_gpus() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import PciAddress, VgpuMode
 from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
@@ -22,12 +22,15 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload_vm import framebuffer_mib, running
+from tests.bench.batch_fleets import FLEETS, Fleet, batch
 from tests.plan.case import Case, cases, said, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole
 from tests.plan.test_properties import FAST, NAMES, fleets, overfull
+from tests.sample import mostly_long
 
 ALL = list(cases("place"))
 SMALL = {"vcpus": 4, "memory_mib": 16 * 1024}
@@ -225,3 +228,46 @@ def test_the_smallest_whole_gpu_that_will_do_is_given() -> None:
     world = inventory([host("esx-1", whole(FIRST, "l40s"), whole(SECOND, "t4"), gpu(THIRD, "a40"))], [])
     (answer,) = Place((workload("a", gpus=1),)).placements(world, catalog()).placed
     assert list(map(str, answer.placement.seats.values())) == [SECOND]
+
+
+def smaller_and_whole(board: str, mode: VgpuMode, seed: int) -> tuple[Inventory, tuple[Workload, ...]]:
+    """Two hosts of two GPUs, and VMs by chance that ask for all of their memory."""
+    gpus = (gpu(FIRST, board, 0, mode), gpu(SECOND, board, 1, mode))
+    fleet = Fleet(board, mode)
+    return inventory([host(f"esx-{n}", *gpus) for n in (1, 2)], []), batch(fleet, seed, gpus=4)
+
+
+def memory_mib(placed: Iterable[Placed]) -> int:
+    """Of those whose power-on cannot be refused."""
+    return sum(framebuffer_mib(each.vm.devices or (), catalog()) for each in placed if not each.placement.doubts)
+
+
+def one_by_one(world: Inventory, asked: Sequence[Workload]) -> list[Placed]:
+    """Those that find a place when each is asked for alone and then runs, in the order of the list."""
+    placed = []
+    for each in asked:
+        (answer,) = Place((each,)).placements(world, catalog()).answers
+        if isinstance(answer, Placed):
+            placed.append(answer)
+            world = take(running(answer.vm, answer.placement, each.numa), world, catalog())
+    return placed
+
+
+@pytest.mark.parametrize("seed", mostly_long(range(60), [3, 25, 26, 38]))
+@pytest.mark.parametrize("fleet", FLEETS, ids=str)
+def test_a_file_is_never_worse_than_its_requests_one_by_one(fleet: Fleet, seed: int) -> None:
+    world, asked = smaller_and_whole(fleet.board, fleet.mode, seed)
+    found = Place(asked).placements(world, catalog())
+    assert memory_mib(found.placed) >= memory_mib(one_by_one(world, asked))
+    assert [each.rejections for each in found.refused if not each.rejections] == []
+
+
+def test_the_order_of_a_file_is_taken_where_it_places_more() -> None:
+    world, asked = smaller_and_whole("a40", VgpuMode.SAME_SIZE, 25)
+    found = Place(asked).placements(world, catalog())
+    by_size = Queue(world, catalog(), False, PinPolicy.AUTO).with_all(asked)
+    assert memory_mib(found.placed) > memory_mib(each for each in by_size.answers if isinstance(each, Placed))
+    assert [each.workload.name for each in found.answers] == [each.name for each in asked]
+    first, *others = asked
+    urgent = (*others, replace(first, priority=1))
+    assert Place(urgent).placements(world, catalog()).answers[0].workload.name == first.name

@@ -8,7 +8,7 @@ priority. Placing all requests one after another also serves as a second opinion
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -26,7 +26,7 @@ from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.batch.model import build_model
 from gpuops.plan.queue.batch.request_kinds import RequestKind, group_requests
 from gpuops.plan.queue.batch.solve import bound, solve
-from gpuops.plan.queue.one_by_one import Queue, units
+from gpuops.plan.queue.one_by_one import Queue, placed_by_priority, placed_mib, units
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
 
@@ -62,17 +62,17 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     asked_mib = _memory_mib(workloads, inventory, catalog)
     if not highs.installed():
         note = "the solver is not installed (highspy: gpuops help install): placed one after another"
-        after = queue.with_all(workloads)
-        return after, BatchResult(asked_mib, placed_mib(after, catalog), None, note=note)
+        after = queue.with_best(workloads)
+        return after, BatchResult(asked_mib, placed_mib(after), None, note=note)
     # 1. By the solver, and a bound where not all is placed.
     after, by_solver = place_by_solver(queue, workloads)
     too_few = _too_few_kept(queue, after)
     if too_few:
         note = f"the solver's plan leaves {too_few}: all were placed one after another"
-        one_after_another = queue.with_all(workloads)
+        one_after_another = queue.with_best(workloads)
         most_mib = most_placeable_mib(workloads, inventory, catalog)
-        return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another, catalog), most_mib, note=note)
-    done_mib = placed_mib(after, catalog)
+        return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another), most_mib, note=note)
+    done_mib = placed_mib(after)
     most_mib = asked_mib if done_mib == asked_mib else most_placeable_mib(workloads, inventory, catalog)
     result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
     if done_mib >= most_mib:
@@ -81,16 +81,16 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
     expecting = queue.inventory if queue.pin is PinPolicy.NEVER else expecting_starts(queue.inventory, queue.inventory)
     if expecting is not queue.inventory:
         in_turn, by_solver = place_by_solver(replace(queue, inventory=expecting), workloads)
-        better = _placed_by_priority(in_turn, workloads, catalog) > _placed_by_priority(after, workloads, catalog)
+        better = placed_by_priority(in_turn, workloads) > placed_by_priority(after, workloads)
         if better and not _too_few_kept(queue, in_turn):
-            done_mib, after = placed_mib(in_turn, catalog), in_turn
+            done_mib, after = placed_mib(in_turn), in_turn
             result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
     # 3. Or one after another.
     if done_mib < most_mib:
-        one_after_another = queue.with_all(workloads)
-        if _placed_by_priority(one_after_another, workloads, catalog) > _placed_by_priority(after, workloads, catalog):
+        one_after_another = queue.with_best(workloads)
+        if placed_by_priority(one_after_another, workloads) > placed_by_priority(after, workloads):
             note = "the solver found nothing better than one after another"
-            done_mib = placed_mib(one_after_another, catalog)
+            done_mib = placed_mib(one_after_another)
             return one_after_another, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), note=note)
     return after, result
 
@@ -133,13 +133,6 @@ def most_placeable_mib(workloads: Sequence[Workload], inventory: Inventory, cata
     if not grouped.kinds:
         return others_mib
     return others_mib + int(bound(build_model(grouped.kinds, inventory, catalog, certain=False).problem) + 1e-6)
-
-
-def placed_mib(queue: Queue, catalog: Catalog, among: Collection[str] | None = None) -> int:
-    """GPU memory of the placed requests, in MiB; with `among` of those with these names only."""
-    placed = (answer for answer in queue.answers if isinstance(answer, Placed))
-    counted = (each for each in placed if among is None or each.workload.name in among)
-    return sum(framebuffer_mib(each.vm.devices or (), catalog) for each in counted)
 
 
 def _percent(part: int, whole: int) -> float | None:
@@ -192,11 +185,3 @@ def _memory_mib(workloads: Iterable[Workload], inventory: Inventory, catalog: Ca
         devices = choices_of_devices(workload, inventory, catalog)[0]
         total += 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
     return total
-
-
-def _placed_by_priority(queue: Queue, workloads: Sequence[Workload], catalog: Catalog) -> tuple[int, ...]:
-    """GPU memory placed of each priority in MiB, the highest priority first."""
-    names: dict[int, set[str]] = {}
-    for workload in workloads:
-        names.setdefault(workload.priority, set()).add(workload.name)
-    return tuple(placed_mib(queue, catalog, of_priority) for _, of_priority in sorted(names.items(), reverse=True))

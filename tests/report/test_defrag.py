@@ -1,0 +1,45 @@
+"""What `gpuops defrag` says of moves that pin their VM, and of what is proven of those that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuops.model.gpu import AssignmentPolicy
+from gpuops.plan.moving.plan import Defrag
+from gpuops.report.defrag import defrag_document, defrag_text
+from gpuops.report.layout import plain
+from tests.plan.moving.worlds import world
+from tests.plan.snapshots import catalog
+
+EMPTIEST_FIRST = replace(world([[24], []], [[], [24]], policy=AssignmentPolicy.PERFORMANCE), hot_migrate_enabled=False)
+
+
+def test_a_pinned_move_is_told_with_what_it_costs() -> None:
+    found = Defrag(powered_off=True).planned(EMPTIEST_FIRST, catalog())
+    lines = plain(defrag_text(found)).splitlines()
+    (move,) = [line.split() for line in lines if "powered off, pinned" in line]
+    assert move == ["1", "vm-1-1-1", "esx-01", "esx-02", "0000:11:00.0", "powered", "off,", "pinned", "3"]
+    assert sum(line.startswith("pinned: pciPassthruN.cfg.gpu-pci-id stays as it is") for line in lines) == 1
+    (told,) = defrag_document(found)["moves"]
+    assert (told["pinned"], told["gpus"], told["gpus_known_by"]) == (True, ["0000:11:00.0"], "pinned to it")
+
+
+def test_a_move_that_needs_no_pin_has_none() -> None:
+    found = Defrag(powered_off=True).planned(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
+    assert "pinned" not in plain(defrag_text(found))
+    assert [move["pinned"] for move in defrag_document(found)["moves"]] == [False]
+
+
+@pytest.mark.parametrize(
+    ("proven", "unpinned", "said"),
+    [
+        (True, True, "no other moves free more for certain, and no fewer as much"),
+        (False, True, "of moves that pin no VM none free more for certain, and no fewer as much"),
+        (False, False, "more cannot be free; whether fewer moves would do is not known"),
+    ],
+)
+def test_proven_is_said_of_what_was_proven(proven: bool, unpinned: bool, said: str) -> None:
+    found = Defrag(powered_off=True).planned(EMPTIEST_FIRST, catalog())
+    assert said in plain(defrag_text(replace(found, proven=proven, proven_unpinned=unpinned)))
