@@ -158,13 +158,13 @@ def _room(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> int:
 
 def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu]:
     """The devices of the host that are given whole and are of this kind, whoever has them."""
-    return [
-        gpu
-        for gpu in host.gpus
-        if gpu.passthrough_active
-        and (NVIDIA_VENDOR_ID, gpu.board.device_id) in config.devices
-        and config.label in (None, gpu.label)
-    ]
+    return [gpu for gpu in host.gpus if is_device_of(config, gpu)]
+
+
+def is_device_of(config: DirectPathConfig, gpu: HostGpu) -> bool:
+    """Whether the GPU is given whole, and of the kind that is meant."""
+    like = (NVIDIA_VENDOR_ID, gpu.board.device_id) in config.devices and config.label in (None, gpu.label)
+    return like and gpu.passthrough_active
 
 
 def _groups(name: str, host: HostState, taken: HostLoad) -> int:

@@ -16,6 +16,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.operations.mode_change import configure
+from gpuops.sim.operations.reserved_capacity import capacity, is_device_of
 from gpuops.sim.state.device_mode import DIRECT_PATH, HOST, configurable_modes, current_mode
 from gpuops.sim.vcenter.vapi_values import (
     TEXT,
@@ -37,7 +38,7 @@ from gpuops.sim.vcenter.vapi_values import (
 if TYPE_CHECKING:
     from gpuops.sim.core.sessions import ClientSession
     from gpuops.sim.inventory.entities import HostEntity
-    from gpuops.sim.state.direct_path import DirectPathProfileState
+    from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState
     from gpuops.sim.state.host_state import HostGpu
     from gpuops.sim.world import World
 
@@ -175,43 +176,47 @@ class DirectPathDevices:
         }
 
     def _profiles(self, gpu: HostGpu) -> list[DirectPathProfileState]:
-        """The DirectPath profiles whose vGPU type the GPU runs now."""
+        """The DirectPath profiles whose vGPU type the GPU runs now, or that it is given whole for."""
         types = {each.name for each in gpu.board.types_in(gpu.mode)} if gpu.serves_vgpus else set()
-        return [each for each in self._world.direct_path.profiles.values() if each.vgpu in types]
+        return [
+            each
+            for each in self._world.direct_path.profiles.values()
+            if each.config.vgpu in types or is_device_of(each.config, gpu)
+        ]
 
     def _class(self, host: HostEntity, profile: DirectPathProfileState) -> Struct:
         """What of the profile is reserved in the cluster of the host, as the VM class of that name."""
-        units, in_use = self._units(host, profile.vgpu)
+        units, in_use = self._units(host, profile.config)
         told = {"zone": None, "zone_name": None, "dpp_id": profile.id, **_counts(units, in_use)}
         fields = {name: OptionalValue(value) for name, value in told.items()}
         return Struct(f"{DEVICES}.vm_class_info", {"vm_class": profile.name, **fields})
 
-    def _units(self, host: HostEntity, vgpu: str) -> tuple[int, int]:
-        """(units of the type that are reserved in the host's cluster, those in use)."""
+    def _units(self, host: HostEntity, config: DirectPathConfig) -> tuple[int, int]:
+        """(units of it that are reserved in the host's cluster, those in use)."""
         place = host.compute_resource()
         reserved = [
-            each for each in self._world.direct_path.reservations if (each.vgpu, each.place) == (vgpu, place.moid)
+            each for each in self._world.direct_path.reservations if (each.config, each.place) == (config, place.moid)
         ]
-        seats = [seat for other in place.hosts() for seat in other.seats() if seat.type.name == vgpu]
-        vms = [vm for seat in seats if (vm := self._world.find(seat.vm)) is not None]
-        used = sum(any(each.is_for(vm.display_name) for each in reserved) for vm in vms)
         units = sum(each.units for each in reserved)
-        return units, min(units, used)
+        return units, units - capacity(config, place.hosts(), reserved).unused_reservation
 
     def _reserved_mib(self, host: HostEntity, gpu: HostGpu) -> tuple[int, int]:
         """(memory of the GPU that is reserved, that of it in use)."""
         all_mib, used_mib = 0, 0
         for profile in self._profiles(gpu):
-            type_ = gpu.board.by_name[profile.vgpu]
-            units, used = self._units(host, profile.vgpu)
+            type_ = gpu.board.by_name.get(profile.config.vgpu)
+            most, each_mib = (
+                (1, gpu.board.framebuffer_mib) if type_ is None else (type_.max_per_gpu, type_.framebuffer_mib)
+            )
+            units, used = self._units(host, profile.config)
             before = 0
             for other in _gpus(host.compute_resource().hosts()):
                 if other is gpu:
                     break
-                before += type_.max_per_gpu if profile in self._profiles(other) else 0
-            here, used_here = (max(0, min(type_.max_per_gpu, number - before)) for number in (units, used))
-            all_mib += here * type_.framebuffer_mib
-            used_mib += used_here * type_.framebuffer_mib
+                before += most if profile in self._profiles(other) else 0
+            here, used_here = (max(0, min(most, number - before)) for number in (units, used))
+            all_mib += here * each_mib
+            used_mib += used_here * each_mib
         return all_mib, used_mib
 
     def _configure(self, given: Mapping[str, Any], session: ClientSession) -> str:

@@ -217,6 +217,6 @@ def test_reserved_slots_without_room_are_named(request_: Any, *, warned: bool, s
 
 
 def test_what_is_reserved_and_not_told_is_named() -> None:
-    inventory = seen(reservations=Reservations((), (UnknownCapacity("h-1", "no permission"),)))
+    inventory = seen(reservations=Reservations(unknown=(UnknownCapacity("h-1", "no permission"),)))
     [warning] = planned(ON, inventory).warnings
     assert warning == "esx-1: what is reserved for others is not known: no permission"
