@@ -20,6 +20,7 @@ from gpuops.model.shared_gpu import ObservedPair, SharingWorkload, SharingWorklo
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _HINT: Final = "templates/workloads.yaml shows every key, with comments"
+MOST_VMS: Final = 5000
 _FASTEST: Final = 1.5
 """A speed above 1 is noise of two measurements, up to here."""
 
@@ -103,6 +104,8 @@ class WorkloadsFile(BaseModel):
         names = Counter(each.name for each in self.workloads)
         if twice := [name for name, times in names.items() if times > 1]:
             raise ValueError(f"the workload {twice[0]!r} is there twice; `count` says how many VMs have it")
+        if (vms := sum(each.count for each in self.workloads)) > MOST_VMS:
+            raise ValueError(f"has {vms} VMs in all; {MOST_VMS} can be asked about at once")
         for pair in self.pairs:
             if strange := [name for name in pair.between if name not in names]:
                 raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")

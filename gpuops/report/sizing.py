@@ -14,6 +14,7 @@ from gpuops.report.text import count, visible
 
 _MOST_VMS = 20
 """So many VMs have a row of their own."""
+_A_WEEK_H = 7 * 24
 
 
 def sizing_text(found: SizingAnswer) -> Shown:
@@ -121,14 +122,16 @@ def _apart(found: SizingAnswer, advice: SharersAdvice) -> str:
 
 
 def _notes(found: SizingAnswer) -> Iterator[str]:
-    yield "slowdown: times as long as alone; done: the work of all on the GPU, 1 = what one alone does"
+    yield "slowdown: times as long as alone; done: the work of all on the GPU, what each does alone = 1"
     if any(share.low is not None for row in found.sizing.rows for share in row.shares.values()):
-        yield "in brackets: a tenth of what VMs had is below, a tenth above; up to there, and for each VM, --at-most holds"
+        yield "in brackets: a tenth of what VMs had is below, a tenth above; --at-most holds for that, and for each VM"
     history = found.history
     if history is not None:
         least, most = min(history.hours), max(history.hours)
         hours = f"{most:.0f} h" if f"{least:.0f}" == f"{most:.0f}" else f"{least:.0f} to {most:.0f} h"
         yield f"by {hours} of history of {count(len(history.hours), 'VM')} since {history.since:%Y-%m-%d %H:%M %Z}"
+        if most < _A_WEEK_H:
+            yield "that is less than a week: of other days, which may be busier, nothing is known"
         if history.full:
             yield f"GPUs that VMs share were full in {history.full:.0%} of the time: more than is known may be wanted"
     if found.pairs is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.advise.sizing.pairs import PairModel
 from gpuops.advise.sizing.question import BusyShares, Limits
 from gpuops.advise.sizing.sharing import MOST_SHARERS, slowdowns, staggered
 from gpuops.model.scheduler import SchedulerPolicy
@@ -51,7 +52,7 @@ class GpuShare:
     worst: float
     """In the mean of its days, of the VM that suffers most."""
     throughput: float
-    """Work done of all of them together; 1 = what one alone does."""
+    """Work done of all of them together; what each does alone = 1."""
 
     @property
     def judged(self) -> float:
@@ -243,14 +244,15 @@ def _suffered(
 
     `every`: each of the members is in some group.
     """
-    used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
+    used, took, mean = np.zeros(len(shares.names)), np.zeros(len(shares.names)), shares.mean
     by_day, done = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
     for group in _groups(members, count, every=every):
         busy = shares.busy[:, group]
         longer = slowdowns(policy, busy, limits.slots or count)
         if shares.pairs is not None:
-            longer = np.maximum(1.0, longer * _corrections(shares, group))
+            kinds = [shares.kinds[at] for at in group]
+            longer = np.maximum(1.0, longer * _corrections(shares.pairs, kinds, mean[group]))
         work = np.nan_to_num(busy)
         time = work * np.nan_to_num(longer)
         np.add.at(used, group, work.sum(axis=0))
@@ -285,19 +287,13 @@ def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[
     return [order[(at * among // drawn + np.arange(count)) % among] for at in range(drawn)]
 
 
-def _corrections(shares: BusyShares, group: NDArray[np.int64]) -> Floats:
-    """For each VM of the group how many times longer it takes than its busy share alone says, by observed pairs.
+def _corrections(pairs: PairModel, kinds: Sequence[str], mean: Floats) -> Floats:
+    """For each VM of a group how many times longer it takes than its busy share alone says, by observed pairs.
 
     The geometric mean over the others of what the pair takes by `pairs`, to what two such VMs take by `sharing`.
     """
-    mean = shares.mean
-    found = np.ones(len(group))
-    for place, at in enumerate(group):
-        logs = []
-        for other_place, other in enumerate(group):
-            speed = shares.pairs.speed(shares.kinds[at], shares.kinds[other]) if shares.pairs is not None else None
-            if other_place != place and speed is not None:
-                logs.append(-np.log(speed * (1.0 + mean[at] * mean[other])))
-        if logs:
-            found[place] = np.exp(np.mean(logs))
+    logs = np.log(pairs.slowdowns(kinds)) - np.log(1.0 + np.outer(mean, mean))
+    np.fill_diagonal(logs, np.nan)
+    known = ~np.isnan(logs)
+    found: Floats = np.exp(np.nan_to_num(logs).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
     return found

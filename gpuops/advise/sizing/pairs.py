@@ -46,6 +46,14 @@ class PairModel:
         found = self.keeps[self.names.index(of)] * self.leaves[self.names.index(beside)]
         return min(1.0, max(SLOWEST, found))
 
+    def slowdowns(self, kinds: Sequence[str]) -> Floats:
+        """Of each of these workloads (rows) beside each other of them; NaN = one of the two was in no pair."""
+        known = {name: at for at, name in enumerate(self.names)}
+        places = np.array([known.get(kind, -1) for kind in kinds])
+        speeds = np.outer(np.array([*self.keeps, np.nan])[places], np.array([*self.leaves, np.nan])[places])
+        found: Floats = 1.0 / np.clip(speeds, SLOWEST, 1.0)
+        return found
+
     @property
     def sensitivity(self) -> Mapping[str, float]:
         """By workload: which share of its speed it loses beside an average one."""
@@ -75,7 +83,7 @@ def fitted(pairs: Sequence[ObservedPair]) -> PairModel:
     return PairModel(names, tuple(keeps.tolist()), tuple(leaves.tolist()))
 
 
-def tested_error(pairs: Sequence[ObservedPair]) -> float | None:
+def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
     """By how much such a fit is off in the mean, on pairs that it does not know: ten parts, each left out once.
 
     Both directions of a pair are left out together. None = too few pairs to say. Pairs lie in parts by their place.

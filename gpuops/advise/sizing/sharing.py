@@ -61,7 +61,7 @@ def best_effort(busy: Floats) -> Floats:
     factors = (1.0 - asks) + asks * nodes
     whole = factors.prod(axis=-2, keepdims=True)
     found = (whole @ weights) / ((whole / factors) @ weights)
-    return np.where(np.isnan(busy), np.nan, found)
+    return np.where(np.isnan(busy), np.nan, np.maximum(found, 1.0))
 
 
 def alone(used: Floats, rounds: int = 200) -> Floats:

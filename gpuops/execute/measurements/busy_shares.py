@@ -39,7 +39,10 @@ FULL: Final = 0.95
 _WHOLE_USE: Final = 10_000.0
 """The counters are in hundredths of a percent."""
 _DAY_S: Final = 86_400
-_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help measurements)"
+_NEXT: Final = (
+    "run gpuops observe --once, every 20 minutes from now on; where vCenter does not tell the use of vGPUs, with "
+    "--host-shell ssh (gpuops help measurements)"
+)
 
 
 def busy_history(

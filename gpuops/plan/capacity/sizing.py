@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
-from gpuops.advise.sizing.pairs import PairModel, fitted, tested_error
+from gpuops.advise.sizing.pairs import PairModel, fitted, error_on_unknown
 from gpuops.advise.sizing.question import BusyHistory, BusyShares, Limits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
 from gpuops.errors import ProfileUnknown, Refused, UsageError
@@ -126,7 +126,7 @@ def size_workloads(request: SizeRequest, given: SharingWorkloads, profile: VgpuP
         profile.name if profile else None,
         pairs=model if given.pairs else None,
         pairs_observed=len(given.pairs),
-        pairs_error=tested_error(given.pairs),
+        pairs_error=error_on_unknown(given.pairs),
     )
 
 
