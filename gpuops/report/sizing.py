@@ -151,7 +151,7 @@ def sizing_document(found: SizingAnswer) -> Document:
     hours = history.hours if history is not None else (None,) * len(sizing.vms)
     return {
         "schema_version": SCHEMA_VERSION,
-        "kind": "sizing",
+        "kind": "size",
         "source": found.source.value,
         "vcenter": found.inventory.vcenter if found.inventory is not None else None,
         "read_at": found.inventory.taken_at.isoformat() if found.inventory is not None else None,

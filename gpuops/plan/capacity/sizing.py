@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
-from gpuops.advise.sizing.pairs import PairModel, fitted, error_on_unknown
+from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fitted
 from gpuops.advise.sizing.question import BusyHistory, BusyShares, Limits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
 from gpuops.errors import ProfileUnknown, Refused, UsageError

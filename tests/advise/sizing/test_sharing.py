@@ -7,7 +7,7 @@ from math import factorial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.advise.sizing.sharing import MOST_SHARERS, alone, best_effort, slowdowns, staggered
@@ -28,7 +28,8 @@ def constant(busy: list[float]) -> Fraction:
     return sum((factorial(power) * each for power, each in enumerate(coefficients)), Fraction(0))
 
 
-@given(Shares)
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 64).map(lambda share: share / 64), min_size=1, max_size=12))
 def test_it_is_the_ratio_of_normalising_constants(busy: list[float]) -> None:
     exact = [constant(busy) / constant(busy[:at] + busy[at + 1 :]) for at in range(len(busy))]
     assert best_effort(np.array(busy)) == pytest.approx([float(each) for each in exact], rel=1e-9)
