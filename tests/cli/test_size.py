@@ -75,7 +75,7 @@ def test_a_file_of_workloads(gpuops: Gpuops) -> None:
 
 def test_the_history_of_a_profile(lab: Lab) -> None:
     stored(lab, 8, dict.fromkeys(SAME_GPU, 10) | {"vdi-07": 100})
-    found = told(lab.run("size", "--profile", "a40-8q", "--at-most", "1.3", "-o", "json"))
+    found = told(lab.run("size", "--profile", "a40-8q", "--at-most", "1.15", "-o", "json"))
     vms = {vm["name"]: vm for vm in found["vms"]}
     assert set(vms) == {*SAME_GPU, "vdi-07"}
     assert found["history"]["hours_most"] == pytest.approx(8 * 24)
@@ -83,7 +83,7 @@ def test_the_history_of_a_profile(lab: Lab) -> None:
     assert vms["vdi-07"]["busy"] > 0.96 and not vms["vdi-07"]["may_share"]
     assert (found["recommended"]["sharers"], found["recommended"]["gpus"]) == (6, 2)
     assert found["left_out"]["vdi-08"] == "0 h of history"
-    text = lab.run("size", "--profile", "a40-8q", "--at-most", "1.3").stdout
+    text = lab.run("size", "--profile", "a40-8q", "--at-most", "1.15").stdout
     assert "by 192 h of history of 6 VMs" in text
     assert "should not share: vdi-07" in text
     assert "less than a week" not in text

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.advise.sizing.pairs import PairModel
-from gpuops.advise.sizing.question import BusyShares, Limits
+from gpuops.advise.sizing.question import BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS, slowdowns, staggered
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -99,10 +99,10 @@ class Sizing:
     vms: tuple[SizedVm, ...] = ()
     vms_at: int = 1
     advice: SharersAdvice | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: SharingLimits = field(default_factory=SharingLimits)
 
 
-def sized_numbers(busy: float, sharers: int | None, limits: Limits, overlap: float = 1.0) -> Sizing:
+def sized_numbers(busy: float, sharers: int | None, limits: SharingLimits, overlap: float = 1.0) -> Sizing:
     """The same for VMs that are all alike: a number that was given, not measured.
 
     `overlap`: which share of its work each has beside the next, of VMs that begin one after another.
@@ -128,7 +128,7 @@ def sized_numbers(busy: float, sharers: int | None, limits: Limits, overlap: flo
     return Sizing(tuple(rows[count] for count in sorted(rows)), advice=advice, limits=limits)
 
 
-def _alike(policy: SchedulerPolicy, busy: float, count: int, limits: Limits, overlap: float) -> GpuShare:
+def _alike(policy: SchedulerPolicy, busy: float, count: int, limits: SharingLimits, overlap: float) -> GpuShare:
     found = staggered(policy, busy, count, limits.slots or count, overlap)
     low, high = float(found.min()), float(found.max())
     same = high - low < _ROUNDED
@@ -137,7 +137,7 @@ def _alike(policy: SchedulerPolicy, busy: float, count: int, limits: Limits, ove
     )
 
 
-def sized(shares: BusyShares, sharers: int | None, limits: Limits) -> Sizing:
+def sized(shares: BusyShares, sharers: int | None, limits: SharingLimits) -> Sizing:
     """How the VMs of a pool share GPUs: a table of counts, what each VM suffers, and what is recommended.
 
     `sharers`: of this count alone; None = of several. There is at least one VM.
@@ -165,14 +165,14 @@ def sized(shares: BusyShares, sharers: int | None, limits: Limits) -> Sizing:
     return Sizing(tuple(rows), vms, vms_at, advice, limits)
 
 
-def _counts(limits: Limits, sharers: int | None, also: int | None) -> list[int]:
+def _counts(limits: SharingLimits, sharers: int | None, also: int | None) -> list[int]:
     if sharers is not None:
         return [sharers]
     most = _SHOWN_WITHOUT_PROFILE if limits.slots is None else limits.slots
     return sorted({count for count in SHOWN if count <= most} | {also or 1, limits.slots or 1})
 
 
-def _advised(shares: BusyShares, limits: Limits) -> tuple[SharersAdvice | None, list[int]]:
+def _advised(shares: BusyShares, limits: SharingLimits) -> tuple[SharersAdvice | None, list[int]]:
     """What is recommended, and the VMs (columns) that may share."""
     everybody = list(range(len(shares.names)))
     first = _most(shares, everybody, limits.policies, limits)
@@ -199,7 +199,7 @@ def _left_out(count: int) -> Iterable[int]:
 
 
 def _most(
-    shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: Limits
+    shares: BusyShares, members: Sequence[int], policies: Iterable[SchedulerPolicy], limits: SharingLimits
 ) -> SharersAdvice | None:
     """The most sharers of these VMs that stay within what is allowed; None = not even one VM does."""
     best: SharersAdvice | None = None
@@ -224,7 +224,9 @@ def _better(best: SharersAdvice | None, other: SharersAdvice) -> SharersAdvice:
     return max(best, other, key=lambda each: (each.sharers, -each.share.slowdown))
 
 
-def _each(shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: Limits) -> Floats:
+def _each(
+    shares: BusyShares, members: Sequence[int], policy: SchedulerPolicy, count: int, limits: SharingLimits
+) -> Floats:
     """What each VM (column) suffers: those that may share beside each other, any other beside whoever there is."""
     found = _suffered(shares, range(len(shares.names)), policy, count, limits, every=True)[1]
     found[list(members)] = _suffered(shares, members, policy, count, limits, every=True)[1][list(members)]
@@ -236,7 +238,7 @@ def _suffered(
     members: Sequence[int],
     policy: SchedulerPolicy,
     count: int,
-    limits: Limits,
+    limits: SharingLimits,
     *,
     every: bool = False,
 ) -> tuple[GpuShare, Floats]:

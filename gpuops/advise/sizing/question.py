@@ -59,7 +59,7 @@ class BusyHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SharingLimits:
     """What is allowed, and what the GPU holds."""
 
     at_most: float | None = None

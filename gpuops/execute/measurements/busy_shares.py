@@ -61,21 +61,22 @@ def busy_history(
     begin_s = int(oldest.timestamp()) // FINE_S * FINE_S
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
     asked = {vm.ref for vm in vms} | {ref for group in together for ref in group}
-    used: dict[str, Floats] = {}
+    used: dict[str, NDArray[np.float32]] = {}
     hours: dict[str, float] = {}
     found = Measurements.found(*store, inventory.vcenter)
     if found is not None:
         with found:
             for ref, series in found.arrays(asked, (GPU_USE, VGPU_USE), begin_s, steps):
-                used[ref], hours[ref] = _used(series)
+                share, hours[ref] = _used(series)
+                used[ref] = share.astype(np.float32)  # of thousands of VMs over weeks half the memory
     measured = [vm for vm in vms if hours.get(vm.ref)]
     left_out = {vm.name: "0 h of history" for vm in vms if not hours.get(vm.ref)}
     if not measured:
         raise UsageError(f"0 h of history for {_named(sorted(left_out))}", hint=_NEXT)
     looked_at = _looked_at(np.stack([used[vm.ref] for vm in measured]))
-    used = {ref: values[looked_at] for ref, values in used.items()}
-    full = _worked_out(used, together)
-    busy = np.stack([used[vm.ref] for vm in measured], axis=1)
+    some = {ref: values[looked_at].astype(float) for ref, values in used.items()}
+    full = _worked_out(some, together)
+    busy = np.stack([some[vm.ref] for vm in measured], axis=1)
     days = (begin_s + looked_at * FINE_S) // _DAY_S
     shares = BusyShares(tuple(vm.name for vm in measured), busy, days)
     first = datetime.fromtimestamp(begin_s + int(looked_at[0]) * FINE_S, inventory.taken_at.tzinfo)
@@ -97,7 +98,7 @@ def _used(series: Mapping[str, Values]) -> tuple[Floats, float]:
     return used, float(covered.sum()) / WHOLE * FINE_S / 3600
 
 
-def _looked_at(used: Floats) -> NDArray[np.int64]:
+def _looked_at(used: NDArray[np.float32]) -> NDArray[np.int64]:
     """The steps that are looked at, of those in which any VM is known."""
     known = np.flatnonzero(~np.isnan(used).all(axis=0))
     return known[np.linspace(0, len(known) - 1, min(STEPS, len(known))).round().astype(np.int64)]

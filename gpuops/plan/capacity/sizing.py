@@ -13,7 +13,7 @@ import numpy as np
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
 from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fitted
-from gpuops.advise.sizing.question import BusyHistory, BusyShares, Limits
+from gpuops.advise.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
 from gpuops.errors import ProfileUnknown, Refused, UsageError
 from gpuops.model.catalog import Catalog
@@ -66,13 +66,13 @@ class SizeRequest:
         if self.guaranteed and self.at_most is None:
             raise UsageError("--guaranteed is of --at-most", hint="say how much longer is allowed: --at-most 1.2")
 
-    def limits(self, profile: VgpuProfile | None) -> Limits:
+    def limits(self, profile: VgpuProfile | None) -> SharingLimits:
         """What is allowed with this profile; None = none is said, and a GPU holds as many as there are sharers.
 
         Raises UsageError for more sharers than a GPU holds, and for a profile whose vGPUs share no time.
         """
         if profile is None:
-            return Limits(self.at_most, None, self.guaranteed)
+            return SharingLimits(self.at_most, None, self.guaranteed)
         if profile.mig_backed:
             raise UsageError(
                 f"{profile.name} is MIG-backed: its vGPUs have parts of the GPU of their own, and share no time",
@@ -83,7 +83,7 @@ class SizeRequest:
                 f"--sharers {self.sharers}: a GPU holds {profile.max_per_gpu} vGPUs of {profile.name} at the most",
                 hint="say fewer, or a smaller profile",
             )
-        return Limits(self.at_most, profile.max_per_gpu, self.guaranteed)
+        return SharingLimits(self.at_most, profile.max_per_gpu, self.guaranteed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def size_workloads(request: SizeRequest, given: SharingWorkloads, profile: VgpuP
 
 def size_history(request: SizeRequest, asked: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
     """The answer for VMs whose history is known."""
-    limits = Limits(request.at_most, asked.slots, request.guaranteed)
+    limits = SharingLimits(request.at_most, asked.slots, request.guaranteed)
     return SizingAnswer(
         SizingSource.HISTORY,
         sized(history.shares, request.sharers, limits),
