@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 from gpuops.advise.sizing.advice import GpuShare, SharersAdvice, SizedVm
 from gpuops.model.scheduler import SchedulerPolicy
@@ -14,7 +15,7 @@ from gpuops.report.text import count, visible
 
 _MOST_VMS = 20
 """So many VMs have a row of their own."""
-_A_WEEK_H = 7 * 24
+_A_WEEK = timedelta(days=7)
 
 
 def sizing_text(found: SizingAnswer) -> Shown:
@@ -106,7 +107,7 @@ def _recommended(found: SizingAnswer) -> Iterator[Text]:
     policy = advice.policy.replace("-", " ")
     said = f"recommended: {vms} on a GPU, {policy}: {_slowdown(advice.share)}, {allowed:g} is allowed"
     if found.sizing.vms:
-        said += f"; {count(len(found.sizing.vms), 'VM')} need {count(advice.gpus, 'GPU')}"
+        said += f"; {count(advice.gpus, 'GPU')} for {count(len(found.sizing.vms), 'VM')}"
     yield Text(said, "bold green")
     apart = _apart(found, advice)
     if apart:
@@ -130,7 +131,7 @@ def _notes(found: SizingAnswer) -> Iterator[str]:
         least, most = min(history.hours), max(history.hours)
         hours = f"{most:.0f} h" if f"{least:.0f}" == f"{most:.0f}" else f"{least:.0f} to {most:.0f} h"
         yield f"by {hours} of history of {count(len(history.hours), 'VM')} since {history.since:%Y-%m-%d %H:%M %Z}"
-        if most < _A_WEEK_H:
+        if found.inventory is not None and found.inventory.taken_at - history.since < _A_WEEK:
             yield "that is less than a week: of other days, which may be busier, nothing is known"
         if history.full:
             yield f"GPUs that VMs share were full in {history.full:.0%} of the time: more than is known may be wanted"

@@ -70,7 +70,7 @@ def test_a_file_of_workloads(gpuops: Gpuops) -> None:
     assert found["pairs"]["mean_error"] is None, "two pairs say nothing of others"
     text = gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2").stdout
     assert "should not share: 4 x training" in text
-    assert f"36 VMs need {found['recommended']['gpus']} GPUs" in text
+    assert f"{found['recommended']['gpus']} GPUs for 36 VMs" in text
 
 
 def test_the_history_of_a_profile(lab: Lab) -> None:
