@@ -56,7 +56,7 @@ collection: setup  ## the tarball of the Ansible collection, with its playbooks,
 	$(BIN)/ansible-galaxy collection build dist/wheel/ansible_collections/gpuops/vsphere --output-path dist --force
 	rm -rf dist/wheel
 
-bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures)
+bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures, GAVEL=DIR: pairs of jobs)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench
 

@@ -16,7 +16,7 @@ from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
 from gpuops.api.login import login_test
-from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run
+from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run, size
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
@@ -104,6 +104,7 @@ __all__ = [
     "rotate_watch_look",
     "run",
     "scheduler_show",
+    "size",
     "stored_measurements",
 ]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
+    from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.core.plan import Request
     from gpuops.plan.moving.plan import Defrag
@@ -182,6 +183,31 @@ def capacity_forecast(request: CapacityRequest, inventory: Inventory, site: Site
     found = capacity(request, inventory, site)
     fit = {name: each.slots for name, each in found.now.fits.items()}
     return run_outs(site.measurements_store, inventory, fit, found.profile)
+
+
+def size(
+    request: SizeRequest,
+    inventory: Inventory,
+    site: Site,
+    policy: Policy | None = None,
+    *,
+    pool: str | None = None,
+    since: datetime | None = None,
+) -> SizingAnswer:
+    """How many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
+
+    Raises UsageError for VMs that nothing says, that are not there, or without history; Refused for a profile that no
+    host offers; VmNotFound, VmAmbiguous, StateDamaged.
+    """
+    from gpuops.execute.measurements.busy_shares import busy_history
+    from gpuops.plan.capacity.sizing import size_history, sizing_pool
+
+    _refuse_unknown_pool(policy, pool)
+    if request.tag is not None or (policy is not None and policy.needs_tags):
+        inventory = site.vcenter.with_tags(inventory)
+    asked = sizing_pool(request, inventory, catalog_of(inventory), policy, pool)
+    history = busy_history(site.measurements_store, inventory, asked.vms, asked.together, since)
+    return size_history(request, asked, history, inventory)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:

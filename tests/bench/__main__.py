@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, page
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ MODULES = {
     "metrics": "tests.bench.metrics",
     "serve": "tests.bench.serve",
     "forecast": "tests.bench.forecast",
+    "sizing": "tests.bench.sizing",
     "page": "tests.bench.report_page",
 }
 

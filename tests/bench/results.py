@@ -18,7 +18,7 @@ from tests.bench.measure import ROOT
 from tests.bench.verdict import Result
 
 FILE: Final = Path(__file__).parent / "RESULTS.md"
-INPUTS: Final = ("OPENB", "BASELINES")
+INPUTS: Final = ("OPENB", "BASELINES", "GAVEL")
 """Variables that name folders with data which is not in the tree."""
 _SECTION: Final = "\n## "
 

@@ -34,6 +34,7 @@ SWEPT: Final = (
     "inventory --output yaml",
     "capacity",
     "idle",
+    "size --profile a40-8q",
     "top --show vms",
     "doctor",
     "report",

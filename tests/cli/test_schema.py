@@ -18,6 +18,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import parse_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.sources import read_configuration
+from gpuops.config.workloads_file import parse_workloads
 from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import GpuopsError
 from gpuops.report.schema import document_kinds
@@ -33,6 +34,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     yield "policy", ROOT / "templates" / "policy.yaml"
     yield from (("policy", path) for path in sorted(SCENARIOS.glob("*-policy.yaml")))
     yield "requests", ROOT / "templates" / "requests.yaml"
+    yield "workloads", ROOT / "templates" / "workloads.yaml"
     yield "config", ROOT / "templates" / "site.toml"
     yield from (("role-file", path) for path in sorted((ROOT / "templates" / "roles").glob("*.yaml")))
     yield from (("scenario", path) for path in sorted(SCENARIOS.glob("*.yaml")) if not path.stem.endswith("-policy"))
@@ -55,6 +57,7 @@ def _refused_by_reader(name: str, text: str, path: Path) -> bool:
         "requests": lambda: parse_requests(text, "requests"),
         "role-file": lambda: load_roles(path),
         "scenario": lambda: parse_scenario(text, "scenario"),
+        "workloads": lambda: parse_workloads(text, "workloads"),
     }
     try:
         readers[name]()
@@ -95,6 +98,11 @@ requests:
 """
 CONFIG = '[targets.prod]\nhost = "vc.example.com"\nport = 443\n'
 ROLES = "version: 1\nroles:\n  - {name: night, where: the datacenter, privileges: [VirtualMachine.Interact.PowerOn]}\n"
+WORKLOADS = """
+version: 1
+workloads: [{name: a, busy: 0.7, count: 4}, {name: b, busy: 1}]
+pairs: [{between: [a, b], speeds: [0.5, 1.01]}]
+"""
 SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
 
 
@@ -119,6 +127,11 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
         pytest.param("requests", REQUESTS, "vcpu: 4", "vcpus: 4", True, id="requests, a misspelt key"),
         pytest.param("requests", REQUESTS, "count: 2", "cout: 2", True, id="requests, a misspelt key below"),
         pytest.param("requests", REQUESTS, "vcpu: 4", "vcpu: 0", True, id="requests, too small a number"),
+        pytest.param("workloads", WORKLOADS, "busy: 0.7", "busy: 0.7", False, id="workloads"),
+        pytest.param("workloads", WORKLOADS, "busy: 0.7", "busy: [70]", True, id="workloads, no share"),
+        pytest.param("workloads", WORKLOADS, "busy: 0.7", "bussy: 0.7", True, id="workloads, a misspelt key"),
+        pytest.param("workloads", WORKLOADS, "count: 4", "count: 0", True, id="workloads, too small a number"),
+        pytest.param("workloads", WORKLOADS, "[a, b]", "[a]", True, id="workloads, a pair of one"),
         pytest.param("config", CONFIG, "443", "443", False, id="config"),
         pytest.param("config", CONFIG, "443", '443\npassword = "x"', True, id="config, a password"),
         pytest.param("config", CONFIG, "443", "70000", True, id="config, no port"),

@@ -1,0 +1,112 @@
+"""How much longer VMs take that share one GPU's time, by the share of it that each uses alone. Pure.
+
+A VM alone keeps the GPU busy for a share `u` of the time, and does something else meanwhile for 1 - u. Its slowdown is
+how long the same work takes beside others: 1 = as long as alone. Its throughput is 1 / slowdown.
+
+* Best effort gives the GPU's time to whoever asks. That is a closed queueing network: one station that shares itself
+  among those who are there (the GPU), one at which nobody waits (all else), and each VM a class with one customer.
+  Such a network has a product form (Baskett, Chandy, Muntz, Palacios 1975), for which only the means count, not how
+  long single bursts are. With `G` its normalising constant, VM i does its work at the rate G(without i) / G(all):
+
+      G = sum over k of k! * e_k = integral over t >= 0 of exp(-t) * product over j of ((1 - u_j) + u_j * t)
+
+  e_k: the coefficient of t^k in that product. It has the degree n, and so Gauss-Laguerre quadrature with n // 2 + 1
+  nodes is exact; all terms are positive, and nothing cancels. Two VMs: G = 1 + u_1 * u_2, the slowdown of both.
+* Equal share gives each running vGPU the same part, used or not: the GPU's part of the work takes n times as long.
+* Fixed share gives each vGPU one part of as many as the GPU holds of its type: `slots` times as long, whoever runs.
+
+(NVIDIA vGPU docs, scheduling policies, for who gets what.) What it costs to change from one VM to the next, and what
+VMs take from each other beside time, such as memory bandwidth, is not in it: `pairs` measures that.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.model.scheduler import SchedulerPolicy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MOST_SHARERS: Final = 64
+"""More vGPUs than any GPU holds; up to there the quadrature is exact to ten digits."""
+
+
+def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
+    """How many times as long as alone each VM takes.
+
+    `busy`: in its last dimension the busy shares of the VMs of one GPU, each 0 to 1; NaN = it does not run. The result
+    has the same shape, and NaN where it has. `slots`: how many vGPUs of their type the GPU holds.
+    """
+    match policy:
+        case SchedulerPolicy.BEST_EFFORT:
+            return best_effort(busy)
+        case SchedulerPolicy.EQUAL_SHARE:
+            others: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True) - 1.0
+            return 1.0 + busy * others
+        case SchedulerPolicy.FIXED_SHARE:
+            return 1.0 + busy * (slots - 1.0)
+
+
+def best_effort(busy: Floats) -> Floats:
+    """The same under best effort. A VM that does not run, or never asks for the GPU, slows nobody down."""
+    nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
+    asks = np.nan_to_num(busy)[..., np.newaxis]
+    factors = (1.0 - asks) + asks * nodes
+    whole = factors.prod(axis=-2, keepdims=True)
+    found = (whole @ weights) / ((whole / factors) @ weights)
+    return np.where(np.isnan(busy), np.nan, np.maximum(found, 1.0))
+
+
+def alone(used: Floats, rounds: int = 200) -> Floats:
+    """What VMs would have kept the GPU busy for alone, that shared it under best effort when they were measured.
+
+    A VM that had to wait used the GPU for u / slowdown of the time. The smallest u that explain all of it together are
+    found from below, u = used * slowdown(u), where each round can only raise them. Where the GPU was full many u
+    explain it, up to 1, and the smallest is the least that was wanted. Shapes as in `slowdowns`.
+    """
+    busy = np.minimum(used, 1.0)
+    for _ in range(rounds):
+        more = np.minimum(used * best_effort(busy), 1.0)
+        if np.nanmax(more - busy, initial=0.0) < _SETTLED:
+            return more
+        busy = more
+    return busy
+
+
+_SETTLED: Final = 1e-4
+
+
+def staggered(policy: SchedulerPolicy, busy: float, sharers: int, slots: int, overlap: float) -> Floats:
+    """The slowdowns of so many equal VMs that begin one after another, each beside the next for this share of its work.
+
+    `overlap` 1 = all begin together, 0 = each begins as the one before ends. The VM m places later comes when this one
+    has done m * (1 - overlap) of its work. Three VMs with an overlap of a quarter: the first and the last are beside
+    one other for a quarter of their work, the middle one for two quarters.
+    """
+    by_running = [float(slowdowns(policy, np.full(running, busy), slots)[0]) for running in range(1, sharers + 1)]
+    apart = 1.0 - overlap
+    found = []
+    for place in range(sharers):
+        later = [m * apart for m in range(1, sharers - place)]  # the others come
+        earlier = [1.0 - m * apart for m in range(1, place + 1)]  # the others end
+        cuts = sorted({0.0, 1.0, *(cut for cut in (*later, *earlier) if 0.0 < cut < 1.0)})
+        took = 0.0
+        for begin, end in pairwise(cuts):
+            middle = (begin + end) / 2
+            running = 1 + sum(middle > cut for cut in later) + sum(middle < cut for cut in earlier)
+            took += (end - begin) * by_running[running - 1]
+        found.append(took)
+    return np.array(found)
+
+
+@cache
+def _quadrature(nodes: int) -> tuple[Floats, Floats]:
+    places, weights = np.polynomial.laguerre.laggauss(nodes)
+    return places, weights

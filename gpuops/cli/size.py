@@ -1,0 +1,113 @@
+"""`gpuops size`: how many VMs may share a GPU, under which vGPU scheduler, and which of them should not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, spread
+from gpuops.errors import UsageError
+from gpuops.plan.capacity.sizing import SizeRequest
+
+if TYPE_CHECKING:
+    from gpuops.plan.capacity.sizing import SizingAnswer
+
+
+@spread
+def size(
+    common: CommonOptions,
+    request: SizeRequest,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The VMs in the pools of this rotation policy.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this pool.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="SINCE", help="By history since then: 7d, 2w or 2026-11-20; default: 14d.")
+    ] = None,
+    workloads: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Workloads of a file instead (templates/workloads.yaml); no vCenter."),
+    ] = None,
+    busy: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="VMs alike, each busy so much alone: 0.7 or 70%; no vCenter."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="With --busy: each beside the next for this share of its work."),
+    ] = None,
+) -> None:
+    """Say how many VMs may share a GPU before they are slowed down too much, and by which scheduler. Changes nothing.
+
+    By what `gpuops observe` has measured of them, by a file of workloads, or by plain numbers. A slowdown of 1.2 means
+    that work takes 1.2 times as long as with the GPU alone.
+
+    \b
+    Examples:
+      gpuops size --busy 0.7 --sharers 24
+      gpuops size --workloads templates/workloads.yaml --at-most 1.2
+      gpuops size --busy 20% --profile a40-8q --at-most 1.5
+    """
+    from gpuops.report.sizing import sizing_document, sizing_text
+
+    found = _answer(common, request, policy, pool, since, workloads, busy, overlap)
+    output.show(sizing_text(found), sizing_document(found))
+
+
+def _answer(
+    common: CommonOptions,
+    request: SizeRequest,
+    policy: Path | None,
+    pool: str | None,
+    since: str | None,
+    workloads: Path | None,
+    busy: str | None,
+    overlap: str | None,
+) -> SizingAnswer:
+    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    of_vms = {"--vm": request.vm, "--tag": request.tag, "--policy": policy, "--pool": pool, "--since": since}
+    given = [name for name, value in of_vms.items() if value is not None]
+    if busy is not None and workloads is not None:
+        given.append("--workloads")
+    stated = "--busy" if busy is not None else "--workloads" if workloads is not None else None
+    if stated is not None and given:
+        raise UsageError(
+            f"{stated} and {given[0]} exclude each other", hint="busy shares are stated, or measured: leave one out"
+        )
+    if overlap is not None and busy is None:
+        raise UsageError("--overlap is of --busy", hint="say how busy each VM is alone: --busy 0.7")
+    if stated is None:
+        return _by_history(common, request, policy, pool, since)
+    return _as_stated(request, workloads, busy, overlap)
+
+
+def _as_stated(request: SizeRequest, workloads: Path | None, busy: str | None, overlap: str | None) -> SizingAnswer:
+    from gpuops.catalog import load
+    from gpuops.config.workloads_file import load_workloads, share_of
+    from gpuops.plan.capacity.sizing import known_profile, size_numbers, size_workloads
+
+    share = share_of(busy, "--busy") if busy is not None else None
+    part = share_of(overlap, "--overlap") if overlap is not None else 1.0
+    profile = None if request.profile is None else known_profile(request.profile, load(everything=True))
+    if share is not None:
+        return size_numbers(request, share, part, profile)
+    assert workloads is not None, "one of the two is stated"
+    return size_workloads(request, load_workloads(workloads), profile)
+
+
+def _by_history(
+    common: CommonOptions, request: SizeRequest, policy: Path | None, pool: str | None, since: str | None
+) -> SizingAnswer:
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.config.date_text import parse_since
+    from gpuops.config.policy import load_policy
+
+    night = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        inventory = read_inventory(site, common)
+        begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
+        return api.size(request, inventory, site, night, pool=pool, since=begin)

@@ -1,0 +1,138 @@
+"""Workloads that are to share GPUs, as YAML: how busy each keeps a GPU alone, and pairs that were seen to share one.
+
+`templates/workloads.yaml` is the commented example. `gpuops size` reads it here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gpuops.config.wrong_value import reason
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
+
+_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_HINT: Final = "templates/workloads.yaml shows every key, with comments"
+MOST_VMS: Final = 5000
+_FASTEST: Final = 1.5
+"""A speed above 1 is noise of two measurements, up to here."""
+
+
+def share_of(text: str, what: str) -> float:
+    """The share that `0.7` or `70%` is, above 0 and up to 1. Raises UsageError with `what` it is of."""
+    try:
+        share, _ = _share(text, 1.0)
+    except ValueError as error:
+        raise UsageError(f"{what} {text}: {error}", hint="write it as 0.7, or as 70%") from None
+    return share
+
+
+def _share(value: object, most: float) -> tuple[float, bool]:
+    """The share, and whether it is written in percent. Raises ValueError."""
+    percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    try:
+        number = float(percent[1]) / 100 if percent else float(str(value))
+    except ValueError:
+        number = float("nan")
+    if isinstance(value, bool) or not isfinite(number):
+        raise ValueError("is no share: write it as 0.7, or as 70%")
+    if most < number <= 100 and percent is None:
+        raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {number:g}%")
+    if not 0 < number <= most:
+        raise ValueError(f"should be more than 0 and {most:g} or less")
+    return number, percent is not None
+
+
+class _WrittenShare(float):
+    """A share, and how it was written."""
+
+    in_percent: bool
+
+
+def _read_as_share(most: float) -> BeforeValidator:
+    def read(value: Any) -> Any:
+        number, in_percent = _share(value, most)
+        found = _WrittenShare(number)
+        found.in_percent = in_percent
+        return found
+
+    return BeforeValidator(read, json_schema_input_type=float | str)
+
+
+Busy = Annotated[Any, _read_as_share(1.0)]
+Speed = Annotated[Any, _read_as_share(_FASTEST)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class WorkloadSection(BaseModel):
+    """One workload."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    name: Name
+    busy: Busy
+    count: int = Field(default=1, ge=1, le=1000)
+
+
+class PairSection(BaseModel):
+    """Two workloads that shared a GPU, and how fast each was; 1 = as fast as alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    between: list[Name] = Field(min_length=2, max_length=2)
+    speeds: list[Speed] = Field(min_length=2, max_length=2)
+
+
+class WorkloadsFile(BaseModel):
+    """The whole YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    version: Literal[1]
+    workloads: list[WorkloadSection] = Field(min_length=1, max_length=200)
+    pairs: list[PairSection] = Field(default_factory=list, max_length=5000)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> WorkloadsFile:
+        names = Counter(each.name for each in self.workloads)
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise ValueError(f"the workload {twice[0]!r} is there twice; `count` says how many VMs have it")
+        if (vms := sum(each.count for each in self.workloads)) > MOST_VMS:
+            raise ValueError(f"has {vms} VMs in all; {MOST_VMS} can be asked about at once")
+        for pair in self.pairs:
+            if strange := [name for name in pair.between if name not in names]:
+                raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")
+        written = [each.busy for each in self.workloads] + [speed for pair in self.pairs for speed in pair.speeds]
+        if len({each.in_percent for each in written}) > 1:
+            raise ValueError("has mixed units: some values are shares (0.7), others percentages (70%); write all alike")
+        return self
+
+
+def load_workloads(path: Path) -> SharingWorkloads:
+    """The workloads in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    return parse_workloads(read_text(path), str(path))
+
+
+def parse_workloads(text: str, name: str) -> SharingWorkloads:
+    """The workloads of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    try:
+        found = WorkloadsFile.model_validate(parse_yaml(text, name))
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+    pairs = tuple(
+        ObservedPair((pair.between[0], pair.between[1]), (float(pair.speeds[0]), float(pair.speeds[1])))
+        for pair in found.pairs
+    )
+    return SharingWorkloads(
+        tuple(SharingWorkload(each.name, float(each.busy), each.count) for each in found.workloads), pairs
+    )

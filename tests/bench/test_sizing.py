@@ -1,0 +1,48 @@
+"""What `gpuops size` says beside published measurements, and beside measured pairs where `GAVEL=DIR` names them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from gpuops.model.shared_gpu import ObservedPair
+from tests.bench.sizing import ERRORS, busy_by, errors_on_unknown, measured_pairs, run, told
+
+
+def test_published_measurements_are_met_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GAVEL", raising=False)
+    published, pairs = run()
+    assert [figure.what for figure in published.figures if figure.broken] == []
+    assert sum(figure.budget is not None for figure in published.figures) == 5
+    assert pairs.figures == (), "not run without its data"
+
+
+def test_the_busy_share_is_that_by_which_it_is_told() -> None:
+    busy = busy_by(lambda share: told(share, 8)["slowdown"], 4.0)
+    assert told(busy, 8)["slowdown"] == pytest.approx(4.0)
+
+
+def test_a_pair_is_read_once_and_what_was_not_run_is_none() -> None:
+    of_gpu = {
+        "('a', 1)": {"null": 10.0, "('a', 1)": [5.0, 5.0], "('b', 1)": [8.0, 1.0], "('c', 1)": [0.0, 0.0]},
+        "('b', 1)": {"null": 2.0, "('a', 1)": [1.0, 8.0]},
+        "('c', 1)": {"null": 1.0, "('a', 1)": [0.0, 0.0]},
+        "('a', 2)": {"null": 20.0, "('a', 2)": [10.0, 10.0]},
+    }
+    found = {pair.names: pair.speeds for pair in measured_pairs(of_gpu)}
+    assert found == {("('a', 1)", "('a', 1)"): (0.5, 0.5), ("('a', 1)", "('b', 1)"): (0.8, 0.5)}
+
+
+@pytest.mark.parametrize("gpu", ERRORS)
+def test_measured_pairs_that_a_fit_does_not_know(gpu: str) -> None:
+    folder = os.environ.get("GAVEL")
+    if not folder:
+        pytest.skip("needs the data of measured pairs: GAVEL=DIR")
+    text = (Path(folder) / "physical_cluster_throughputs.json").read_text(encoding="utf-8")
+    pairs: list[ObservedPair] = measured_pairs(json.loads(text)[gpu])
+    assert len(pairs) > 300
+    assert mean(errors_on_unknown(pairs, 0)) <= ERRORS[gpu]
