@@ -7,7 +7,7 @@ noted the outcome. None is unknown: never zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -54,6 +54,14 @@ class HeldPeriod:
             return GpuHours(0.0, None)
         most = gpus * max((self.ends - self.begins).total_seconds(), 0.0) / 3600
         return GpuHours(0.0 if self.by_itself else most, most)
+
+    def until(self, now: datetime) -> HeldPeriod:
+        """The part before this moment; one that has not ended is taken to go on until then."""
+        return replace(self, ends=now if self.ends is None else min(self.ends, now))
+
+    def since(self, moment: datetime) -> HeldPeriod:
+        """The part from this moment on."""
+        return self if self.begins is None else replace(self, begins=max(self.begins, moment))
 
 
 @dataclass(frozen=True, slots=True)

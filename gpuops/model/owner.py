@@ -31,12 +31,17 @@ class OwnerKey:
             case "folder":
                 return _folder(vm.path)
             case "tag":
-                of_category = (
-                    tag.removeprefix(f"{self.name}:") for tag in vm.tags or () if tag.startswith(f"{self.name}:")
-                )
-                return ", ".join(sorted(of_category))
+                return ", ".join(sorted(self._tags(vm)))
             case _:
                 return vm.attributes.get(self.name, NOBODY).strip()
+
+    def of_several(self, vm: Vm) -> bool:
+        """Whether the VM says more than one owner."""
+        return self.kind == "tag" and len(self._tags(vm)) > 1
+
+    def _tags(self, vm: Vm) -> list[str]:
+        before = f"{self.name}:"
+        return [tag.removeprefix(before) for tag in vm.tags or () if tag.startswith(before)]
 
     @classmethod
     def parse(cls, option: str, text: str) -> OwnerKey:

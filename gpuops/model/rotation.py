@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
 from gpuops.model.evidence import BY_DEFAULT, Source
+from gpuops.model.fair_share import FairShare
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
@@ -233,6 +234,8 @@ class Policy:
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
     """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
+    fair_share: FairShare | None = None
+    """How teams share what the queue gets; None = the queue knows no teams."""
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)
@@ -331,7 +334,8 @@ class Policy:
     @property
     def needs_tags(self) -> bool:
         keys = [mark for pool in self.pools for mark in (*pool.select.marks, pool.owner) if mark is not None]
-        return any(mark.tag is not None for mark in (*keys, self.opt_out))
+        by_team = self.fair_share is not None and self.fair_share.by.needs_tags
+        return by_team or any(mark.tag is not None for mark in (*keys, self.opt_out))
 
 
 class Role(StrEnum):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
+from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.rotation import restore, resume, rotate
 from gpuops.execute.rotation.rotation_run import SpareNow
 from gpuops.execute.rotation.watch_forecast import PoolForecasts
@@ -58,6 +59,7 @@ class Watch:
     suspend_failed_s: float | None = None
     """When an ML VM could not be suspended: for a while those that give way are stopped. Desktops come first."""
     ahead: PoolForecasts = field(init=False)
+    past: FollowedNights = field(default_factory=FollowedNights)
 
     def __post_init__(self) -> None:
         self.ahead = PoolForecasts(self.policy, self.site)
@@ -103,7 +105,7 @@ class Watch:
         self.tried = {ref: told for ref, told in self.tried.items() if now_s - told[0] < AFTER_FAILURE_S}
         not_yet = {ref: f"tried {int(now_s - at) // 60} min ago: {why}" for ref, (at, why) in self.tried.items()}
         lowest = self.history.lowest(now_s, self.rule.calm_s)
-        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected())
+        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected(), past=self.past)
 
     def _rule_now(self) -> SpareRule:
         """The policy's rule; nothing is suspended under it a while after that has failed."""
