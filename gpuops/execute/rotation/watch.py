@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final, NoReturn
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
@@ -146,16 +147,27 @@ def _has_finished(taken_vm: TakenVm) -> bool:
 
 def watch_once(policy: Policy, site: Site) -> WatchTold:
     """What a watch would find now, and do if it had been calm for long enough; nothing is changed."""
+    rule, report = _report_once(policy, site)
+    assert isinstance(report.request, RotateNight), "what a watch plans"
+    look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
+    return WatchTold(look, report.before)
+
+
+def planned_once(policy: Policy, site: Site) -> tuple[RotateNight, Inventory, datetime]:
+    """What such a look plans, on what it saw, and when."""
+    _, report = _report_once(policy, site)
+    assert isinstance(report.request, RotateNight), "what a watch plans"
+    return report.request, report.before, site.clock()
+
+
+def _report_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
     rule = _rule_of(policy)
     seen = site.judged(site.vcenter.inventory(), policy)
     free = {state.key: state.free for state in kept_states(rule, seen, catalog_of(seen))}
     state = load(site)
     finished = frozenset(state.finished) if state is not None else frozenset[str]()
     spare = SpareNow(free, finished=finished, expected=PoolForecasts(policy, site).expected())
-    report = rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
-    assert isinstance(report.request, RotateNight), "what a watch plans"
-    look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
-    return WatchTold(look, report.before)
+    return rule, rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
 
 
 def watch_for_ever(
