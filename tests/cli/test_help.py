@@ -75,6 +75,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulated",
         "simulator",
         "targets",
+        "teams",
         "testing",
         "top",
         "tour-night",
