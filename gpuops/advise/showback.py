@@ -103,9 +103,12 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
 
 
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
-    """The owner of a VM of a past night, as vCenter shows the VM now."""
+    """The owner of a VM of a past night: as the journal has noted it by the same key, so that a VM that is gone since,
+    or was tagged anew, is still whose it was; else as vCenter shows the VM now."""
 
     def owner_of(past: PastVm) -> str:
+        if past.owner is not None and past.owner.by == str(key):
+            return past.owner.owner
         vm = vm_now(past, inventory)
         return key.of(vm) if vm is not None else NOBODY
 

@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.model.owner import NOBODY, OwnerKey
 
 NO_OWNER: Final = "(no owner)"
-"""The team of VMs that say no owner, or that are not in vCenter any more."""
+"""The team of VMs that say no owner; and of VMs that are gone, and of which nobody noted it."""
 WEEK: Final = timedelta(days=7)
 """GPU-hours that a team may have are those of so long a time until now."""
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Final
 
+from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Role
 
 
@@ -97,6 +98,8 @@ class PastVm:
     """Whether a person gave it up."""
     steps: tuple[PastStep, ...] = ()
     """In the order of their intents."""
+    owner: NotedOwner | None = None
+    """Whose it was when the night took it; None = nobody asked, or an older gpuops did not note that."""
 
     @property
     def is_ml(self) -> bool:

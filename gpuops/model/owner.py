@@ -13,6 +13,15 @@ NOBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
+class NotedOwner:
+    """The owner of a VM as it said when a night took it."""
+
+    by: str
+    """An `OwnerKey` as it is written."""
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerKey:
     """By what of a VM its owner is told: the folder that it lies in, a tag's category, or a custom attribute."""
 

@@ -13,6 +13,7 @@ from gpuops.model.evidence import BY_DEFAULT, Source
 from gpuops.model.fair_share import FairShare
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import MlStop, QueuedVm
+from gpuops.model.owner import NotedOwner
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.model.window import Night, Window, moments
@@ -387,6 +388,8 @@ class Original:
     gated_as: str | None = None
     """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
     open again; empty = the id is not known."""
+    owner: NotedOwner | None = None
+    """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,19 @@ def test_what_runs_for_a_night_is_counted_for_its_team(lab_by_night: Lab, tmp_pa
     assert json.loads(bare.stdout)["policy"] == found["policy"], "without --policy, that of the last night"
 
 
+def test_whose_a_vm_was_is_noted_when_it_is_taken(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
+    assert lab.run("rotate", "night", "--policy", str(policy), "--yes").exit_code == 0
+    key = lab.server.world.custom_fields.define("gpuops.owner")
+    ran = {entry.moid for entry in lab.server.world.ledger if entry.method == "PowerOnVM_Task"}
+    for vm in lab.server.world.by_type("VirtualMachine"):
+        if vm.moid in ran:
+            vm.state.attributes[key] = "vision"
+    found = json.loads(lab.run("queue", "--policy", str(policy), "--output", "json").stdout)
+    assert {each["team"]: each["used_share"] for each in found["teams"]} == {"research": 1.0, "vision": 0.0}
+
+
 def test_wrong_input_is_one_line(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("queue").exit_code == 2
     for wrong, said in {

@@ -16,6 +16,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.history import PastNight
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
+from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
@@ -327,9 +328,17 @@ class RotateNight:
         )
         drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
         return tuple(
-            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref))
+            Original(
+                night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref),
+                owner=self._owner(vm) if role is Role.ML else None,
+            )
             for vm, role in with_role
-        )
+        )  # fmt: skip
+
+    def _owner(self, vm: Vm) -> NotedOwner | None:
+        """Whose hours the journal notes; None where nobody shares."""
+        rule = self.policy.fair_share
+        return None if rule is None else NotedOwner(str(rule.by), rule.by.of(vm))
 
     def away(self, inventory: Inventory) -> list[TakenVm]:
         """The VMs of nights that are not back yet, or whose power state is just changing."""

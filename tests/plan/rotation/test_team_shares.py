@@ -22,6 +22,7 @@ from gpuops.model.window import Window
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.night_plan import NightPlan
+from tests.bench import night as fleet
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
 CATALOG = catalog()
@@ -221,14 +222,10 @@ def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(na
 @pytest.mark.parametrize("seed", range(12))
 def test_one_team_alone_has_the_night_that_it_had_without_teams(seed: int) -> None:
     """In drawn fleets: the same steps to the last, so that teams cost nothing where there is nothing to share."""
-    from tests.bench import night as fleet
-
     rng = random.Random(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet, "HOSTS", rng.choice([3, 6, 12]))
-        patch.setattr(fleet, "DESKTOPS", fleet.HOSTS * 8)
-        patch.setattr(fleet, "ML_VMS", rng.choice([6, 15, 24]))
-        snapshot, plain = fleet.world(seed), fleet.policy()
+    hosts, ml_vms = rng.choice([3, 6, 12]), rng.choice([6, 15, 24])
+    snapshot = fleet.world(seed, hosts=hosts, desktops=8 * hosts, ml_vms=ml_vms)
+    plain = fleet.policy(ml_vms)
     entries = tuple(replace(each, priority=rng.choice([0, 0, 5])) for each in plain.ml)
     plain = replace(plain, ml=tuple(sorted(entries, key=lambda each: -each.priority)))
     shared = replace(plain, fair_share=FairShare(OwnerKey()))
