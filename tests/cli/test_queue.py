@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyVmomi import vim
 
+from gpuops.sim.core.object_store import somebody
 from tests.cli.conftest import LAB_POLICY, Lab
 
 SCENARIOS: Final = files("gpuops.sim") / "scenarios"
@@ -83,11 +85,12 @@ def test_whose_a_vm_was_is_noted_when_it_is_taken(lab: Lab, tmp_path: Path) -> N
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
     assert lab.run("rotate", "night", "--policy", str(policy), "--yes").exit_code == 0
-    key = lab.server.world.custom_fields.define("gpuops.owner")
+    world = lab.server.world
+    key = world.custom_fields.define("gpuops.owner")
     ran = {entry.moid for entry in lab.server.world.ledger if entry.method == "PowerOnVM_Task"}
-    for vm in lab.server.world.by_type("VirtualMachine"):
-        if vm.moid in ran:
-            vm.state.attributes[key] = "vision"
+    assert ran
+    for moid in ran:
+        world.get("CustomFieldsManager").SetField(somebody(world, "SetField"), vim.VirtualMachine(moid), key, "vision")
     found = json.loads(lab.run("queue", "--policy", str(policy), "--output", "json").stdout)
     assert {each["team"]: each["used_share"] for each in found["teams"]} == {"research": 1.0, "vision": 0.0}
 
