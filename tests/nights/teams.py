@@ -27,12 +27,14 @@ _EXACT_H: Final = 0.5
 
 
 def _shared(night: Played) -> dict[str, Any] | None:
-    """What the policy says of teams, as it is written."""
-    found: dict[str, Any] | None = json.loads(night.site.policy.text).get("fair_share")
+    """What the policy says of teams, as it is written; None = nothing."""
+    if night.site.policy.fair_share is None:
+        return None
+    found: dict[str, Any] = json.loads(night.site.policy.text)["fair_share"]
     return found
 
 
-def _teams(night: Played) -> dict[str, str]:
+def teams_of(night: Played) -> dict[str, str]:
     """ML VM (ref) -> its team."""
     key = next((key for key, each in night.world.custom_fields.fields.items() if each.name == "team"), -1)
     vms: list[Any] = [night.world.find(moid) for moid in night.names if not is_desktop(night, moid)]
@@ -61,7 +63,7 @@ def _hours(
     night: Played, ledger: Sequence[Entry], now: datetime, worth: Callable[[float], float] = lambda age: 1.0
 ) -> dict[str, float]:
     """Team -> its GPU-hours until now, minute by minute, each worth what its age in days says."""
-    teams = _teams(night)
+    teams = teams_of(night)
     found = dict.fromkeys(teams.values(), 0.0)
     for moid, begins, ends in _runs(ledger, teams, now):
         minutes = int((ends - begins) / timedelta(minutes=1))
@@ -80,7 +82,7 @@ def teams_within_limits(night: Played) -> Iterator[str]:
     shared = _shared(night)
     if shared is None:
         return
-    teams, ledger = _teams(night), list(night.world.ledger)
+    teams, ledger = teams_of(night), list(night.world.ledger)
     for start in effects(night, START):
         if start.moid not in teams:
             continue
@@ -112,7 +114,7 @@ def _order_of(night: Played, report: Report, ledger: Sequence[Entry]) -> Iterato
     now = report.before.taken_at
     half_life = shared.get("half_life_days", 7)
     used = _hours(night, _as_seen(night, ledger), now, lambda age: 0.5 ** (age / half_life))
-    teams, names = _teams(night), {night.names[moid]: moid for moid in _teams(night)}
+    teams, names = teams_of(night), {night.names[moid]: moid for moid in teams_of(night)}
     left = (_closes(now) - now) / _HOUR
     for moid, _, ends in _runs(ledger, teams, now):
         if ends == now:
