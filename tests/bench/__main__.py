@@ -4,7 +4,7 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
+firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
 journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, page
 """
 
@@ -45,6 +45,7 @@ MODULES = {
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
+    "shares": "tests.bench.fair_share",
     "night": "tests.bench.night",
     "executor": "tests.bench.executor",
     "numa": "tests.bench.numa_local",

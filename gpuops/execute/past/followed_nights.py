@@ -22,6 +22,8 @@ class FollowedNights:
         """
         if journal is None:
             return ()
+        if journal.state.seq < self._seq:  # another one lies in its place
+            self._reader, self._seq = None, 0
         reader, self._reader = self._reader or PastEventsReader(journal.vcenter), None
         try:
             for record in journal.records(self._seq):
