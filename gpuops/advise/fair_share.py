@@ -85,6 +85,7 @@ def fair_order(wishes: Sequence[Wish], used: Mapping[str, float], weight: Callab
     `used`: team -> the GPU-hours that it had; what it does not name had none.
 
     A team that waits and does not run does not lose its place: all use decays alike, and others only add to theirs.
+    Once nothing to speak of is left of the use of either, both are equal, and the order of the wishes decides.
 
     >>> fair_order([Wish("a", 10), Wish("a", 10), Wish("b", 10), Wish("a", 10)], {}, {"a": 2.0, "b": 1.0}.__getitem__)
     [0, 2, 1, 3]

@@ -101,11 +101,26 @@ def test_nobody_is_served_before_a_team_that_had_less_for_its_weight(
         had[team] += waiting[at].hours
 
 
-@given(wishes, uses, weights, st.floats(0, 1), st.dictionaries(st.sampled_from("bc"), st.floats(0, 300)))
+hundredths = st.integers(0, 50_000).map(lambda number: number / 100)
+on_a_grid = st.lists(
+    st.builds(Wish, st.sampled_from(TEAMS), st.integers(1, 400).map(lambda each: each / 10)), max_size=14
+)
+
+
+@given(
+    on_a_grid,
+    st.dictionaries(st.sampled_from(TEAMS), hundredths),
+    weights,
+    st.sampled_from([0.01, 0.1, 0.5, 0.9, 1.0]),
+    st.dictionaries(st.sampled_from("bc"), hundredths),
+)
 def test_a_team_that_waits_and_does_not_run_never_comes_later(
     waiting: list[Wish], used: dict[str, float], weight: dict[str, float], kept: float, more: dict[str, float]
 ) -> None:
-    """All use decays to the same part, and others add to theirs: the first VM of the team has no later place."""
+    """All use decays to the same part, and others add to theirs: the first VM of the team has no later place.
+
+    Numbers are on a grid: two that are equal but for their tenth digit are one level, and the file's order decides.
+    """
     later = {team: hours * kept + (more.get(team, 0.0) if team != "a" else 0.0) for team, hours in used.items()}
     later = {**more, **later}
     before, after = (first_place("a", waiting, each, weight) for each in (used, later))
