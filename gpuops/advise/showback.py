@@ -14,6 +14,7 @@ from typing import Final
 from gpuops.model.history import GpuHours, PastNight, PastVm, total
 from gpuops.model.inventory import Inventory
 from gpuops.model.owner import NOBODY, OwnerKey
+from gpuops.model.vm import Vm
 
 _ALL: Final = 10_000
 """100.00 % in hundredths of a percent."""
@@ -102,12 +103,22 @@ def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int |
 
 
 def owner_in(inventory: Inventory, key: OwnerKey) -> Callable[[PastVm], str]:
-    """The owner of a VM of a past night, as vCenter shows the VM now: by its instance uuid, which a managed object id
-    is not once the VM was registered anew."""
+    """The owner of a VM of a past night: as the journal has noted it by the same key, so that a VM that is gone since,
+    or was tagged anew, is still whose it was; else as vCenter shows the VM now."""
 
     def owner_of(past: PastVm) -> str:
-        known = inventory.vms_with_uuid(past.uuid) if past.uuid is not None else ()
-        vm = known[0] if len(known) == 1 else inventory.vms.get(past.ref) if past.uuid is None else None
+        if past.owner is not None and past.owner.by == str(key):
+            return past.owner.owner
+        vm = vm_now(past, inventory)
         return key.of(vm) if vm is not None else NOBODY
 
     return owner_of
+
+
+def vm_now(past: PastVm, inventory: Inventory) -> Vm | None:
+    """A VM of a past night as vCenter shows it now: by its instance uuid, which a managed object id is not once the VM
+    was registered anew; None = there is none, or there are several."""
+    if past.uuid is None:
+        return inventory.vms.get(past.ref)
+    known = inventory.vms_with_uuid(past.uuid)
+    return known[0] if len(known) == 1 else None

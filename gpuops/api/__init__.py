@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
+    from gpuops.execute.rotation.queue_look import queue_look
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock
@@ -87,6 +88,7 @@ __all__ = [
     "offline",
     "past_night",
     "place",
+    "queue_look",
     "readiness",
     "roles",
     "rotate_abandon",
@@ -124,6 +126,7 @@ _AT_FIRST_USE: Final = {
     "observe": "execute.measurements.observing.observe",
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "past_night": "execute.past.history.past_night",
+    "queue_look": "execute.rotation.queue_look.queue_look",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_audit_verify": "execute.journal.audit.verify",
     "rotate_day": "api.noticed.rotate_day",

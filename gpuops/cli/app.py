@@ -48,6 +48,7 @@ SECTIONS: Final = {
     },
     "night and day": {
         "rotate": "Desktops by day, ML VMs on their GPUs by night.",
+        "queue": "Show who waits for a night, in order, and why.",
         "idle": "Say whether desktops are idle, and by which numbers.",
         "broker": "Show desktop pools of the broker, and their sessions.",
         "history": "Show past nights and changes, GPU-hours, who ran them.",

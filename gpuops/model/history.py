@@ -7,11 +7,12 @@ noted the outcome. None is unknown: never zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Final
 
+from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Role
 
 
@@ -55,6 +56,14 @@ class HeldPeriod:
         most = gpus * max((self.ends - self.begins).total_seconds(), 0.0) / 3600
         return GpuHours(0.0 if self.by_itself else most, most)
 
+    def until(self, now: datetime) -> HeldPeriod:
+        """The part before this moment; one that has not ended is taken to go on until then."""
+        return replace(self, ends=now if self.ends is None else min(self.ends, now))
+
+    def since(self, moment: datetime) -> HeldPeriod:
+        """The part from this moment on."""
+        return self if self.begins is None else replace(self, begins=max(self.begins, moment))
+
 
 @dataclass(frozen=True, slots=True)
 class PastStep:
@@ -89,6 +98,8 @@ class PastVm:
     """Whether a person gave it up."""
     steps: tuple[PastStep, ...] = ()
     """In the order of their intents."""
+    owner: NotedOwner | None = None
+    """Whose it was when the night took it; None = nobody asked, or an older gpuops did not note that."""
 
     @property
     def is_ml(self) -> bool:

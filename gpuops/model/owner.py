@@ -13,6 +13,15 @@ NOBODY: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
+class NotedOwner:
+    """The owner of a VM as it said when a night took it."""
+
+    by: str
+    """An `OwnerKey` as it is written."""
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerKey:
     """By what of a VM its owner is told: the folder that it lies in, a tag's category, or a custom attribute."""
 
@@ -31,12 +40,17 @@ class OwnerKey:
             case "folder":
                 return _folder(vm.path)
             case "tag":
-                of_category = (
-                    tag.removeprefix(f"{self.name}:") for tag in vm.tags or () if tag.startswith(f"{self.name}:")
-                )
-                return ", ".join(sorted(of_category))
+                return ", ".join(sorted(self._tags(vm)))
             case _:
                 return vm.attributes.get(self.name, NOBODY).strip()
+
+    def of_several(self, vm: Vm) -> bool:
+        """Whether the VM says more than one owner."""
+        return self.kind == "tag" and len(self._tags(vm)) > 1
+
+    def _tags(self, vm: Vm) -> list[str]:
+        before = f"{self.name}:"
+        return [tag.removeprefix(before) for tag in vm.tags or () if tag.startswith(before)]
 
     @classmethod
     def parse(cls, option: str, text: str) -> OwnerKey:

@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
 from gpuops.model.evidence import BY_DEFAULT, Source
+from gpuops.model.fair_share import FairShare
 from gpuops.model.measurement import CPU_MHZ
 from gpuops.model.ml_queue import MlStop, QueuedVm
+from gpuops.model.owner import NotedOwner
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.model.window import Night, Window, moments
@@ -233,6 +235,8 @@ class Policy:
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
     """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
+    fair_share: FairShare | None = None
+    """How teams share what the queue gets; None = the queue knows no teams."""
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)
@@ -331,7 +335,8 @@ class Policy:
     @property
     def needs_tags(self) -> bool:
         keys = [mark for pool in self.pools for mark in (*pool.select.marks, pool.owner) if mark is not None]
-        return any(mark.tag is not None for mark in (*keys, self.opt_out))
+        by_team = self.fair_share is not None and self.fair_share.by.needs_tags
+        return by_team or any(mark.tag is not None for mark in (*keys, self.opt_out))
 
 
 class Role(StrEnum):
@@ -383,6 +388,8 @@ class Original:
     gated_as: str | None = None
     """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
     open again; empty = the id is not known."""
+    owner: NotedOwner | None = None
+    """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
 
 
 @dataclass(frozen=True, slots=True)

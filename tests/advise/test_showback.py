@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gpuops.advise.showback import largest_remainder, owner_in, showback
 from gpuops.model.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.inventory import Inventory
-from gpuops.model.owner import NOBODY, OwnerKey
+from gpuops.model.owner import NOBODY, NotedOwner, OwnerKey
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Vm
 
@@ -28,6 +29,14 @@ def ml(
 
 def night(*vms: PastVm) -> PastNight:
     return PastNight("2026-11-20", "vc", AT, "policy", (), vms, ())
+
+
+def test_who_had_it_is_as_the_journal_noted_it_by_the_same_key() -> None:
+    """A VM that is gone, or was tagged anew, is still whose it was."""
+    noted = replace(ml("gone", 2), owner=NotedOwner("tag:team", "vision"))
+    nowhere = Inventory("vc", "8.0.3", AT, {}, {}, {}, {})
+    assert owner_in(nowhere, OwnerKey("tag", "team"))(noted) == "vision"
+    assert owner_in(nowhere, OwnerKey("folder"))(noted) == NOBODY
 
 
 @given(amounts)

@@ -6,6 +6,8 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
 journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page
+firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, page
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ MODULES = {
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
+    "shares": "tests.bench.fair_share",
     "night": "tests.bench.night",
     "executor": "tests.bench.executor",
     "numa": "tests.bench.numa_local",

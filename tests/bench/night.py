@@ -54,21 +54,21 @@ def run() -> Result:
     )
 
 
-def world(seed: int = 2) -> Inventory:
+def world(seed: int = 2, *, hosts: int = HOSTS, desktops: int = DESKTOPS, ml_vms: int = ML_VMS) -> Inventory:
     """The evening as vCenter shows it."""
     chance = random.Random(seed)
     datastore = Datastore("ds-1", "ssd", free_mib=10**9, accessible=True)
-    hosts = [
+    found = [
         replace(host(f"esx-{number:04}", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1)), datastores=("ds-1",))
-        for number in range(1, HOSTS + 1)
+        for number in range(1, hosts + 1)
     ]
     vms: list[Vm] = []
-    places = [(number, address) for number in range(HOSTS) for address in (FIRST, SECOND)]
+    places = [(number, address) for number in range(hosts) for address in (FIRST, SECOND)]
     chance.shuffle(places)
     for number, address in places:
         profile = chance.choice(list(SIZES))
         here: list[Vm] = []
-        for _ in range(min(SIZES[profile], DESKTOPS - len(vms))):
+        for _ in range(min(SIZES[profile], desktops - len(vms))):
             at = len(vms) + len(here) + 1
             used = 2000 if chance.random() < 0.03 else 10
             here.append(
@@ -83,11 +83,16 @@ def world(seed: int = 2) -> Inventory:
                     memory_reservation_mib=GIB8,
                 )
             )
-        hosts[number] = on_gpu(hosts[number], address, *(each.ref for each in here))
+        found[number] = on_gpu(found[number], address, *(each.ref for each in here))
         vms += here
-    for at in range(ML_VMS):
-        vms.append(_vm(1000 + at, f"ml-{at:02}", chance.randrange(HOSTS), WANTED[at % len(WANTED)], PowerState.OFF))
-    return replace(inventory(hosts, vms), datastores={"ds-1": datastore})
+    for at in range(ml_vms):
+        vms.append(waiting_vm(1000 + at, f"ml-{at:02}", chance.randrange(hosts), WANTED[at % len(WANTED)]))
+    return replace(inventory(found, vms), datastores={"ds-1": datastore})
+
+
+def waiting_vm(number: int, name: str, host: int, profiles: tuple[str, ...], **fields: Any) -> Vm:
+    """An ML VM that is off, on the host of that number from 0 on."""
+    return _vm(number, name, host, profiles, PowerState.OFF, **fields)
 
 
 def _vm(number: int, name: str, host: int, profiles: tuple[str, ...], power: PowerState, **fields: Any) -> Vm:
@@ -95,9 +100,9 @@ def _vm(number: int, name: str, host: int, profiles: tuple[str, ...], power: Pow
     return vm(number, name, str(host + 1), *devices, power=power, datastores=("ds-1",), **fields)
 
 
-def policy() -> Policy:
+def policy(ml_vms: int = ML_VMS) -> Policy:
     """All desktops are parked; every other ML VM may be moved."""
-    entries = tuple(QueuedVm(f"ml-{at:02}", relocate=at % 2 == 0) for at in range(ML_VMS))
+    entries = tuple(QueuedVm(f"ml-{at:02}", relocate=at % 2 == 0) for at in range(ml_vms))
     pool = Pool("desks", Selector(name="desk-*"), IdleRule(500), parked=True)
     return Policy("night", (pool,), ml=entries, windows=(Window(clock(20), clock(7), UTC),), digest="d")
 

@@ -52,6 +52,7 @@ SWEPT: Final = (
     "passthrough on --gpu 0000:3b:00.0 --host esx-01*",
     f"rotate init --policy {POLICY}",
     f"rotate plan --policy {POLICY}",
+    f"queue --policy {POLICY}",
     f"rotate night --policy {POLICY} --yes",
     f"rotate watch --policy {SPARE_POLICY} --dry-run",
     "rotate status",

@@ -77,6 +77,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulator",
         "size",
         "targets",
+        "teams",
         "testing",
         "top",
         "tour-night",

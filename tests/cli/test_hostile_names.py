@@ -43,6 +43,7 @@ OFFLINE: Final = (
     "detach --vm moid:{ml-01} --all --dry-run",
     "attach --vm ml-70 --profile a100-3-20c --dry-run",
     "rotate plan --policy {policy}",
+    "queue --policy {policy}",
     "rotate night --policy {policy} --dry-run --explain",
 )
 LIVE: Final = (

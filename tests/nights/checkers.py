@@ -66,6 +66,7 @@ from tests.nights.promises import (
     told_with_a_command,
 )
 from tests.nights.several import Several
+from tests.nights.teams import fair_order_kept, teams_within_limits
 from tests.nights.truths import TRUTHS
 from tests.nights.worlds import CLOSES, DAY, EVENING
 
@@ -366,6 +367,8 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     nothing_on_a_wrong_clock,
     one_holder,
     under_a_lease,
+    teams_within_limits,
+    fair_order_kept,
     *TRUTHS,
 )
 

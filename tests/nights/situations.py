@@ -7,6 +7,7 @@ that. Each draws from dice of its own. `test_situations.py` plays them; they jud
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -593,6 +594,48 @@ class NextNight(Situated):
         return [(RunKind.NIGHT, EVENING), (RunKind.DAY, MORNING), (RunKind.NIGHT, EVENING + DAY)]
 
 
+class Teams(Situated):
+    """Two nights that teams share, with weights and limits; ML VMs end by themselves and free GPUs again, and runs are
+    killed now and then."""
+
+    size = Size(3, 12, 9)
+
+    def place(self, seed: int) -> Site:
+        draw = self.rng.choice
+        teams = {
+            name: {"weight": draw([1, 2, 3]), **({"at_most": most} if (most := draw(_AT_MOST)) else {})}
+            for name in ("red", "green", "blue")[: draw([1, 2, 3, 3])]
+        }
+        shared = {"by": "attribute:team", "half_life_days": draw([0.5, 7]), "teams": teams}
+        return arranged(seed, self.size, full=draw([True, True, False]), relocate=None, shared=json.dumps(shared))
+
+    def events(self, site: Site) -> Sequence[Event]:
+        killed = [Event("K1", point=self.rng.randint(1, 60)) for _ in range(self.rng.choice([0, 0, 1, 2]))]
+        return [Event("A1"), *killed]
+
+    def arrange(self) -> None:
+        for vm in self.world.by_type("VirtualMachine"):
+            if vm.name.startswith("ml-") and self.rng.random() < 0.3:
+                self.at(self.rng.uniform(3600, 30_000), partial(self._is_done, vm))
+
+    def _is_done(self, vm: VirtualMachine) -> None:
+        if vm.is_registered and vm.state.power is Power.ON and self.world.tasks.running(vm) is None:
+            others.power_off(vm, SOMETHING)
+
+    def _evening(self) -> Sequence[tuple[RunKind, datetime]]:
+        later = [(RunKind.NIGHT, EVENING + LATER)] if self.rng.random() < 0.5 else []
+        return [(RunKind.NIGHT, EVENING), *later, (RunKind.DAY, MORNING), (RunKind.NIGHT, EVENING + DAY)]
+
+
+_AT_MOST: Final[Sequence[dict[str, float]]] = (
+    {},
+    {},
+    {"gpus": 1},
+    {"gpus": 2, "gpu_hours_per_week": 18},
+    {"gpu_hours_per_week": 12},
+)
+
+
 class Looked(Situated):
     """Somebody looks at what each run would do, just before it does; runs are killed now and then."""
 
@@ -804,5 +847,6 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, ShutDown, Overtaken, Silent,
         Unread, Forgotten, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, SetBack,
         LockBusy, LockGone, NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,
+        Teams,
     )
 }  # fmt: skip

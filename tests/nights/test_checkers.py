@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +34,8 @@ from tests.nights.machines import one_holder
 from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.overrides import only_the_queue
 from tests.nights.place import Admission
+from tests.nights.situations import SITUATIONS
+from tests.nights.teams import teams_of
 from tests.nights.truths import TRUTHS
 from tests.nights.worlds import CLOSES, EVENING, LOCK
 
@@ -381,6 +384,54 @@ def beside(error: GpuopsError | None, lock: Admission, sent: int = 0) -> Doctor:
     return lambda night: replace(night, beside=[Beside(error, lock, sent)])
 
 
+@cache
+def shared() -> Played:
+    """Two nights of a full site that teams share."""
+    return next(
+        night
+        for seed in range(7_100_000, 7_100_040, 2)
+        if len(json.loads((night := SITUATIONS["Teams"](seed).play()).site.policy.text)["fair_share"]["teams"]) == 3
+        and sum("fair share:" in choice.reason for report, _ in night.told for choice in report.plan.choices) > 3
+    )
+
+
+def with_teams(night: Played, teams: dict[str, object]) -> Played:
+    """The policy says this of them."""
+    written = json.loads(night.site.policy.text)
+    text = json.dumps({**written, "fair_share": {**written["fair_share"], "teams": teams}})
+    return replace(night, site=replace(night.site, policy=replace(night.site.policy, text=text)))
+
+
+def limited(limit: str) -> Doctor:
+    """No team may have anything."""
+    return lambda night: with_teams(shared(), {team: {"at_most": {limit: 0}} for team in (*TEAMS, "(no owner)")})
+
+
+def the_first_come_last(night: Played) -> Played:
+    """The weights are such that each VM that started had a team with far more than that of one that stayed."""
+    stays = {
+        moid
+        for report, _ in shared().told
+        for choice in report.plan.choices
+        for moid, name in shared().names.items()
+        if name == choice.subject and "fair share:" in choice.reason
+    }
+    teams = teams_of(shared())
+    least = sorted(teams[moid] for moid in stays)[0]
+    return with_teams(shared(), {team: {"weight": 1000 if team == least else 0.001} for team in (*TEAMS, "(no owner)")})
+
+
+def stays_for_nothing(night: Played) -> Played:
+    """Nobody is told why it waits."""
+    told = [
+        (replace(report, plan=replace(report.plan, choices=tuple(
+            replace(each, reason=each.reason if each.chosen else "") for each in report.plan.choices))), length)
+        for report, length in shared().told
+    ]  # fmt: skip
+    return replace(shared(), told=told)
+
+
+TEAMS = ("red", "green", "blue")
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
@@ -456,12 +507,17 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
         night, told=[(replace(report, outcomes=()), length) for report, length in night.told])),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
+    ("I29", "teams_within_limits", limited("gpus")),
+    ("I29", "teams_within_limits", limited("gpu_hours_per_week")),
+    ("I30", "fair_order_kept", the_first_come_last),
+    ("I30", "fair_order_kept", stays_for_nothing),
 ]  # fmt: skip
 
 
 def test_the_nights_that_are_doctored_are_whole() -> None:
     assert violations(quiet()) == []
     assert violations(hooked()) == []
+    assert violations(shared()) == []
 
 
 def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> None:

@@ -165,14 +165,18 @@ def arranged(
     full: bool = False,
     directpath: str = "leave",
     passthrough: bool = False,
+    shared: str = "",
 ) -> Site:
     """A site of a seed whose policy is given; `left_over` of its desktops carry the marker of yesterday's night.
     `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both. `passthrough`: each GPU
-    is given to one idle desktop whole, as any of its kind, and each ML VM needs one so."""
+    is given to one idle desktop whole, as any of its kind, and each ML VM needs one so. `shared`: what the policy says
+    of teams, as JSON; each ML VM is of one of those, or of nobody."""
     rng, hooks = random.Random(f"{seed}:site"), random.Random(f"{seed}:hooks")
     scenario = _scenario(size, rng, hooks if hooked else None)
     if full or passthrough:
         scenario = _full(scenario, size, passthrough=passthrough)
+    if shared:
+        scenario["vms"] = _of_teams(scenario["vms"], [*json.loads(shared)["teams"], ""], random.Random(f"{seed}:teams"))
     if left_over:
         scenario["vms"] = _left_over(scenario["vms"], left_over, random.Random(f"{seed}:left over"))
     if leased:
@@ -180,8 +184,14 @@ def arranged(
     _noted_by_others(scenario, seed)
     asked = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
                     in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
-                    leased=leased, part="whole", directpath=directpath)  # fmt: skip
+                    leased=leased, part="whole", directpath=directpath, shared=shared)  # fmt: skip
     return Site(size, ScenarioFile.of(scenario), asked)
+
+
+def _of_teams(vms: list[dict[str, Any]], teams: list[str], rng: random.Random) -> list[dict[str, Any]]:
+    """The same VMs, each ML VM with the team that it is of."""
+    drawn = [(vm, rng.choice(teams) if vm["folder"] == "ml" else "") for vm in vms]
+    return [{**vm, "attributes": {"team": team}} if team else vm for vm, team in drawn]
 
 
 def _full(scenario: dict[str, Any], size: Size, *, passthrough: bool) -> dict[str, Any]:
@@ -382,6 +392,7 @@ def _parsed(
     leased: bool,
     part: str,
     directpath: str = "leave",
+    shared: str = "",
 ) -> Policy:
     """`part`: of the whole, all of it in one pool, by any name or by a strict one, or in two pools, or one of two
     policies that have half of it each."""
@@ -405,6 +416,7 @@ def _parsed(
         "limits": {"in_flight": in_flight, "per_host": per_host},
         "drs_override": drs,
         **({"lock_vm": LOCK} if leased else {}),
+        **({"fair_share": json.loads(shared)} if shared else {}),
     })  # fmt: skip
     with policies_read_quickly():
         return policy.parse_policy(text, "night")

@@ -162,6 +162,18 @@ def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) ->
     assert watched.running == QUEUE == watched.marked() == watched.owed()
 
 
+def test_teams_share_what_is_spare(watched: Watched) -> None:
+    """All are of one team, which may have one GPU: two of its VMs with a half each."""
+    shared = "fair_share: {by: 'attribute:gpuops.owner', teams: {research: {at_most: {gpus: 1}}}}\n"
+    watched.policy = parse_policy(TEXT + shared, "of the tests")
+    watched.calm()
+    assert len(watched.running) == 2
+    waiting = {choice.subject: choice.reason for choice in watched.calm().look.waiting}
+    left = QUEUE - watched.running
+    assert {waiting[name] for name in left} == {"team research has 1 of 1 GPUs at once"}
+    assert len(watched.running) == 2
+
+
 def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
     watched.send(PowerOnVm(watched.ref("ml-11")))
     told = watched.calm()

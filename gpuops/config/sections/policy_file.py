@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
+from gpuops.config.sections.fair_share import FairShareSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.spare import SpareSection
@@ -254,6 +255,7 @@ class PolicyFile(Section):
     morning: MorningSection = MorningSection()
     drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
     user_wins: bool = False
+    fair_share: FairShareSection | None = None
     opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None

@@ -126,6 +126,10 @@ class Journal:
             self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
         return self._state
 
+    def records(self, after: int = 0) -> Sequence[Record]:
+        """Those behind that one, in their order; it takes as long as the journal is."""
+        return self._store.read(after)
+
     def _first_read(self) -> JournalState:
         records = self._store.read(None)
         state = load_state(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None

@@ -14,6 +14,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastStep, PastVm, RunBy
+from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Policy, Role
 from gpuops.plan.rotation.gpu_share import gpus_of
 
@@ -74,6 +75,7 @@ class VmSoFar:
     held: list[HeldPeriod] = field(default_factory=list)
     unsure: bool = False
     """Whether the reply to the step that takes it was lost."""
+    owner: NotedOwner | None = None
     closed: bool = False
     given_up: bool = False
     steps: dict[str, PastStep] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class VmSoFar:
     def past(self) -> PastVm:
         return PastVm(
             self.ref, self.uuid, self.name, self.role, self.profiles, _gpus(self.profiles), tuple(self.held),
-            self.closed, self.given_up, tuple(self.steps.values()),
+            self.closed, self.given_up, tuple(self.steps.values()), self.owner,
         )  # fmt: skip
 
 
@@ -138,7 +140,8 @@ class NightSoFar:
             (vm for vm in self.vms.values() if uuid is not None and vm.uuid == uuid), None
         )
         if found is None:
-            found = VmSoFar(ref, uuid, body["name"], Role(body["role"]), tuple(body["profiles"]), self)
+            owner = NotedOwner(**body["owner"]) if "owner" in body else None
+            found = VmSoFar(ref, uuid, body["name"], Role(body["role"]), tuple(body["profiles"]), self, owner=owner)
             self.vms[ref] = found
         return found
 

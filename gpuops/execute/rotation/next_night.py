@@ -7,6 +7,7 @@ from datetime import UTC, datetime, time
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.demand import in_use
+from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.rotation import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
@@ -35,7 +36,8 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
         skipped = journal.skipped(obeyed.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
-    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
+        past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
+    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past)
     seen = site.judged(site.vcenter.inventory(), obeyed)
     try:
         forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""

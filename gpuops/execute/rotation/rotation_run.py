@@ -11,6 +11,7 @@ from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateD
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
+from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
@@ -20,6 +21,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.model.history import PastNight
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import GivesWayBy, Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
@@ -54,6 +56,8 @@ class SpareNow:
     """Pool -> how many of its desktops are to run by a forecast."""
     suspends: frozenset[str] = frozenset()
     """ML VMs (refs) that give way with their memory in a restore of this watch."""
+    past: FollowedNights | None = None
+    """What its journal told so far; None = it is read from the first record, where that is asked for."""
 
 
 NOTHING_KNOWN: Final = SpareNow()
@@ -182,7 +186,7 @@ class RotationRun:
                 return RotateNight(
                     self.policy, originals, measured, step_counts=setbacks, clock_ahead=ahead, lease=number,
                     lowest=self.spare.lowest, not_yet=self.spare.not_yet, finished=self.spare.finished,
-                    expected=self.spare.expected, gave_way=_gave_way(journal),
+                    expected=self.spare.expected, gave_way=_gave_way(journal), past=self._past(journal),
                 )  # fmt: skip
             case RunKind.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
@@ -192,13 +196,20 @@ class RotationRun:
                 # one that only looks is never refused for that: it warns of it
                 unattended = self.unattended and self.leases is not None
                 return RotateNight(
-                    self.policy, originals, measured, skipped, setbacks, ahead, over, number, unattended=unattended
-                )
+                    self.policy, originals, measured, skipped, setbacks, ahead, over, number, unattended=unattended,
+                    past=self._past(journal),
+                )  # fmt: skip
             case RunKind.DAY:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:
                 day = RotateDay(self.policy, originals, measured, elsewhere, self.spare.suspends)
                 return RestoreVms(day, self.only)
+
+    def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
+        """What nights came to, where the policy shares by it."""
+        if self.policy.fair_share is None:
+            return ()
+        return (self.spare.past or FollowedNights()).nights(journal)
 
     @property
     def _lease_number(self) -> int | None:

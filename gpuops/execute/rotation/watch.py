@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final, NoReturn
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
+from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.rotation import restore, resume, rotate
 from gpuops.execute.rotation.rotation_run import SpareNow
 from gpuops.execute.rotation.watch_forecast import PoolForecasts
@@ -58,6 +60,7 @@ class Watch:
     suspend_failed_s: float | None = None
     """When an ML VM could not be suspended: for a while those that give way are stopped. Desktops come first."""
     ahead: PoolForecasts = field(init=False)
+    past: FollowedNights = field(default_factory=FollowedNights)
 
     def __post_init__(self) -> None:
         self.ahead = PoolForecasts(self.policy, self.site)
@@ -103,7 +106,7 @@ class Watch:
         self.tried = {ref: told for ref, told in self.tried.items() if now_s - told[0] < AFTER_FAILURE_S}
         not_yet = {ref: f"tried {int(now_s - at) // 60} min ago: {why}" for ref, (at, why) in self.tried.items()}
         lowest = self.history.lowest(now_s, self.rule.calm_s)
-        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected())
+        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected(), past=self.past)
 
     def _rule_now(self) -> SpareRule:
         """The policy's rule; nothing is suspended under it a while after that has failed."""
@@ -144,16 +147,27 @@ def _has_finished(taken_vm: TakenVm) -> bool:
 
 def watch_once(policy: Policy, site: Site) -> WatchTold:
     """What a watch would find now, and do if it had been calm for long enough; nothing is changed."""
+    rule, report = _report_once(policy, site)
+    assert isinstance(report.request, RotateNight), "what a watch plans"
+    look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
+    return WatchTold(look, report.before)
+
+
+def planned_once(policy: Policy, site: Site) -> tuple[RotateNight, Inventory, datetime]:
+    """What such a look plans, on what it saw, and when."""
+    _, report = _report_once(policy, site)
+    assert isinstance(report.request, RotateNight), "what a watch plans"
+    return report.request, report.before, site.clock()
+
+
+def _report_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
     rule = _rule_of(policy)
     seen = site.judged(site.vcenter.inventory(), policy)
     free = {state.key: state.free for state in kept_states(rule, seen, catalog_of(seen))}
     state = load(site)
     finished = frozenset(state.finished) if state is not None else frozenset[str]()
     spare = SpareNow(free, finished=finished, expected=PoolForecasts(policy, site).expected())
-    report = rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
-    assert isinstance(report.request, RotateNight), "what a watch plans"
-    look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
-    return WatchTold(look, report.before)
+    return rule, rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
 
 
 def watch_for_ever(

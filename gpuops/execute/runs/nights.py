@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -89,6 +89,7 @@ def _body(original: Original) -> dict[str, Any]:
         "host": original.host,
         "profiles": list(original.profiles),
         **({"drs": str(original.drs)} if original.drs is not None else {}),
+        **({"owner": asdict(original.owner)} if original.owner is not None else {}),
     }
 
 

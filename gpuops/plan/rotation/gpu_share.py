@@ -8,6 +8,7 @@ from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType
 from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 
@@ -18,6 +19,13 @@ def gpus_of(profiles: Sequence[str], catalog: Catalog) -> float | None:
     True
     """
     return _sum(profiles, catalog) if profiles else None
+
+
+def gpus_of_vm(vm: Vm, catalog: Catalog) -> float:
+    """The same of a VM's devices, each whole GPU as one; a profile that the catalogue does not know is left out."""
+    profiles = [catalog.profile(device.profile) for device in vm.vgpus]
+    whole = len(vm.devices or ()) - len(profiles)
+    return whole + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
 
 
 def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> Mapping[str, float | None]:

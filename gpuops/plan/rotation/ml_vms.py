@@ -12,8 +12,11 @@ the plan has put it. The setting that it had before is in the journal and in its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import VmAmbiguous, VmNotFound
@@ -28,6 +31,9 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.rotation.taken_vms import TakenVm
 
+NO_WINDOW: Final = timedelta(hours=12)
+"""How long a night is taken to be where the policy has no window. As all GPUs are idle now, it changes little."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingVm:
@@ -38,10 +44,24 @@ class WaitingVm:
     vm: Vm | None
     reason: str = ""
     """Why it does not start tonight, whatever room there is; empty = it may."""
+    team: str = ""
+    """Whose it is, where the policy says `fair_share`."""
+    rank: int = 0
+    """Of those of one priority the lower is tried first; all have the same without `fair_share`."""
+    note: str = ""
+    """What is said of its place where it finds no room."""
 
     @property
     def runs(self) -> bool:
         return self.vm is not None and self.vm.power is PowerState.ON
+
+
+HeldBack = Callable[[Sequence[Vm], Vm], str]
+"""Why the VM may not start beside those that start before it; empty = it may."""
+
+
+def nobody_held_back(started: Sequence[Vm], vm: Vm) -> str:
+    return ""
 
 
 def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] = frozenset()) -> tuple[WaitingVm, ...]:
@@ -117,6 +137,17 @@ class Start:
     @property
     def moves(self) -> bool:
         return self.vm.host != self.host.ref
+
+
+def within_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
+    """The VMs that may start, of each entry no more than its `count`."""
+    queue = tuple(queue)
+    running = Counter(waiting.queued for waiting in queue if waiting.runs)
+    for waiting in queue:
+        most = waiting.queued.count
+        if waiting.vm is not None and not waiting.reason and (most is None or running[waiting.queued] < most):
+            running[waiting.queued] += 1
+            yield waiting
 
 
 def hosts_for(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:

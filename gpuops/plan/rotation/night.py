@@ -13,8 +13,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.history import PastNight
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
+from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
@@ -24,7 +26,15 @@ from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds, closed, evening_off, hours_unsaid
 from gpuops.plan.rotation.desktops import IN_MAINTENANCE, KeptForUsers, Survey, survey
-from gpuops.plan.rotation.ml_vms import Start, WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
+from gpuops.plan.rotation.ml_vms import (
+    Start,
+    WaitingVm,
+    drs_before,
+    drs_overrides,
+    nobody_held_back,
+    unreadable_drs,
+    waiting_vms,
+)
 from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.power_moments import gave_way
 from gpuops.plan.rotation.proposals import build_schedule_input, propose
@@ -41,6 +51,7 @@ from gpuops.plan.rotation.stop_conditions import (
     reason_to_stop,
 )
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms, vms_of
+from gpuops.plan.rotation.team_shares import TeamShares
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 _NAMED: Final = 3
@@ -87,6 +98,8 @@ class RotateNight:
     """ML VMs that a watch has suspended to make way for desktops, as the journal knows them."""
     expected: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Pool -> how many of its desktops are to run by a forecast, whoever uses them."""
+    past: tuple[PastNight, ...] = field(default=(), repr=False)
+    """What nights and watches of this vCenter came to, this one too, where the policy says `fair_share`."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -115,6 +128,8 @@ class RotateNight:
         off = (evening_off(self.policy, now) if self.unattended else None) or ""
         refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(off))
         queue = self.queue(inventory, night)
+        shares = self._shares(queue, inventory, catalog, bounds)
+        queue = queue if shares is None else shares.ordered(queue)
         if skipped or refusals or off or self._is_over(night, inventory):
             nothing = QueueDecision((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
             return NightPlan(
@@ -127,12 +142,18 @@ class RotateNight:
                 over=not refusals,
                 skipped=skipped,
                 off=off,
+                queue=queue,
+                shares=shares,
             )
         # 2. Which ML VMs start, where, and which desktops make room. Only room that is certain counts: an ML VM that
         # does not start after all has cost its desktops for nothing.
         room = Room(catalog, certain=True)
         spare = self.policy.spare
         free_to_take = desktops.free_to_take if spare is None or spare.take_idle else ()
+        held_back = nobody_held_back if shares is None else shares.held_back
+        schedule_input = build_schedule_input(
+            queue, free_to_take, inventory, room, bounds, desktops.priority, held_back
+        )
         decision = decide_queue(
             queue,
             free_to_take,
@@ -141,7 +162,8 @@ class RotateNight:
             self._may_return(bounds, inventory, catalog),
             objection=self._objection(bounds, inventory, catalog),
             priority=desktops.priority,
-            proposals=propose(build_schedule_input(queue, free_to_take, inventory, room, bounds, desktops.priority)),
+            proposals=propose(schedule_input),
+            held_back=held_back,
         )
         # 3. What DRS does with these VMs must be known before it is changed, or it could not be restored.
         unknown = tuple(unreadable_drs(self.policy, decision.starts, inventory))
@@ -158,7 +180,16 @@ class RotateNight:
             overrides=overrides,
             lease=self.lease,
             opened=tuple(self._not_taken_after_all(night, decision.desktops, inventory)),
+            queue=queue,
+            shares=shares,
         )
+
+    def _shares(
+        self, queue: Sequence[WaitingVm], inventory: Inventory, catalog: Catalog, bounds: Bounds
+    ) -> TeamShares | None:
+        """How the teams stand; None where the policy knows none."""
+        rule = self.policy.fair_share
+        return None if rule is None else TeamShares.of(rule, queue, self.past, inventory, catalog, bounds)
 
     def _objection(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Objection:
         """Which limit a start would exceed, which pool it would leave with too few ready desktops, or which slots that
@@ -297,9 +328,17 @@ class RotateNight:
         )
         drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
         return tuple(
-            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref))
+            Original(
+                night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref),
+                owner=self._owner(vm) if role is Role.ML else None,
+            )
             for vm, role in with_role
-        )
+        )  # fmt: skip
+
+    def _owner(self, vm: Vm) -> NotedOwner | None:
+        """Whose hours the journal notes; None where nobody shares."""
+        rule = self.policy.fair_share
+        return None if rule is None else NotedOwner(str(rule.by), rule.by.of(vm))
 
     def away(self, inventory: Inventory) -> list[TakenVm]:
         """The VMs of nights that are not back yet, or whose power state is just changing."""

@@ -26,8 +26,9 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
-from gpuops.plan.rotation.ml_vms import Start
+from gpuops.plan.rotation.ml_vms import Start, WaitingVm
 from gpuops.plan.rotation.queue import QueueDecision
+from gpuops.plan.rotation.team_shares import TeamShares
 
 NO_NIGHT: Final = "there is no night now"
 
@@ -56,6 +57,10 @@ class NightPlan:
     """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
     opened: tuple[OpenGate, ...] = ()
     """Of desktops that run, and whose gate at the broker an earlier run of this night has closed in vain."""
+    queue: tuple[WaitingVm, ...] = ()
+    """The ML queue in the order in which it is served."""
+    shares: TeamShares | None = None
+    """How its teams stand; None = the policy knows none."""
 
     def plan(self) -> Plan:
         """The plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
@@ -155,6 +160,7 @@ class NightPlan:
         yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
         yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.desktops.disowned_pools)
         yield from (f"ML queue: {reason}" for reason in self.decision.unknown)
+        yield from (f"ML queue: {said}" for said in (self.shares.unclear if self.shares is not None else ()))
 
     def _because(self) -> Iterator[str]:
         spare = self.policy.spare

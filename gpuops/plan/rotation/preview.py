@@ -30,6 +30,7 @@ from gpuops.plan.placement.return_order import resume_or_power_on, return_order,
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.bounds import RunPeriod, hours_unsaid
 from gpuops.plan.rotation.desktops import running_desktops
+from gpuops.plan.rotation.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_vms import Start
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.night_plan import NightPlan
@@ -149,16 +150,12 @@ def preview_night(
     night_plan = request.night_plan(survey, inventory, catalog, at)
     bounds, starts = night_plan.bounds, night_plan.decision.starts
     load = bounds.load(starts)
-    expected_runs = tuple(ExpectedRun(start, bounds.run(start, load), _gpus(start, catalog)) for start in starts)
+    expected_runs = tuple(
+        ExpectedRun(start, bounds.run(start, load), gpus_of_vm(start.vm, catalog)) for start in starts
+    )
     desktops = (*bounds.away, *night_plan.decision.desktops)
     proofs = prove(desktops, request.at_return(bounds, inventory), catalog)
     return NightPreview(at, inventory, night_plan, expected_runs, proofs, forecasts or {}, no_forecast)
-
-
-def _gpus(start: Start, catalog: Catalog) -> float:
-    profiles = [catalog.profile(device.profile) for device in start.vm.vgpus]
-    whole = len(start.vm.devices or ()) - len(profiles)
-    return whole + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
 
 
 _GB = 1024

@@ -16,7 +16,7 @@ one job of one GPU, and the proposal is one GPU for both, so one desktop is susp
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -33,13 +33,11 @@ from gpuops.model.vm import Vm
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
-from gpuops.plan.rotation.ml_vms import WaitingVm, hosts_for
+from gpuops.plan.rotation.ml_vms import NO_WINDOW, HeldBack, WaitingVm, hosts_for, nobody_held_back, within_counts
 from gpuops.plan.rotation.return_time import MARGIN, SLOWER_THAN_EVER, UNMEASURED_RESUME_S
 from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.schedule.schedule import schedule
 
-NO_WINDOW: Final = timedelta(hours=12)
-"""How long a night is taken to be where the policy has no window. As all GPUs are idle now, it changes little."""
 _DESKTOP_WORTH_MINUTES: Final = 15
 """GPU-minutes that are given up to spare a desktop: for less than that no user's session is suspended."""
 
@@ -76,11 +74,12 @@ def build_schedule_input(
     room: Room,
     bounds: Bounds,
     priority: Mapping[str, int],
+    held_back: HeldBack = nobody_held_back,
 ) -> ScheduleInput:
     """The problem of this night.
 
     `priority` of desktops, by ref: to spare one of a higher priority counts more than to spare any number of lower
-    ones.
+    ones. `held_back`: VMs that may not start beside those before them have no part in it.
     """
     minutes = _night_minutes(bounds)
     # The GPUs that are free, or that are once their desktops are suspended; one with a VM that stays is left to the
@@ -95,14 +94,23 @@ def build_schedule_input(
     # VMs with equal demands, in the order of the queue. One that shares a GPU, and finds room on a GPU whose VMs stay,
     # needs no GPU to be freed.
     demands: dict[_GpuDemand, list[Vm]] = defaultdict(list)
-    for waiting in _within_counts(queue):
+    tried_by: dict[str, tuple[int, int]] = {}
+    """VM ref -> what is served first has the higher one."""
+    for waiting in within_counts(queue):
         vm = waiting.vm
-        if vm is None:
+        if vm is None or held_back([inventory.vms[ref] for ref in tried_by], vm):
             continue
+        tried_by[vm.ref] = (waiting.queued.priority, -waiting.rank)
         demand = _demand_of(waiting, vm, names, inventory, room.catalog, bounds)
         if demand is not None and (demand.share == 1 or not _beside_others(waiting, vm, names, inventory, room)):
             demands[demand].append(vm)
-    jobs = {job.name: (job, vms) for demand, alike in demands.items() for job, vms in _jobs(demand, alike, minutes)}
+    # Those that share a GPU are served with the first of them: the others take what is left of it.
+    levels = {level: number for number, level in enumerate(sorted(set(tried_by.values())))}
+    jobs = {
+        job.name: (replace(job, priority=levels[tried_by[job.name]]), vms)
+        for demand, alike in demands.items()
+        for job, vms in _jobs(demand, alike, minutes)
+    }
     at_once = bounds.policy.limits
     limits = OperationLimits(at_once.per_host, at_once.per_datastore, at_once.in_flight)
     problem = NightProblem(
@@ -134,17 +142,6 @@ def _is_free(gpu: PhysicalGpu, desktops: Collection[str]) -> bool:
 
 def _in_passthrough(gpu: PhysicalGpu) -> bool:
     return gpu.passthrough is not None and gpu.passthrough.active is True
-
-
-def _within_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
-    """The VMs that may start, of each entry no more than its `count`."""
-    queue = tuple(queue)
-    running = Counter(waiting.queued for waiting in queue if waiting.runs)
-    for waiting in queue:
-        most = waiting.queued.count
-        if waiting.vm is not None and not waiting.reason and (most is None or running[waiting.queued] < most):
-            running[waiting.queued] += 1
-            yield waiting
 
 
 def _demand_of(

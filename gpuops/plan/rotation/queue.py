@@ -24,7 +24,7 @@ from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.rotation.ml_vms import Start, WaitingVm, hosts_for, is_bound
+from gpuops.plan.rotation.ml_vms import HeldBack, Start, WaitingVm, hosts_for, is_bound, nobody_held_back
 from gpuops.plan.rotation.proposals import Proposal
 from gpuops.plan.rotation.stages import HostStages, Stage, by_stage
 
@@ -160,6 +160,7 @@ def decide_queue(
     objection: Objection = no_objection,
     priority: Mapping[str, int] | None = None,
     proposals: Mapping[str, Proposal] | None = None,
+    held_back: HeldBack = nobody_held_back,
 ) -> QueueDecision:
     """Which VMs of the queue start, and which desktops make room for each.
 
@@ -179,7 +180,10 @@ def decide_queue(
         if at in choices:  # it has started as it was proposed
             continue
         if waiting.vm is not None and not reason:
+            reason = held_back([each.vm for each in state.starts], waiting.vm)
+        if waiting.vm is not None and not reason:
             start, reason = state.start(waiting.vm, waiting.queued, proposal)
+            reason = f"{reason}; {waiting.note}" if reason and waiting.note else reason
         if start is not None or proposal is None:
             running[waiting.queued] += start is not None
             choices[at] = Choice(waiting.name, chosen=start is not None, reason=_reason_for(start) if start else reason)
@@ -191,9 +195,9 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
     """Which VM, by its position in the queue, is tried next, and with which proposal; None = without one.
 
     All proposals of a priority come before its VMs without one, so that no GPU-hour of a higher priority is lost to a
-    lower one, and no VM takes a GPU that was proposed for another of its priority.
+    lower one, and no VM takes a GPU that was proposed for another of its priority. The same of each rank in it.
     """
-    for _, of_priority in groupby(range(len(queue)), key=lambda at: queue[at].queued.priority):
+    for _, of_priority in groupby(range(len(queue)), key=lambda at: (queue[at].queued.priority, queue[at].rank)):
         positions = list(of_priority)
         for at in positions:
             vm = queue[at].vm

@@ -1,0 +1,105 @@
+"""How much each team had of late, and in which order those who wait are served. Pure.
+
+Use: GPU-hours of `PastVm` and `HeldPeriod`, as `gpuops history` and `gpuops report` count them, each hour less the
+longer ago it was: half after one half-life, a quarter after two. A run whose end nobody saw counts until it was seen to
+have ended, and one that goes on until now.
+
+Order: the team with the least use for its weight is next (Kueue, admission fair sharing; Slurm's Fair Tree sorts by
+shares / usage, which is the same), with its first VM. What that VM may use tonight is then counted as if it were used,
+so that a team that had nothing for long does not take a whole night alone. Equal teams come as their VMs do.
+
+Example: of two teams with the weights 2 and 1, nothing used, each VM one GPU for ten hours. a1 is first, then b1
+(0 < 5), then a2 (5 < 10), then a3 (10 = 10, and it comes before b2): two of `a` for each of `b`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import exp, log
+from typing import Final
+
+from gpuops.model.fair_share import WEEK, team_of
+from gpuops.model.history import HeldPeriod, PastNight, PastVm
+
+_DIGITS: Final = 9
+"""Of GPU-hours for a weight that are compared: sums of the same hours in another order are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamUse:
+    """What the VMs of one team had, in GPU-hours."""
+
+    decayed: float = 0.0
+    """By the half-life."""
+    week: float = 0.0
+    """In the last 7 days, each hour whole."""
+    unknown: int = 0
+    """Runs that could not be counted: of a VM whose GPUs are not known, or whose start no record tells."""
+
+    def __add__(self, other: TeamUse) -> TeamUse:
+        return TeamUse(self.decayed + other.decayed, self.week + other.week, self.unknown + other.unknown)
+
+
+NO_USE: Final = TeamUse()
+
+
+def use_by_team(
+    nights: Iterable[PastNight], owner_of: Callable[[PastVm], str], now: datetime, half_life: timedelta
+) -> dict[str, TeamUse]:
+    """Team -> what its ML VMs had of these nights until now; a team that never had anything is not there."""
+    used: dict[str, TeamUse] = {}
+    for night in nights:
+        for vm in night.ml:
+            team = team_of(owner_of(vm))
+            for period in vm.held:
+                used[team] = used.get(team, NO_USE) + _use(period.until(now), vm.gpus, now, half_life)
+    return used
+
+
+def _use(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
+    hours = period.hours(gpus).at_most
+    if hours is None or gpus is None or period.begins is None or period.ends is None:
+        return TeamUse(unknown=1)
+    week = period.since(now - WEEK).hours(gpus).at_most or 0.0
+    # The integral of 2^(-age / half-life) from the end of the run, the younger age, to its begin.
+    rate = log(2) / half_life.total_seconds()
+    young, old = ((now - moment).total_seconds() for moment in (period.ends, period.begins))
+    decayed_s = max(exp(-rate * young) - exp(-rate * old), 0.0) / rate
+    return TeamUse(gpus * decayed_s / 3600, week)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Something that waits: whose it is, and the GPU-hours that it may use when it is served."""
+
+    team: str
+    hours: float
+
+
+def fair_order(wishes: Sequence[Wish], used: Mapping[str, float], weight: Callable[[str], float]) -> list[int]:
+    """In which order these are served, by their positions; those of one team stay in theirs.
+
+    `used`: team -> the GPU-hours that it had; what it does not name had none.
+
+    A team that waits and does not run does not lose its place: all use decays alike, and others only add to theirs.
+    Once nothing to speak of is left of the use of either, both are equal, and the order of the wishes decides.
+
+    >>> fair_order([Wish("a", 10), Wish("a", 10), Wish("b", 10), Wish("a", 10)], {}, {"a": 2.0, "b": 1.0}.__getitem__)
+    [0, 2, 1, 3]
+    """
+    waiting: dict[str, deque[int]] = {}
+    for at, wish in enumerate(wishes):
+        waiting.setdefault(wish.team, deque()).append(at)
+    had = {team: used.get(team, 0.0) for team in waiting}
+    order: list[int] = []
+    while waiting:
+        team = min(waiting, key=lambda name: (round(had[name] / weight(name), _DIGITS), waiting[name][0]))
+        at = waiting[team].popleft()
+        order.append(at)
+        had[team] += wishes[at].hours
+        if not waiting[team]:
+            del waiting[team]
+    return order

@@ -1,0 +1,47 @@
+"""`gpuops queue`: who waits for the GPUs of a night, in which order, and why; and how teams share them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, PolicyFile, Saved, spread
+
+
+@spread
+def queue(
+    common: CommonOptions,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="Of the night that would begin then, such as 22:00 in the policy's zone; default: now, or the next.",
+        ),
+    ] = None,
+    saved: Saved = None,
+) -> None:
+    """Show the ML queue in the order in which tonight would take it: who starts, who waits and why. Changes nothing.
+
+    Where the policy says `fair_share`, also how its teams stand: weights, GPU-hours of late, what they may still have.
+    Without --policy it goes by the policy that the last night ran under.
+
+    \b
+    Examples:
+      gpuops queue --policy templates/policy.yaml --vcenter sim:vdi
+      gpuops queue --policy templates/spare-policy.yaml --vcenter sim:lab
+    """
+    from gpuops.api import queue_look
+    from gpuops.cli.opening import open_site
+    from gpuops.config.date_text import parse_moment_or_clock
+    from gpuops.config.policy import load_policy
+    from gpuops.report.ml_queue import queue_document, queue_text
+
+    wanted = load_policy(policy) if policy is not None else None
+    moment = parse_moment_or_clock("--at", at) if at is not None else None
+    with open_site(common, saved=saved) as site:
+        found = queue_look(wanted, site, moment)
+    output.show(queue_text(found), queue_document(found))

@@ -1,0 +1,34 @@
+"""Looks at the ML queue of a policy for `gpuops queue`: as its next night would take it, or its watch now."""
+
+from __future__ import annotations
+
+from datetime import datetime, time
+
+from gpuops.errors import UsageError
+from gpuops.execute.rotation.next_night import preview
+from gpuops.execute.rotation.watch import planned_once
+from gpuops.execute.runs.nights import remembered_policy
+from gpuops.execute.site import Site, catalog_of
+from gpuops.model.rotation import Policy
+from gpuops.plan.rotation.queue_look import QueueLook, look_at_queue
+
+
+def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = None) -> QueueLook:
+    """The queue at this moment, if vCenter then looked as it does now. Nothing is ever written.
+
+    `policy` None = that of the last night in the journal. `at` as for `rotate plan`; under `mode: spare-capacity` the
+    queue is looked at now, and a moment is refused (UsageError).
+    """
+    if policy is None:
+        with site.journal_to_read(site.vcenter.uuid) as journal:
+            policy = remembered_policy(journal)
+    if policy.spare is not None:
+        if at is not None:
+            raise UsageError("--at: a watch looks at its queue now, and plans no night", hint="leave out --at")
+        request, seen, moment = planned_once(policy, site)
+        catalog = catalog_of(seen)
+        night_plan = request.night_plan(request.may_take(seen, catalog, moment), seen, catalog, moment)
+        return look_at_queue(night_plan, seen, catalog, moment)
+    found = preview(policy, site, at)
+    starts_at = {expected.start.vm.ref: expected.run.begins for expected in found.expected_runs}
+    return look_at_queue(found.night_plan, found.inventory, catalog_of(found.inventory), found.at, starts_at)

@@ -1,0 +1,150 @@
+"""What teams had of late, and the order in which their VMs are served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
+from gpuops.advise.showback import showback
+from gpuops.model.fair_share import NO_OWNER
+from gpuops.model.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.rotation import Role
+
+NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+WEEK = timedelta(days=7)
+TEAMS = ("a", "b", "c")
+
+
+def ran(
+    team: str, begins_h: float | None, ends_h: float | None, *, gpus: float | None = 1.0, itself: bool = False
+) -> PastVm:
+    """An ML VM of the team that ran from so many hours before now until so many; None = no record tells, or it runs."""
+    period = HeldPeriod(
+        None if begins_h is None else NOW - begins_h * HOUR, None if ends_h is None else NOW - ends_h * HOUR, itself
+    )
+    return PastVm(f"ref-{team}", None, team, Role.ML, ("a40-48c",), gpus, (period,), closed=True)
+
+
+def use(*vms: PastVm, half_life: timedelta = WEEK) -> dict[str, TeamUse]:
+    night = PastNight("2026-11-20", "vc", NOW, "policy", (), vms, ())
+    return use_by_team([night], lambda vm: vm.name, NOW, half_life)
+
+
+def test_an_hour_of_one_half_life_ago_counts_half_and_leaves_the_week() -> None:
+    found = use(ran("a", 1, 0), ran("b", 7 * 24 + 1, 7 * 24), ran("c", 14 * 24 + 1, 14 * 24))
+    assert [round(found[team].decayed, 2) for team in TEAMS] == [1.0, 0.5, 0.25]
+    assert [found[team].week for team in TEAMS] == [1.0, 0.0, 0.0]
+
+
+def test_of_a_run_that_began_before_the_week_its_last_part_counts() -> None:
+    assert use(ran("a", 7 * 24 + 3, 7 * 24 - 2))["a"].week == pytest.approx(2.0)
+
+
+def test_one_that_runs_counts_until_now_and_one_that_ended_by_itself_until_it_was_seen() -> None:
+    found = use(ran("a", 4, None, gpus=0.5), ran("b", 6, 1, itself=True))
+    assert (found["a"].week, found["b"].week) == (2.0, 5.0)
+
+
+def test_what_cannot_be_counted_is_said() -> None:
+    assert use(ran("a", 3, 1, gpus=None), ran("a", None, 1)) == {"a": TeamUse(unknown=2)}
+
+
+def test_vms_of_nobody_are_a_team() -> None:
+    assert set(use(ran("", 2, 1))) == {NO_OWNER}
+
+
+@given(st.lists(st.tuples(st.sampled_from(TEAMS), st.integers(1, 160), st.integers(0, 20)), max_size=20))
+def test_without_decay_the_hours_are_those_of_the_report(runs: list[tuple[str, int, int]]) -> None:
+    vms = [ran(team, age + length, age) for team, age, length in runs if age + length <= 7 * 24]
+    found = use(*vms, half_life=timedelta(days=10_000_000))
+    night = PastNight("2026-11-20", "vc", NOW, "policy", (), tuple(vms), ())
+    for share in showback([night], lambda vm: vm.name).owners:
+        assert found[share.owner].week == pytest.approx(share.hours.exact)
+        assert found[share.owner].decayed == pytest.approx(share.hours.exact, abs=1e-3)
+
+
+wishes = st.lists(st.builds(Wish, st.sampled_from(TEAMS), st.floats(0.1, 40)), max_size=14)
+uses = st.dictionaries(st.sampled_from(TEAMS), st.floats(0, 500))
+weights = st.fixed_dictionaries({team: st.sampled_from([0.5, 1.0, 2.0, 3.0]) for team in TEAMS})
+
+
+@given(wishes, uses, weights)
+def test_everybody_has_one_place_and_a_team_keeps_its_order(
+    waiting: list[Wish], used: dict[str, float], weight: dict[str, float]
+) -> None:
+    order = fair_order(waiting, used, weight.__getitem__)
+    assert sorted(order) == list(range(len(waiting)))
+    for team in TEAMS:
+        mine = [at for at in order if waiting[at].team == team]
+        assert mine == sorted(mine)
+
+
+@given(wishes, uses, weights)
+def test_nobody_is_served_before_a_team_that_had_less_for_its_weight(
+    waiting: list[Wish], used: dict[str, float], weight: dict[str, float]
+) -> None:
+    """Written anew: at each turn the team that is served has the least level of those that still wait."""
+    had = {team: used.get(team, 0.0) for team in TEAMS}
+    left = list(fair_order(waiting, used, weight.__getitem__))
+    while left:
+        at, *left = left
+        team = waiting[at].team
+        levels = {waiting[each].team: had[waiting[each].team] / weight[waiting[each].team] for each in (at, *left)}
+        assert levels[team] <= min(levels.values()) + 1e-8
+        had[team] += waiting[at].hours
+
+
+hundredths = st.integers(0, 50_000).map(lambda number: number / 100)
+on_a_grid = st.lists(
+    st.builds(Wish, st.sampled_from(TEAMS), st.integers(1, 400).map(lambda each: each / 10)), max_size=14
+)
+
+
+@given(
+    on_a_grid,
+    st.dictionaries(st.sampled_from(TEAMS), hundredths),
+    weights,
+    st.sampled_from([0.01, 0.1, 0.5, 0.9, 1.0]),
+    st.dictionaries(st.sampled_from("bc"), hundredths),
+)
+def test_a_team_that_waits_and_does_not_run_never_comes_later(
+    waiting: list[Wish], used: dict[str, float], weight: dict[str, float], kept: float, more: dict[str, float]
+) -> None:
+    """All use decays to the same part, and others add to theirs: the first VM of the team has no later place.
+
+    Numbers are on a grid: two that are equal but for their tenth digit are one level, and the file's order decides.
+    """
+    later = {team: hours * kept + (more.get(team, 0.0) if team != "a" else 0.0) for team, hours in used.items()}
+    later = {**more, **later}
+    before, after = (first_place("a", waiting, each, weight) for each in (used, later))
+    assert after <= before
+
+
+def first_place(team: str, waiting: Sequence[Wish], used: dict[str, float], weight: dict[str, float]) -> int:
+    order = fair_order(waiting, used, weight.__getitem__)
+    return next((place for place, at in enumerate(order) if waiting[at].team == team), 0)
+
+
+def test_equal_teams_take_turns_and_twice_the_weight_is_two_turns() -> None:
+    waiting = [Wish(team, 10) for team in "aaabbb"]
+    assert "".join(waiting[at].team for at in fair_order(waiting, {}, lambda team: 1.0)) == "ababab"
+    twice = {"a": 2.0, "b": 1.0}
+    assert "".join(waiting[at].team for at in fair_order(waiting, {}, twice.__getitem__)) == "abaabb"
+    assert "".join(waiting[at].team for at in fair_order(waiting, {"a": 25}, lambda team: 1.0)) == "bbbaaa"
+
+
+def test_the_order_of_sums_decides_nothing() -> None:
+    """0.1 + 0.2 and 0.3 are one level."""
+    waiting = [Wish("a", 1), Wish("b", 1)]
+    assert fair_order(waiting, {"a": 0.1 + 0.2, "b": 0.3}, lambda team: 1.0) == [0, 1]
+
+
+def test_uses_add_up() -> None:
+    assert TeamUse(1.0, 2.0, 3) + replace(NO_USE, unknown=1) == TeamUse(1.0, 2.0, 4)

@@ -1,0 +1,234 @@
+"""Teams in the queue of a night: who is tried first, who is held back and why, and nothing changes without them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from datetime import time as clock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuops.model.fair_share import NO_OWNER, FairShare, Team
+from gpuops.model.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.owner import OwnerKey
+from gpuops.model.rotation import Policy, Role
+from gpuops.model.vm import PowerState, Vm
+from gpuops.model.window import Window
+from gpuops.plan.core.steps import PowerOnVm
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.night_plan import NightPlan
+from tests.bench import night as fleet
+from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
+
+CATALOG = catalog()
+EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+BY_TEAM = OwnerKey("attribute", "team")
+HOURS = 9.0
+"""From the evening until desktops are due, at 6:00."""
+
+
+def world(*teams: str, hosts: int = 1, profile: str = "nvidia_a40-48c", **fields: object) -> Inventory:
+    """Hosts of two free A40, and a VM of one GPU for each team, in this order: ml-1, ml-2 ... `-` = of nobody."""
+    own = [host(f"esx-{number}", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1)) for number in range(1, hosts + 1)]
+    waiting = [ml(number, team, profile) for number, team in enumerate(teams, 1)]
+    return replace(inventory(own, waiting), taken_at=EVENING)
+
+
+def ml(number: int, team: str, profile: str = "nvidia_a40-48c", power: PowerState = PowerState.OFF) -> Vm:
+    attributes = {} if team == "-" else {"team": team}
+    return vm(number, f"ml-{number}", "1", f"vgpu {profile}", power=power, attributes=attributes, memory_mib=8192,
+              memory_reservation_mib=8192)  # fmt: skip
+
+
+def policy(shares: FairShare | None, *entries: QueuedVm, number: int = 9) -> Policy:
+    queue = entries or tuple(QueuedVm(f"ml-{each}", relocate=True) for each in range(1, number + 1))
+    return Policy("night", (), ml=queue, windows=(Window(clock(20), clock(6), UTC),), fair_share=shares, digest="d")
+
+
+def shares(*teams: Team) -> FairShare:
+    return FairShare(BY_TEAM, teams=teams)
+
+
+def past(**hours: float) -> tuple[PastNight, ...]:
+    """Nights of the last days in which a VM of each team had so many GPU-hours: of `ml_1` those of ml-1."""
+    vms = tuple(
+        PastVm(f"vm-{name[3:]}", f"uuid-{name[3:]}", name, Role.ML, (), 1.0,
+               (HeldPeriod(EVENING - timedelta(hours=each), EVENING),), closed=True)
+        for name, each in hours.items()
+    )  # fmt: skip
+    return (PastNight("2026-11-19", "vc", EVENING, "night", (), vms, ()),)
+
+
+def night(snapshot: Inventory, of: Policy, nights: tuple[PastNight, ...] = ()) -> NightPlan:
+    request = RotateNight(of, past=nights)
+    return request.night_plan(request.may_take(snapshot, CATALOG, EVENING), snapshot, CATALOG, EVENING)
+
+
+def started(found: NightPlan) -> list[str]:
+    return sorted(start.vm.name for start in found.decision.starts)
+
+
+def reasons(found: NightPlan) -> dict[str, str]:
+    return {choice.subject: choice.reason for choice in found.decision.choices}
+
+
+def test_of_one_priority_the_team_that_had_less_comes_first() -> None:
+    found = night(world("a", "a", "a", "b"), policy(shares(), number=4), past(ml_1=30))
+    assert [waits.name for waits in found.queue] == ["ml-4", "ml-1", "ml-2", "ml-3"]
+    assert started(found) == ["ml-1", "ml-4"]
+    assert reasons(found)["ml-2"].endswith("fair share: team a has had 100% of late, its share is 50%")
+
+
+def test_without_teams_the_file_s_order_stands() -> None:
+    found = night(world("a", "a", "a", "b"), policy(None, number=4), past(ml_1=30))
+    assert started(found) == ["ml-1", "ml-2"]
+    assert "fair share" not in " ".join(reasons(found).values())
+    assert found.shares is None
+
+
+def test_a_higher_priority_is_served_first_whatever_its_team_had() -> None:
+    entries = (QueuedVm("ml-1", priority=5), QueuedVm("ml-2"), QueuedVm("ml-3"))
+    found = night(world("a", "a", "b"), policy(shares(), *entries), past(ml_1=100))
+    assert [waits.name for waits in found.queue] == ["ml-1", "ml-3", "ml-2"]
+    assert started(found) == ["ml-1", "ml-3"]
+
+
+def test_twice_the_weight_is_twice_the_gpus() -> None:
+    found = night(world(*"bbbbbbaaaaaa", hosts=3), policy(shares(Team("a", weight=2)), number=12))
+    names = started(found)
+    assert len(names) == 6
+    assert sum(int(name[3:]) > 6 for name in names) == 4
+
+
+def test_who_finds_no_room_keeps_nobody_from_it() -> None:
+    """The first of the queue needs two GPUs of one host, and one is free."""
+    two = vm(1, "ml-1", "1", "vgpu nvidia_a40-48c", "vgpu nvidia_a40-48c", attributes={"team": "a"})
+    runs = ml(3, "c", power=PowerState.ON)
+    snapshot = inventory([replace(h, gpus=(replace(h.gpus[0], vms=("vm-3",)), h.gpus[1]))
+                          for h in (host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1)),)],
+                         [two, ml(2, "b"), runs])  # fmt: skip
+    found = night(
+        replace(snapshot, taken_at=EVENING), policy(shares(), QueuedVm("ml-1"), QueuedVm("ml-2")), past(ml_2=50)
+    )
+    assert [waits.name for waits in found.queue] == ["ml-1", "ml-2"]
+    assert started(found) == ["ml-2"]
+
+
+def test_no_start_takes_a_team_over_its_gpus_at_once() -> None:
+    limits = shares(Team("a", gpus=1.5))
+    found = night(world("a", "a", "b", hosts=2), policy(limits, number=3))
+    assert started(found) == ["ml-1", "ml-3"]
+    assert reasons(found)["ml-2"] == "team a has 1 of 1.5 GPUs at once, and this VM takes 1"
+    running = world("a", "a", hosts=2).with_vm(ml(1, "a", power=PowerState.ON))
+    assert started(night(running, policy(limits, number=2))) == [], "one that runs counts, whoever started it"
+
+
+def test_no_start_takes_a_team_over_its_gpu_hours_of_the_week() -> None:
+    """From 21:00 until 6:00 a VM of one GPU may take 9."""
+    of = world("a", "a", "b", hosts=2)
+
+    def told(most: float, had: float) -> dict[str, str]:
+        return reasons(night(of, policy(shares(Team("a", gpu_hours=most)), number=3), past(ml_1=had)))
+
+    assert told(100, 100)["ml-1"] == "team a has used 100 of 100 GPU-hours of the last 7 days"
+    assert told(100, 91)["ml-1"].startswith("starts on")
+    assert told(100, 91)["ml-2"] == (
+        "team a has used 91 of 100 GPU-hours of the last 7 days, what runs and starts before it may take 9, and this "
+        "VM 9 tonight"
+    )
+    assert told(100, 91.5)["ml-1"] == "team a has used 91.5 of 100 GPU-hours of the last 7 days, and this VM 9 tonight"
+    assert told(0, 0)["ml-1"] == "team a has used 0 of 0 GPU-hours of the last 7 days"
+    assert told(100, 100)["ml-3"].startswith("starts on")
+
+
+def test_what_a_night_has_started_goes_on_until_desktops_are_due() -> None:
+    snapshot = world("a", "a", hosts=2).with_vm(ml(1, "a", power=PowerState.ON))
+    runs = PastVm("vm-1", "uuid-1", "ml-1", Role.ML, (), 1.0, (HeldPeriod(EVENING - timedelta(hours=1)),), closed=False)
+    nights = (PastNight("2026-11-20", "vc", EVENING, "night", (), (runs,), ()),)
+    found = night(snapshot, policy(shares(Team("a", gpu_hours=18.5)), number=2), nights)
+    assert reasons(found)["ml-2"] == (
+        "team a has used 1 of 18.5 GPU-hours of the last 7 days, what runs and starts before it may take 9, and this "
+        "VM 9 tonight"
+    )
+    assert started(night(snapshot, policy(shares(Team("a", gpu_hours=19)), number=2), nights)) == ["ml-2"]
+
+
+def test_without_a_window_a_start_needs_hours_that_are_left() -> None:
+    of = policy(shares(Team("a", gpu_hours=50)), number=1)
+    open_ended = replace(of, windows=(), any_time=True)
+    assert started(night(world("a"), open_ended, past(ml_1=49))) == ["ml-1"]
+    assert started(night(world("a"), open_ended, past(ml_1=50))) == []
+
+
+def test_a_vm_that_is_held_back_leaves_its_place_to_the_next_of_its_team() -> None:
+    """ml-1 would take two GPUs of the one that its team may have."""
+    two = vm(1, "ml-1", "1", "vgpu nvidia_a40-48c", "vgpu nvidia_a40-48c", attributes={"team": "a"})
+    found = night(world("a", "a").with_vm(two), policy(shares(Team("a", gpus=1)), number=2))
+    assert started(found) == ["ml-2"]
+
+
+def test_nobody_s_vms_are_a_team_that_is_named() -> None:
+    found = night(world("-", "a", "-"), policy(shares(Team(NO_OWNER, gpus=1)), number=3))
+    assert started(found) == ["ml-1", "ml-2"]
+    assert found.plan().warnings == ("ML queue: ml-1, ml-3: no owner (attribute:team); served as team (no owner)",)
+
+
+def test_several_tags_are_a_team_of_their_own() -> None:
+    tagged = replace(ml(1, "-"), tags=("team:b", "team:a", "site:x"))
+    snapshot = replace(world("a", "a"), vms={"vm-1": tagged, "vm-2": replace(ml(2, "-"), tags=("team:a",))})
+    found = night(snapshot, policy(FairShare(OwnerKey("tag", "team")), number=2))
+    assert [waits.team for waits in found.queue] == ["a, b", "a"]
+    assert found.plan().warnings == ("ML queue: ml-1: several owners (tag:team); served as a team of its own, 'a, b'",)
+
+
+def test_halves_of_two_teams_share_the_gpu_that_is_freed_for_the_first() -> None:
+    """Teams take turns, and no GPU is left half empty for that."""
+    found = night(world(*"aabb", profile="nvidia_a40-24c"), policy(shares(), number=4))
+    assert started(found) == ["ml-1", "ml-2", "ml-3", "ml-4"]
+
+
+teams = st.lists(st.sampled_from("abc-"), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(teams, st.integers(0, 10**6))
+def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(names: list[str], seed: int) -> None:
+    rng = random.Random(seed)
+    limits = [Team(name, rng.choice([1, 2]), rng.choice([None, 1.0, 2.0]), rng.choice([None, 0.0, 20.0, 60.0]))
+              for name in "abc"]  # fmt: skip
+    had = {f"ml_{number}": rng.uniform(0, 40) for number in range(1, len(names) + 1) if rng.random() < 0.5}
+    profile = rng.choice(["nvidia_a40-48c", "nvidia_a40-24c"])
+    gpus = 1.0 if profile.endswith("48c") else 0.5
+    snapshot = world(*names, hosts=rng.choice([1, 2]), profile=profile)
+    found = night(snapshot, policy(shares(*limits), number=len(names)), past(**had))
+    on = started(found)
+    for team in limits:
+        own = {f"ml-{number}" for number, name in enumerate(names, 1) if name == team.name}
+        runs = gpus * len(own.intersection(on))
+        assert team.gpus is None or runs <= team.gpus
+        week = sum(hours for name, hours in had.items() if name.replace("_", "-") in own)
+        assert team.gpu_hours is None or not runs or week + runs * HOURS <= team.gpu_hours + 1e-6
+    # All VMs are alike, and may go anywhere: where one finds no room, none behind it starts.
+    places = [place for place, waits in enumerate(found.queue) if "does not fit" in reasons(found)[waits.name]]
+    after = found.queue[min(places, default=len(names)) :]
+    assert not any(waits.name in on for waits in after)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_team_alone_has_the_night_that_it_had_without_teams(seed: int) -> None:
+    """In drawn fleets: the same steps to the last, so that teams cost nothing where there is nothing to share."""
+    rng = random.Random(seed)
+    hosts, ml_vms = rng.choice([3, 6, 12]), rng.choice([6, 15, 24])
+    snapshot = fleet.world(seed, hosts=hosts, desktops=8 * hosts, ml_vms=ml_vms)
+    plain = fleet.policy(ml_vms)
+    entries = tuple(replace(each, priority=rng.choice([0, 0, 5])) for each in plain.ml)
+    plain = replace(plain, ml=tuple(sorted(entries, key=lambda each: -each.priority)))
+    shared = replace(plain, fair_share=FairShare(OwnerKey()))
+    one, other = (RotateNight(each).plan(snapshot, CATALOG, EVENING) for each in (plain, shared))
+    assert one.waves == other.waves
+    assert any(isinstance(step, PowerOnVm) for step in one.steps)
