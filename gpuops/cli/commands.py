@@ -84,7 +84,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name
         if record is None:
             continue
         panel = getattr(parameter, "rich_help_panel", None) or _OWN
-        if connection_by_name and panel == CONNECTION and parameter.name != "vcenter":
+        if connection_by_name and panel == CONNECTION and parameter.name not in ("vcenter", "site"):
             by_name.append(parameter.opts[0])
         else:
             panels.setdefault(panel, []).append(record)
