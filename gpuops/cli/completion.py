@@ -105,11 +105,6 @@ def sites(incomplete: str) -> list[str]:
     return _fitting([*configured_targets(), "all"], incomplete)
 
 
-def nothing(incomplete: str) -> list[str]:
-    """Of an option that a command only refuses."""
-    return []
-
-
 def configured_targets() -> list[str]:
     """Names of the targets in the configuration file."""
     named = _configuration().get("targets", {})

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 CONNECTION: Final = "Connection"
+SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
 """Under which heading of a command's help options stand."""
@@ -133,37 +134,6 @@ class CommonOptions:
             "one that `gpuops sim serve` runs (sim@READY-FILE).",
         ),
     ] = None
-    site: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=CONNECTION,
-            metavar="NAME|PATTERN|LABEL=VALUE|all",
-            autocompletion=completion.sites,
-            help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
-        ),
-    ] = None
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=CONNECTION,
-            min=1,
-            max=256,
-            metavar="N",
-            show_default="8",
-            help="With --site: so many vCenters at a time at the most.",
-        ),
-    ] = None
-    site_timeout: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=CONNECTION,
-            min=1,
-            max=86400,
-            metavar="SECONDS",
-            show_default="300",
-            help="With --site: a vCenter that takes longer is named and left.",
-        ),
-    ] = None
     username: Annotated[str | None, typer.Option(rich_help_panel=CONNECTION, metavar="NAME", help="User name.")] = None
     password_file: Annotated[
         Path | None, typer.Option(rich_help_panel=CONNECTION, metavar="FILE", help="Read the password from a file.")
@@ -205,6 +175,37 @@ class CommonOptions:
         typer.Option(
             rich_help_panel=CONNECTION,
             help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it.",
+        ),
+    ] = None
+    site: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            metavar="NAME|PATTERN|LABEL=VALUE|all",
+            autocompletion=completion.sites,
+            help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
+        ),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=256,
+            metavar="N",
+            show_default="8",
+            help="With --site: so many vCenters at a time at the most.",
+        ),
+    ] = None
+    site_timeout: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=86400,
+            metavar="SECONDS",
+            show_default="300",
+            help="With --site: a vCenter that takes longer is named and left.",
         ),
     ] = None
     output: Annotated[
@@ -351,15 +352,6 @@ def reads_sites(command: Command) -> Command:
     return command
 
 
-def _without_sites(option: inspect.Parameter) -> inspect.Parameter:
-    """The option as it is of a command for one vCenter: --site is understood, to be refused, and not shown."""
-    if option.name not in _OF_SITES:
-        return option
-    flag = f"--{option.name.replace('_', '-')}"
-    hidden = typer.Option(flag, hidden=True, autocompletion=completion.nothing)
-    return option.replace(annotation=Annotated[get_args(option.annotation)[0], hidden])
-
-
 def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
     """The option as it is of a command that has a table."""
     if option.name != "output":
@@ -438,6 +430,15 @@ def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:
     output.behave(common.manners())
 
 
+def for_one_vcenter(context: Any) -> UsageError:
+    """What a command says to --site that changes something, or is of this machine."""
+    command = context.command_path.partition(" ")[2]
+    return UsageError(
+        f"{command} works on one vCenter: it takes no --site",
+        hint="name it by --vcenter NAME; gpuops help sites lists the commands that read several",
+    )
+
+
 def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool:
     """Whether this command is to be asked of several vCenters. Raises UsageError where it cannot be."""
     if context.parent is None:
@@ -447,11 +448,7 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
             raise UsageError("--jobs and --site-timeout are of --site alone", hint="say --site all too")
         return False
     if not reads:
-        command = context.command_path.partition(" ")[2]
-        raise UsageError(
-            f"{command} works on one vCenter: it takes no --site",
-            hint="name it by --vcenter NAME; gpuops help sites lists the commands that read several",
-        )
+        raise for_one_vcenter(context)
     return context.invoked_subcommand is None
 
 
@@ -470,10 +467,11 @@ def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Its fields as options, without those of --site where the command does not read."""
     hints = get_type_hints(group, include_extras=True)
     options = [_parameter(field, hints[field.name]) for field in fields(group)]
     if _READS_SITES not in command.__dict__:
-        options = [_without_sites(option) for option in options]
+        options = [option for option in options if option.name not in _OF_SITES]
     return [_with_csv(option) for option in options] if _ALSO_CSV in command.__dict__ else options
 
 

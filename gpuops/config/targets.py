@@ -79,8 +79,8 @@ class NamedTarget(BaseModel):
         if zone is not None:
             try:
                 ZoneInfo(zone)
-            except (OSError, ValueError) as error:
-                raise ValueError(f"{zone!r} is no time zone of this machine: write it as Europe/Berlin") from error
+            except (OSError, ValueError, KeyError) as error:
+                raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
         return zone
 
     @field_validator("policy")
@@ -93,8 +93,8 @@ class NamedTarget(BaseModel):
     @field_validator("labels")
     @classmethod
     def _plain_names(cls, labels: Mapping[str, str]) -> Mapping[str, str]:
-        if wrong := next((name for name in labels if not name or "=" in name), None):
-            raise ValueError(f"{wrong!r} cannot be the name of a label: --site NAME=VALUE is how sites are named by it")
+        if any(not name or "=" in name for name in labels):
+            raise ValueError("the name of a label is not empty and holds no =, for it is asked as --site NAME=VALUE")
         return labels
 
     @field_validator("idle_command")

@@ -171,8 +171,9 @@ def _table(tables: Mapping[str, TextTable]) -> TextTable:
 
 def sites_document(answers: Sequence[SiteAnswer]) -> Document:
     """All answers by their sites, and why others have none."""
-    documents = {each.site: each.document for each in answers if each.failure is None}
-    kinds = {document["kind"] for document in documents.values() if document is not None}
+    answered = ((each.site, each.document) for each in answers if each.failure is None)
+    documents = {site: document for site, document in answered if document is not None}
+    kinds = {document["kind"] for document in documents.values()}
     failed = [(each.site, each.failure) for each in answers if each.failure is not None]
     return {
         "schema_version": SCHEMA_VERSION,

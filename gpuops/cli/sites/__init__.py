@@ -39,7 +39,7 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
     """
     from gpuops.cli.opening import sites_of
     from gpuops.cli.sites.files import SiteFiles
-    from gpuops.cli.sites.processes import Question, answers_of
+    from gpuops.cli.sites.processes import SiteQuestion, answers_of
 
     said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
     if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
@@ -51,7 +51,7 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
             own = files.of(site.name) | _policy_of(site.policy, given)
             alone = replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
             arguments = {name: alone if value is common else value for name, value in given.items()}
-            questions.append(Question(site, _bound(command, {**arguments, **own}), files.need_document))
+            questions.append(SiteQuestion(site, _bound(command, {**arguments, **own}), files.need_document))
         answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
         _tell(answers)
         _show(answers, files)

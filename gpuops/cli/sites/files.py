@@ -17,6 +17,7 @@ _HOURS: Final = "csv"
 _PAGE: Final = "html"
 _SITE_COLUMN: Final = "x_Site"
 """Columns that FOCUS does not have begin so."""
+_LARGEST: Final = 1024**3
 
 
 class SiteFiles:
@@ -75,8 +76,10 @@ class SiteFiles:
 
     def _texts(self, name: str) -> dict[str, str]:
         """What the sites wrote; those that wrote nothing are left out."""
+        from gpuops.config.file import read_text
+
         paths = {site: files[name] for site, files in self._of.items()}
-        return {site: path.read_text(encoding="utf-8") for site, path in paths.items() if path.is_file()}
+        return {site: read_text(path, largest=_LARGEST) for site, path in paths.items() if path.is_file()}
 
     def __enter__(self) -> Self:
         if self._wanted:

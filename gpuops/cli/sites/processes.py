@@ -40,7 +40,7 @@ _FORK: Final = get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SiteQuestion:
     """What is asked of one site."""
 
     site: ConfiguredSite
@@ -49,7 +49,7 @@ class Question:
     """Whether the document is used though text is printed."""
 
 
-def answers_of(questions: Sequence[Question], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
+def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
     """The answers in the order of the questions, at most `jobs` at a time. No process outlives the call.
 
     One that takes longer than `timeout_s` is ended, and is a failure like a vCenter that was not reached.
@@ -82,7 +82,7 @@ def answers_of(questions: Sequence[Question], *, jobs: int, timeout_s: float) ->
 class _SiteProcess:
     """One process, and the two files without a name that it writes: its answer, and what it says on stderr."""
 
-    def __init__(self, question: Question, timeout_s: float, answer: IO[bytes], said: IO[bytes]) -> None:
+    def __init__(self, question: SiteQuestion, timeout_s: float, answer: IO[bytes], said: IO[bytes]) -> None:
         self._question = question
         self._timeout_s = timeout_s
         self._answer = answer
@@ -144,7 +144,7 @@ def _nothing_yet(site: ConfiguredSite) -> SiteAnswer:
     return SiteAnswer(site.name, 0, clock.wall_clock(), site.zone, tuple(sorted(site.labels.items())))
 
 
-def _answer(question: Question, answer: IO[bytes], said: IO[bytes]) -> None:
+def _answer(question: SiteQuestion, answer: IO[bytes], said: IO[bytes]) -> None:
     """In the copy: asks, and writes down what came of it."""
     _leave_the_terminal(said)
     opening.begin_site()
@@ -176,7 +176,7 @@ def _exit_code(ask: Callable[[], object]) -> int:
     return 0
 
 
-def _result(question: Question, text: Shown, document: Document, csv: Callable[[], str] | None) -> SiteAnswer:
+def _result(question: SiteQuestion, text: Shown, document: Document, csv: Callable[[], str] | None) -> SiteAnswer:
     """Of what a command shows the part that is used."""
     found = _nothing_yet(question.site)
     if output.chosen() is OutputFormat.CSV:

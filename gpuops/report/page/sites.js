@@ -1,7 +1,7 @@
 "use strict";
 // Shows one site alone, or all of them; without this script each opens at a click.
 const chosen = document.getElementById("site");
-chosen.parentElement.hidden = false;
+chosen.closest("p").hidden = false;
 chosen.addEventListener("change", () => {
   for (const each of document.querySelectorAll("[data-site]")) {
     const shown = chosen.value === "" || each.dataset.site === chosen.value;
