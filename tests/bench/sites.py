@@ -20,9 +20,10 @@ from tests.peers.processes import Endpoint
 
 SITES: Final = 20
 FLEET: Final = "fleet:hosts=100,vms=1000"
-ROUNDS: Final = 3
+ROUNDS: Final = 1
+"""Of twenty single commands each: their sum is no chance."""
 OF_SINGLE_READS: Final = 1.1
-COMMANDS: Final = ("inventory --vms", "inventory --output json", "capacity")
+COMMANDS: Final = ("inventory --vms", "inventory --output json")
 
 
 def run() -> Result:
