@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -272,15 +274,31 @@ class TestSomeDoNot:
         result = run("capacity", "--site", "all", "--forecast", "--cluster", "x")
         assert (result.exit_code, result.stderr.count("error:")) == (2, 1)
 
+    @pytest.mark.parametrize("left", [0, 40])
     def test_a_process_that_is_killed_is_named(
-        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, left: int
     ) -> None:
-        from gpuops.cli import opening
+        """Before its answer, and in the middle of it."""
 
-        monkeypatch.setattr(opening, "begin_site", lambda: os.kill(os.getpid(), signal.SIGKILL))
+        def killed(answer: Any, file: Any) -> None:
+            file.write(pickle.dumps(answer)[:left])
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(pickle, "dump", killed)
         result = run("mode", "show", "--site", "fra", "-o", "json")
         assert (result.exit_code, document(result)["failed"]["fra"]["code"]) == (1, "internal-error")
         assert "signal 9" in result.stderr
+
+    def test_an_answer_that_finds_no_room_is_named(
+        self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(answer: Any, file: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(pickle, "dump", full)
+        result = run("mode", "show", "--site", "fra")
+        assert (result.exit_code, "Traceback" in result.stderr, "TMPDIR" in result.stderr) == (1, False, True)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, configured: Callable[..., None], hanging: str, tmp_path: Path, number: int) -> None:

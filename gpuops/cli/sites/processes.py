@@ -27,6 +27,7 @@ from gpuops.cli.output import OutputFormat
 from gpuops.config.sites import ConfiguredSite
 from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
+from gpuops.report.text import visible
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -87,7 +88,8 @@ class _SiteProcess:
         self._timeout_s = timeout_s
         self._answer = answer
         self._said = said
-        self.process: ForkProcess = _FORK.Process(target=_answer, args=(question, self._answer, self._said))
+        # a daemon of multiprocessing's: it is ended with this process, whatever ends that
+        self.process: ForkProcess = _FORK.Process(target=_answer, args=(question, answer, said), daemon=True)
         self.process.start()
         self.ends_s = clock.passed_s() + timeout_s
 
@@ -103,11 +105,12 @@ class _SiteProcess:
         try:
             # written by our own copy, into a file that nobody else can open
             found = pickle.load(self._answer)  # noqa: S301
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):
             code = self.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"its process ended by {how} and left no answer"
-            return self._failed(SiteFailure(message, "", GpuopsError.exit_code, GpuopsError.code))
+            hint = "look at this machine's memory and temporary files (TMPDIR); --jobs 1 needs the least"
+            return self._failed(SiteFailure(message, hint, GpuopsError.exit_code, GpuopsError.code))
         assert isinstance(found, SiteAnswer)
         return found
 
@@ -125,7 +128,7 @@ class _SiteProcess:
     def _pass_on(self) -> None:
         self._said.seek(0)
         for line in self._said.read().decode("utf-8", "replace").splitlines():
-            output.note(f"{self._question.site.name}: {line}")
+            output.note(visible(f"{self._question.site.name}: {line}"))
 
 
 def _end(processes: Sequence[_SiteProcess]) -> None:
@@ -163,8 +166,11 @@ def _answer(question: SiteQuestion, answer: IO[bytes], said: IO[bytes]) -> None:
     exit_code = guarded(lambda: _exit_code(question.ask), say)
     found = told[-1] if told else _nothing_yet(question.site)
     failure = failures[-1] if failures else None
-    pickle.dump(replace(found, exit_code=exit_code, failure=failure, answered_at=clock.wall_clock()), answer)
-    answer.flush()
+    try:
+        pickle.dump(replace(found, exit_code=exit_code, failure=failure, answered_at=clock.wall_clock()), answer)
+        answer.flush()
+    except OSError as error:  # a full disk: who waits finds half an answer, and says so
+        raise SystemExit(GpuopsError.exit_code) from error
 
 
 def _exit_code(ask: Callable[[], object]) -> int:
