@@ -51,10 +51,19 @@ class SiteAnswer:
     labels: tuple[tuple[str, str], ...] = ()
     view: tuple[Block, ...] = ()
     """What it prints for people, in its blocks from top to bottom."""
-    document: Document | None = None
-    """None = it was not asked for as one."""
+    kind: str | None = None
+    """Of its document; None = it was not asked for one."""
+    json: str = ""
+    """That document as text, which is not read again to be put into another one."""
     csv: str = ""
     failure: SiteFailure | None = None
+
+    @property
+    def document(self) -> Document:
+        """The document as values."""
+        import msgspec
+
+        return msgspec.json.decode(self.json, type=dict[str, Any])
 
     @property
     def local_time(self) -> datetime:
@@ -171,9 +180,10 @@ def _table(tables: Mapping[str, TextTable]) -> TextTable:
 
 def sites_document(answers: Sequence[SiteAnswer]) -> Document:
     """All answers by their sites, and why others have none."""
-    answered = ((each.site, each.document) for each in answers if each.failure is None)
-    documents = {site: document for site, document in answered if document is not None}
-    kinds = {document["kind"] for document in documents.values()}
+    import msgspec
+
+    told = [each for each in answers if each.failure is None and each.kind is not None]
+    kinds = {each.kind for each in told}
     failed = [(each.site, each.failure) for each in answers if each.failure is not None]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -189,7 +199,7 @@ def sites_document(answers: Sequence[SiteAnswer]) -> Document:
             }
             for each in answers
         },
-        "sites": documents,
+        "sites": {each.site: msgspec.Raw(each.json.encode()) for each in told},
         "unreachable": {site: _failure(failure) for site, failure in failed if failure.is_unreachable},
         "failed": {site: _failure(failure) for site, failure in failed if not failure.is_unreachable},
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 
+from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown, Text, TextTable, Tree, plain
 from gpuops.report.sites import (
     SiteAnswer,
@@ -26,7 +28,7 @@ DAMAGED: Final = SiteFailure("the journal is damaged", "", 7, "state-damaged")
 
 
 def answered(site: str, *view: Shown, exit_code: int = 0, zone: str | None = None) -> SiteAnswer:
-    return SiteAnswer(site, exit_code, AT, zone, view=blocks(view), document={"kind": "top", "of": site})
+    return SiteAnswer(site, exit_code, AT, zone, view=blocks(view), kind="top", json=json.dumps({"of": site}))
 
 
 def failed(site: str, failure: SiteFailure) -> SiteAnswer:
@@ -110,10 +112,11 @@ def test_what_is_wrong_everywhere() -> None:
 
 
 def test_the_document_has_each_under_its_site() -> None:
-    found = sites_document([answered("fra", zone="Asia/Tokyo"), failed("muc", AWAY), failed("ber", NO_CLUSTER)])
+    made = sites_document([answered("fra", zone="Asia/Tokyo"), failed("muc", AWAY), failed("ber", NO_CLUSTER)])
+    found = json.loads(document_text(made))
     assert (found["of"], found["sites"], list(found["asked"])) == (
         "top",
-        {"fra": {"kind": "top", "of": "fra"}},
+        {"fra": {"of": "fra"}},
         ["fra", "muc", "ber"],
     )
     assert found["asked"]["fra"]["at"] == "2026-07-02T05:00:00+09:00"

@@ -62,6 +62,7 @@ class SiteFiles:
         from dataclasses import replace
 
         from gpuops.config.private_file import write_readable
+        from gpuops.report.json_text import document_text
         from gpuops.report.metrics import MetricsWriter, merged_families, written_text
 
         texts = self._texts(_METRICS)
@@ -69,7 +70,7 @@ class SiteFiles:
         made = merged_families(every)
         write_readable(path, made)
         named = [
-            each if each.document is None else replace(each, document={**each.document, "file": str(path)})
+            replace(each, json=document_text({**each.document, "file": str(path)})) if each.kind is not None else each
             for each in answers
         ]
         return written_text(str(path), made.encode()), named

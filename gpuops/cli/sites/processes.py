@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import wait
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import typer
 
@@ -26,6 +26,7 @@ from gpuops.cli.failure import guarded
 from gpuops.cli.output import OutputFormat
 from gpuops.config.sites import ConfiguredSite
 from gpuops.errors import GpuopsError, VcenterUnreachable
+from gpuops.report.json_text import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
 from gpuops.report.text import visible
 
@@ -189,18 +190,10 @@ def _result(question: SiteQuestion, text: Shown, document: Document, csv: Callab
         if csv is None:
             raise output.no_csv()
         return replace(found, csv=csv())
-    whole = _whole(document) if output.chosen().is_document or question.need_document else None
-    return replace(found, view=blocks(text) if output.chosen() is OutputFormat.TEXT else (), document=whole)
-
-
-def _whole(document: Document) -> Document:
-    """The same as plain values, with lists for what is made while it is written."""
-    import msgspec
-
-    from gpuops.report.json_text import document_text
-
-    plain: Any = msgspec.json.decode(document_text(document))
-    return dict(plain)
+    view = blocks(text) if output.chosen() is OutputFormat.TEXT else ()
+    if not (output.chosen().is_document or question.need_document):
+        return replace(found, view=view)
+    return replace(found, view=view, kind=document["kind"], json=document_text(document))
 
 
 def _leave_the_terminal(said: IO[bytes]) -> None:

@@ -17,12 +17,13 @@ def sites_page(answers: Sequence[SiteAnswer]) -> str:
     """The page of the sites that answered with a document of kind `report`; the others are named with their reason."""
     style, script = html.page_style(), html.source("sites.js")
     policy = html.content_security_policy((script, html.page_script()), style)
+    documents = [(each, each.document) for each in answers if each.failure is None]
     text: str = (
         html.environment()
         .get_template("sites.html.j2")
         .render(
-            sites=[(each, each.document, html.page(each.document)) for each in answers if each.document is not None],
-            missing=[each for each in answers if each.document is None],
+            sites=[(each, document, html.page(document)) for each, document in documents],
+            missing=[each for each in answers if each.failure is not None],
             style=style,
             script=script,
             policy=policy,
