@@ -195,6 +195,8 @@ class TestAllAnswer:
         page.on("console", lambda said: complaints.append(said.text))
         page.goto(path.as_uri())
         assert page.locator("table").first.locator("tbody th").all_inner_texts() == ["fra", "muc"]
+        gpus = [json.loads(run("report", "--vcenter", name, "-o", "json").stdout)["use"]["gpus"] for name in SERVED]
+        assert page.locator("tfoot td").nth(2).inner_text() == str(sum(gpus))
         assert "nyc" in page.locator("[aria-label='Sites without an answer']").inner_text()
         page.select_option("#site", "muc")
         assert page.locator("details.site:visible summary").all_inner_texts() == ["muc"]

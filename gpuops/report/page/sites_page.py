@@ -8,9 +8,13 @@ from srcdoc"), so that page names script and style of both, and nothing else run
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from gpuops.report.page import html
 from gpuops.report.sites import SiteAnswer
+
+_SUMMED: Final = ("hosts", "gpus", "gpus_full", "gpus_partly", "gpus_free")
+"""Of a report's `use`, what all sites together come to."""
 
 
 def sites_page(answers: Sequence[SiteAnswer]) -> str:
@@ -23,6 +27,7 @@ def sites_page(answers: Sequence[SiteAnswer]) -> str:
         .get_template("sites.html.j2")
         .render(
             sites=[(each, document, html.page(document)) for each, document in documents],
+            total={key: sum(document["use"][key] for _, document in documents) for key in _SUMMED},
             missing=[each for each in answers if each.failure is not None],
             style=style,
             script=script,
