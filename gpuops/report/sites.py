@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from gpuops.errors import NotConnected
 from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.json_text import DocumentTexts
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.text import count, visible
 
@@ -180,8 +181,6 @@ def _table(tables: Mapping[str, TextTable]) -> TextTable:
 
 def sites_document(answers: Sequence[SiteAnswer]) -> Document:
     """All answers by their sites, and why others have none."""
-    import msgspec
-
     told = [each for each in answers if each.failure is None and each.kind is not None]
     kinds = {each.kind for each in told}
     failed = [(each.site, each.failure) for each in answers if each.failure is not None]
@@ -199,7 +198,7 @@ def sites_document(answers: Sequence[SiteAnswer]) -> Document:
             }
             for each in answers
         },
-        "sites": {each.site: msgspec.Raw(each.json.encode()) for each in told},
+        "sites": DocumentTexts({each.site: each.json for each in told}),
         "unreachable": {site: _failure(failure) for site, failure in failed if failure.is_unreachable},
         "failed": {site: _failure(failure) for site, failure in failed if not failure.is_unreachable},
     }

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.report.json_text import document_text
+from gpuops.report.json_text import DocumentTexts, document_text
 from gpuops.report.layout import Shown, Text, TextTable, Tree, plain
 from gpuops.report.sites import (
     SiteAnswer,
@@ -121,6 +121,16 @@ def test_the_document_has_each_under_its_site() -> None:
     )
     assert found["asked"]["fra"]["at"] == "2026-07-02T05:00:00+09:00"
     assert (list(found["unreachable"]), list(found["failed"])) == (["muc"], ["ber"])
+
+
+def test_documents_stand_in_it_as_they_were_written() -> None:
+    text = document_text({"schema_version": 1, "hosts": [{"name": "ä"}], "use": {}})
+    made = document_text({"kind": "sites", "sites": DocumentTexts(fra=text), "more": {"a": {"b": []}}})
+    value = json.loads(made)
+    assert value["sites"]["fra"] == json.loads(text)
+    assert made == document_text({**value, "sites": DocumentTexts(fra=text)}) and made.isascii()
+    assert made == json.dumps(value, indent=2) + "\n", "one layout throughout"
+    assert document_text({"sites": DocumentTexts()}) == document_text({"sites": {}})
 
 
 def test_tables_of_csv() -> None:
