@@ -25,7 +25,7 @@ from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
 from gpuops.cli.commands import CommandGroup, VerbCommand
 from gpuops.cli.failure import guarded
-from gpuops.cli.options import CommonOptions, also_csv, spread
+from gpuops.cli.options import CommonOptions, also_csv, reads_sites, spread
 from gpuops.config import private_file
 from gpuops.distribution import NAME, refuse_other_project
 
@@ -162,6 +162,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 @spread
 @also_csv
+@reads_sites
 def root(
     context: typer.Context,
     common: CommonOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 
 broker = VerbTable("broker", "Show desktop pools of the connection broker, and their sessions.")
 
@@ -16,6 +16,7 @@ def _group() -> None:
 
 @broker.command("show")
 @spread
+@reads_sites
 def broker_show(common: CommonOptions) -> None:
     """Show each desktop pool with its machines and sessions, and whether a rotation can gate it. Changes nothing.
 

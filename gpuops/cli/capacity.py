@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, HostShellOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, reads_sites, spread
 from gpuops.plan.capacity.question import CapacityRequest
 
 
 @spread
+@reads_sites
 def capacity(
     common: CommonOptions,
     request: CapacityRequest,

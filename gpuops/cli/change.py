@@ -10,7 +10,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptions, spread
+from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptions, reads_sites, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.core.given_up import Abandonment
@@ -22,6 +22,7 @@ change = VerbTable("change", "See, finish or give up a rolling change of hosts t
 
 @change.command()
 @spread
+@reads_sites
 def status(common: CommonOptions) -> None:
     """Show the change that has not ended: which hosts are done, and which VMs are not back. Changes nothing.
 

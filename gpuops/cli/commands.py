@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gpuops.cli.option_value import without_needless_checks
-from gpuops.cli.options import CONNECTION
+from gpuops.cli.options import CONNECTION, for_one_vcenter
 from gpuops.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -27,6 +27,12 @@ class VerbCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return without_needless_checks(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {parameter.name for parameter in self.params}
+        if "vcenter" in names and "site" not in names and _has_option(args, "--site"):
+            raise for_one_vcenter(ctx)
+        return super().parse_args(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return summary(self.help or "")
@@ -95,6 +101,12 @@ def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name
             formatter.write_dl(records)
             if title == CONNECTION and by_name:
                 formatter.write_text(f"{' '.join(by_name)}: see gpuops help connection")
+
+
+def _has_option(arguments: Sequence[str], name: str) -> bool:
+    """Whether the option stands among these arguments, as `--name VALUE` or `--name=VALUE`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return any(argument.partition("=")[0] == name for argument in arguments[:end])
 
 
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:

@@ -100,6 +100,11 @@ def targets(context: typer.Context, incomplete: str) -> list[str]:
     return _fitting([*configured_targets(), *(f"sim:{name}" for name in _scenarios())], incomplete)
 
 
+def sites(incomplete: str) -> list[str]:
+    """What --site takes: targets of the configuration file, and all of them."""
+    return _fitting([*configured_targets(), "all"], incomplete)
+
+
 def configured_targets() -> list[str]:
     """Names of the targets in the configuration file."""
     named = _configuration().get("targets", {})

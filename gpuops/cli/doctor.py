@@ -9,11 +9,12 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, HostShellOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, reads_sites, spread
 from gpuops.plan.core.scope import Scope
 
 
 @spread
+@reads_sites
 def doctor(
     common: CommonOptions,
     host_shell: HostShellOptions,
@@ -55,6 +56,7 @@ RoleFile = Annotated[Path, typer.Option("--file", metavar="FILE", help="The role
 
 @roles.command("show")
 @spread
+@reads_sites
 def roles_show(common: CommonOptions, file: RoleFile) -> None:
     """Show which of the wanted roles are there, and what each lacks or has too much. Changes nothing.
 

@@ -19,8 +19,16 @@ OUT_OF_MEMORY: Final = "out-of-memory"
 NOT_WRITTEN: Final = "result-not-written"
 
 
-def guarded(command: Callable[[], object]) -> int:
-    """The exit code of a command: its own, or the one of what it raised, said in one line and the next move."""
+Say = Callable[[str, str, int, str, "bool | None"], int]
+"""Says why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the exit code."""
+
+
+def guarded(command: Callable[[], object], say: Say | None = None) -> int:
+    """The exit code of a command: its own, or the one of what it raised, said in one line and the next move.
+
+    `say` is told of what it raised; None = it is printed.
+    """
+    say = say or _say
     try:
         result: object = command()
         sys.stdout.flush()
@@ -32,31 +40,31 @@ def guarded(command: Callable[[], object]) -> int:
             return READER_GONE
         raise
     except GpuopsError as error:
-        return _say(error.message, error.hint, error.exit_code, error.code, applied_before(error))
+        return say(error.message, error.hint, error.exit_code, error.code, applied_before(error))
     except typer.TyperException as error:
         if _is_help(error):
             typer.echo(error.format_message(), err=True)
             return UsageError.exit_code
         # how the parser of types begins its own words
         message = error.format_message().replace("Value error, ", "")
-        return _say(message, _usage_hint(error), UsageError.exit_code, UsageError.code)
+        return say(message, _usage_hint(error), UsageError.exit_code, UsageError.code, False)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
-        return _bug(error)
+        return _bug(error, say)
     if result == INTERRUPTED:  # typer too turns Ctrl-C into this code
         sys.stderr.write("interrupted\n")
     return result if isinstance(result, int) else 0
 
 
-def _bug(error: Exception) -> int:
+def _bug(error: Exception, say: Say) -> int:
     applied = applied_before(error)
     if isinstance(error, MemoryError):
         hint = "give it more; gpuops rotate resume ends what was begun"
-        return _say("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
+        return say("out of memory", hint, GpuopsError.exit_code, OUT_OF_MEMORY, applied)
     said = f"internal error: {type(error).__name__}: {error}"
     hint = "GPUOPS_DEBUG=1 shows where; please report it"
-    return _say(said, hint, GpuopsError.exit_code, GpuopsError.code, applied)
+    return say(said, hint, GpuopsError.exit_code, GpuopsError.code, applied)
 
 
 def _say(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> int:

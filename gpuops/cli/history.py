@@ -8,7 +8,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, also_csv, spread
+from gpuops.cli.options import CommonOptions, also_csv, reads_sites, spread
 from gpuops.model.history import EventKind
 
 history = VerbTable("history", "")
@@ -17,6 +17,7 @@ history = VerbTable("history", "")
 @history.callback(invoke_without_command=True, no_args_is_help=False)
 @spread
 @also_csv
+@reads_sites
 def listing(
     context: typer.Context,
     common: CommonOptions,
@@ -36,7 +37,7 @@ def listing(
     """
     from gpuops import clock
     from gpuops.api import history as past_events
-    from gpuops.cli.opening import journal_of
+    from gpuops.cli.opening import journal_of, vcenter_of_site
     from gpuops.config.date_text import parse_since
     from gpuops.report.history import history_csv, history_document, history_text
 
@@ -45,7 +46,8 @@ def listing(
         return
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     state_dir, url = journal_of(common)
-    found = past_events(state_dir, url, since=began, kind=kind, limit=limit)
+    only = vcenter_of_site(common)
+    found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
     asked = f" of kind {kind.value}" if kind is not None else ""
     asked += f" since {began:%Y-%m-%d %H:%M} UTC" if began is not None else ""
     output.show(history_text(found, asked), history_document(found), csv=lambda: history_csv(found))

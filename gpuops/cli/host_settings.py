@@ -11,7 +11,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, Fixed, HostShellOptions, RebootOptions, spread
+from gpuops.cli.options import CommonOptions, DryRun, Fixed, HostShellOptions, RebootOptions, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
@@ -30,6 +30,7 @@ scheduler = VerbTable("scheduler", "Show and set the vGPU scheduler of hosts: be
 
 @scheduler.command("show")
 @spread
+@reads_sites
 def scheduler_show(common: CommonOptions, scope: Scope) -> None:
     """Show per host and GPU which policy is configured, which is in force, and whether a reboot is pending.
 
@@ -76,6 +77,7 @@ mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics t
 
 @mode.command("show")
 @spread
+@reads_sites
 def mode_show(common: CommonOptions, scope: Scope) -> None:
     """Show per host and GPU what it is used as, what it is configured as, and whether a reboot is pending.
 
@@ -168,6 +170,7 @@ mig.add_typer(mig_set)
 
 @mig.command("show")
 @spread
+@reads_sites
 def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) -> None:
     """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, HostShellOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, reads_sites, spread
 
 if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
 
 
 @spread
+@reads_sites
 def idle(
     common: CommonOptions,
     host_shell: HostShellOptions,

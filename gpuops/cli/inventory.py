@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 from gpuops.errors import NoPermission, UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @spread
+@reads_sites
 def inventory(
     common: CommonOptions,
     vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @spread
+@reads_sites
 def metrics(
     common: CommonOptions,
     textfile: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from gpuops.cli.options import CommonOptions
 from gpuops.errors import UsageError
 from gpuops.model.inventory import Inventory
 
+_one_of_several: ContextVar[bool] = ContextVar("one of several sites", default=False)
+
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
+    from gpuops.config.sites import ConfiguredSite
     from gpuops.config.sources import NamedTargets
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
@@ -107,6 +111,27 @@ def _configuration() -> NamedTargets:
     from gpuops.config.sources import read_configuration
 
     return read_configuration(config_file(os.environ))
+
+
+def begin_site() -> None:
+    """From here on this process is one of several that ask a site each: what it says is of its vCenter alone."""
+    _one_of_several.set(True)
+
+
+def vcenter_of_site(common: CommonOptions) -> str | None:
+    """The instance uuid of the vCenter that is asked as one of several; None = no other is asked. Logs in to ask it."""
+    if not _one_of_several.get():
+        return None
+    with open_site(common) as site:
+        return site.vcenter.uuid
+
+
+def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
+    """The targets that --site means. Raises UsageError where it means none, TargetError for an unreadable file."""
+    from gpuops.config.file import config_file
+    from gpuops.config.sites import chosen_sites
+
+    return chosen_sites(word, _configuration(), config_file(os.environ))
 
 
 def journal_of(common: CommonOptions) -> tuple[Path, str]:

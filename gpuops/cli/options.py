@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 CONNECTION: Final = "Connection"
+SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
 """Under which heading of a command's help options stand."""
@@ -176,6 +177,37 @@ class CommonOptions:
             help="Read inventories over VI/JSON or SOAP; auto: VI/JSON where `gpuops login test` proved it.",
         ),
     ] = None
+    site: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            metavar="NAME|PATTERN|LABEL=VALUE|all",
+            autocompletion=completion.sites,
+            help="Of commands that read: these targets of the configuration file, at once (gpuops help sites).",
+        ),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=256,
+            metavar="N",
+            show_default="8",
+            help="With --site: so many vCenters at a time at the most.",
+        ),
+    ] = None
+    site_timeout: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=SITES,
+            min=1,
+            max=86400,
+            metavar="SECONDS",
+            show_default="300",
+            help="With --site: a vCenter that takes longer is named and left.",
+        ),
+    ] = None
     output: Annotated[
         OutputFormat | None,
         typer.Option(
@@ -310,6 +342,16 @@ def also_csv(command: Command) -> Command:
     return command
 
 
+_READS_SITES: Final = "reads_sites"
+_OF_SITES: Final = ("site", "jobs", "site_timeout")
+
+
+def reads_sites(command: Command) -> Command:
+    """The same command, which may be asked of several vCenters by --site, for it only reads; stands below `spread`."""
+    command.__dict__[_READS_SITES] = True
+    return command
+
+
 def _with_csv(option: inspect.Parameter) -> inspect.Parameter:
     """The option as it is of a command that has a table."""
     if option.name != "output":
@@ -344,7 +386,7 @@ def spread(command: Command) -> Command:
         hint = hints[parameter.name]
         group, fixed = _request(hint)
         if hint in _GROUPS:
-            options = _options(hint, csv=_ALSO_CSV in command.__dict__)
+            options = _options(hint, command)
             shared = options + shared
             groups[parameter.name] = partial(_gathered, hint, options, {})
         elif is_dataclass(group):
@@ -365,17 +407,49 @@ def spread(command: Command) -> Command:
             value = gather(given)
             if isinstance(value, CommonOptions):
                 value = value.over(context.find_object(CommonOptions))
-                if context.parent is not None:  # the root's word stands until the command's own is understood
-                    output.choose(value.format)
-                    if value.format is OutputFormat.CSV and not gathered.__dict__.get(_ALSO_CSV):
-                        raise output.no_csv()
-                output.behave(value.manners())
+                _behave(value, context, csv=_ALSO_CSV in command.__dict__)
             given[name] = value
+        common = next((value for value in given.values() if isinstance(value, CommonOptions)), None)
+        if common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__):
+            from gpuops.cli.sites import ask_sites
+
+            return ask_sites(command, given, common)
         return command(**given)
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return gathered  # type: ignore[return-value]
+
+
+def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:
+    """Has everything printed as these options say. Raises UsageError for CSV of a command without a table."""
+    if context.parent is not None:  # the root's word stands until the command's own is understood
+        output.choose(common.format)
+        if common.format is OutputFormat.CSV and not csv:
+            raise output.no_csv()
+    output.behave(common.manners())
+
+
+def for_one_vcenter(context: Any) -> UsageError:
+    """What a command says to --site that changes something, or is of this machine."""
+    command = context.command_path.partition(" ")[2]
+    return UsageError(
+        f"{command} works on one vCenter: it takes no --site",
+        hint="name it by --vcenter NAME; gpuops help sites lists the commands that read several",
+    )
+
+
+def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool:
+    """Whether this command is to be asked of several vCenters. Raises UsageError where it cannot be."""
+    if context.parent is None:
+        return False
+    if common.site is None:
+        if common.jobs or common.site_timeout:
+            raise UsageError("--jobs and --site-timeout are of --site alone", hint="say --site all too")
+        return False
+    if not reads:
+        raise for_one_vcenter(context)
+    return context.invoked_subcommand is None
 
 
 def _gathered(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], given: dict[str, Any]) -> Any:
@@ -392,10 +466,13 @@ def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
     return kind, next((note.values for note in notes if isinstance(note, Fixed)), {})
 
 
-def _options(group: type, *, csv: bool) -> list[inspect.Parameter]:
+def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Its fields as options, without those of --site where the command does not read."""
     hints = get_type_hints(group, include_extras=True)
     options = [_parameter(field, hints[field.name]) for field in fields(group)]
-    return [_with_csv(option) for option in options] if csv else options
+    if _READS_SITES not in command.__dict__:
+        options = [option for option in options if option.name not in _OF_SITES]
+    return [_with_csv(option) for option in options] if _ALSO_CSV in command.__dict__ else options
 
 
 def _request_options(request: type, fixed: dict[str, Any]) -> list[inspect.Parameter]:

@@ -56,6 +56,9 @@ _ANY_TERMINAL: Final = ("bold", "dim")
 """What is left of a style where no colours are wanted (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 _manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
+Receiver = Callable[["Shown", "Document", "Callable[[], str] | None"], None]
+"""Takes a result in place of stdout: its text, its document and what makes its table of CSV."""
+_receiver: ContextVar[Receiver | None] = ContextVar("receiver of results", default=None)
 
 
 class ResultNotWritten(Exception):
@@ -80,11 +83,19 @@ def manners() -> Manners:
     return _manners.get() or Manners()
 
 
+def deliver_to(receiver: Receiver) -> None:
+    """From here on results are given to this function and not printed: another process merges them with others."""
+    _receiver.set(receiver)
+
+
 def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = None) -> None:
     """Prints one result on stdout in the chosen format. `csv` makes its table; None = it has none.
 
     Raises ResultNotWritten, BrokenPipeError when its reader left, and UsageError for CSV of a result without a table.
     """
+    if (receiver := _receiver.get()) is not None:
+        receiver(text, document, csv)
+        return
     try:
         if _chosen.get() is OutputFormat.TEXT:
             print_text(text, sys.stdout)

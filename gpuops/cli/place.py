@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, Fixed, HostShellOptions, spread
+from gpuops.cli.options import CommonOptions, Fixed, HostShellOptions, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.model.host import NumaPolicy
 from gpuops.plan.core.command_line import Names, Option
@@ -55,6 +55,7 @@ class OneVm:
 
 
 @spread
+@reads_sites
 def place(
     common: CommonOptions,
     one: OneVm,

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 from gpuops.plan.core.scope import Scope
 
 
 @spread
+@reads_sites
 def readiness(
     common: CommonOptions,
     scope: Scope,

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, HostShellOptions, spread
+from gpuops.cli.options import CommonOptions, HostShellOptions, reads_sites, spread
 
 
 @spread
+@reads_sites
 def report(
     common: CommonOptions,
     host_shell: HostShellOptions,

@@ -10,7 +10,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved, spread
+from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved, reads_sites, spread
 from gpuops.cli.rotate_state import abandon, audit, status, unlock
 from gpuops.cli.rotate_watch import watch
 
@@ -66,6 +66,7 @@ def night(
 
 
 @spread
+@reads_sites
 def plan(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,

@@ -11,7 +11,7 @@ import typer
 from gpuops import clock
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, spread
+from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, reads_sites, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.status import RotationStatus
@@ -22,6 +22,7 @@ EVERY_S: Final = 5.0
 
 
 @spread
+@reads_sites
 def status(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 from gpuops.report.top_words import SortKey, TopLevel
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ EVERY_S: Final = 20
 
 
 @spread
+@reads_sites
 def top(
     common: CommonOptions,
     level: Annotated[TopLevel, typer.Option("--show", help="What a row is.")] = TopLevel.HOSTS,

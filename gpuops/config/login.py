@@ -71,7 +71,7 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
     raise LoginRefused(
         f"no password for {destination.username} at {destination.address}",
-        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
     )
 
 

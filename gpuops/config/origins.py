@@ -158,7 +158,8 @@ def _settings(
     host = lines.place(meant, "host") if named is not None else _named_by(flags, environ)
     if isinstance(where, Simulated):
         sources = _Sources(_layers(flags, environ, None, host), named, meant, lines)
-        return Setting("host", where.label, host), Setting("reader", where.reader.value, sources.origin("reader"))
+        reader = Setting("reader", where.reader.value, sources.origin("reader"))
+        return Setting("host", where.label, host), reader, *_site(sources)
     if (flags.vcenter or environ.get("GPUOPS_VCENTER") or "").startswith(SERVED):
         return (Setting("host", str(where.address), host), Setting("username", where.username or NOT_SET, host))
     sources = _Sources(_layers(flags, environ, where, host), named, meant, lines)
@@ -206,6 +207,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("reader", where.reader.value, sources.origin("reader")),
         *_broker(where, sources, environ),
         *_measurements(where, sources),
+        *_site(sources),
     ]
 
 
@@ -234,6 +236,16 @@ def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:
     yield Setting("measurements.hourly_days", str(told.retention.hourly_days), said)
     hosts = told.hosts
     yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", said)
+
+
+def _site(sources: _Sources) -> Iterator[Setting]:
+    """What the file says of the target as a site, if anything (`gpuops help sites`)."""
+    if (named := sources.named) is None:
+        return
+    labels = ", ".join(f"{name}={value}" for name, value in named.labels.items())
+    for key, value in (("zone", named.zone), ("policy", named.policy), ("labels", labels)):
+        if value:
+            yield Setting(key, str(value), sources.in_file(key))
 
 
 def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str, str]) -> Setting:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -67,6 +68,37 @@ class NamedTarget(BaseModel):
     """Policy files whose nights runners play on it (`gpuops help runner`)."""
     idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
+
+    zone: str | None = None
+    """The IANA time zone of the site, Europe/Berlin, in which several sites say when each answered."""
+    policy: Path | None = None
+    """The rotation policy that commands read for this site with `--site` where no `--policy` is said."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
+
+    @field_validator("zone")
+    @classmethod
+    def _known_zone(cls, zone: str | None) -> str | None:
+        if zone is not None:
+            try:
+                ZoneInfo(zone)
+            except (OSError, ValueError, KeyError) as error:
+                raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
+        return zone
+
+    @field_validator("policy")
+    @classmethod
+    def _whole_policy_path(cls, policy: Path | None) -> Path | None:
+        if policy is not None and not policy.is_absolute():
+            raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
+        return policy
+
+    @field_validator("labels")
+    @classmethod
+    def _plain_names(cls, labels: Mapping[str, str]) -> Mapping[str, str]:
+        if any(not name or "=" in name for name in labels):
+            raise ValueError("the name of a label is not empty and holds no =, for it is asked as --site NAME=VALUE")
+        return labels
 
     @field_validator("idle_command")
     @classmethod

@@ -16,6 +16,10 @@ from gpuops.report.document import Document
 _INDENT: Final = 2
 
 
+class DocumentTexts(dict[str, str]):
+    """Documents by a name, each as `document_text` wrote it: they stand in another one without being read again."""
+
+
 def document_text(document: Document) -> str:
     """All of it."""
     return "".join(pieces(document))
@@ -28,6 +32,8 @@ def pieces(document: Document) -> Iterator[str]:
         yield f"{sign}\n  {_encoded(key)}: "
         if isinstance(value, Iterator | list | tuple):
             yield from _records(value)
+        elif isinstance(value, DocumentTexts):
+            yield from _documents(value)
         else:
             yield _below(_encoded(value), _INDENT)
         sign = ","
@@ -40,6 +46,14 @@ def _records(records: Iterable[Any]) -> Iterator[str]:
         yield f"{sign}\n    {_below(_encoded(record), 2 * _INDENT)}"
         sign = ","
     yield "[]" if sign == "[" else "\n  ]"
+
+
+def _documents(documents: DocumentTexts) -> Iterator[str]:
+    sign = "{"
+    for name, text in documents.items():
+        yield f"{sign}\n    {_encoded(name)}: {_below(text.rstrip(), 2 * _INDENT)}"
+        sign = ","
+    yield "{}" if sign == "{" else "\n  }"
 
 
 def _below(text: str, indent: int) -> str:

@@ -280,6 +280,29 @@ def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
 _OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, PastOutcome.NOTHING)
 
 
+def merged_families(texts: Iterable[str]) -> str:
+    """One text of those of several vCenters: a family stands there once, with the samples of all of them.
+
+    >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",
+    ...                        "# HELP a b\\n# TYPE a gauge\\na{v=\\"2\\"} 1.0\\n"]), end="")
+    # HELP a b
+    # TYPE a gauge
+    a{v="1"} 1.0
+    a{v="2"} 1.0
+    """
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        heading = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                heading = line
+            elif line.startswith("# TYPE "):
+                heading = f"{heading}\n{line}"
+            else:
+                families.setdefault(heading, []).append(line)
+    return "".join(f"{heading}\n" + "".join(f"{line}\n" for line in lines) for heading, lines in families.items())
+
+
 def written_text(path: str, made: bytes) -> str:
     """One line."""
     return f"{visible(path)}: {count(_samples(made), 'sample')}"

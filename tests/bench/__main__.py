@@ -4,10 +4,8 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, page
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page, sites
 """
 
 from __future__ import annotations
@@ -62,6 +60,7 @@ MODULES = {
     "forecast": "tests.bench.forecast",
     "sizing": "tests.bench.sizing",
     "page": "tests.bench.report_page",
+    "sites": "tests.bench.sites",
 }
 
 

@@ -207,6 +207,23 @@ def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean
     look_through(clean)
 
 
+@pytest.mark.parametrize("words", ["inventory --output json", "report --html sites.html", "metrics --textfile m.prom"])
+def test_processes_of_sites_hide_it(
+    typed: Callable[..., Result], clean: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """One that is there, one that refuses the login, one that is away; the password is in the environment too."""
+    monkeypatch.chdir(clean)
+    file = clean / "sites.toml"
+    there = f'host = "https://127.0.0.1:{server.port}"\n'
+    mine = f'{there}username = "{server.username}"\n'
+    targets = {"one": mine, "two": f'{there}username = "nobody@vsphere.local"\n', "gone": 'host = "127.0.0.1:1"\n'}
+    file.write_text("".join(f"[targets.{name}]\n{keys}" for name, keys in targets.items()), encoding="utf-8")
+    result = typed(f"{words} --site all", GPUOPS_CONFIG=str(file), GPUOPS_USERNAME="", GPUOPS_PASSWORD=CANARY)
+    assert result.exit_code == 4, result.stderr
+    look_through(clean)
+    assert list(server.world.sessions) == []
+
+
 @pytest.mark.parametrize("wrong", UNLIKE)
 def test_no_error_shows_it(typed: Callable[..., Result], clean: Path, wrong: str) -> None:
     more, code = UNLIKE[wrong]

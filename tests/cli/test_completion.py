@@ -126,6 +126,14 @@ def test_targets_come_from_the_configuration_file(clean: Path) -> None:
     assert complete("command --target pr") == ["prod", ""]
 
 
+def test_sites_are_the_targets_and_all_of_them(clean: Path) -> None:
+    path = clean / ".config" / "gpuops" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("[targets.fra]\nhost = 'vc'\n[targets.aix]\nhost = 'vc'\n", encoding="utf-8")
+    assert completion.sites("") == ["fra", "aix", "all"]
+    assert completion.sites("a") == ["aix", "all"]
+
+
 def test_the_cache_is_private_and_an_unwritable_one_is_no_error(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     completion.remember("sim:lab", INVENTORY)
     (path,) = cache_dir(os.environ).iterdir()

@@ -76,6 +76,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulated",
         "simulator",
         "size",
+        "sites",
         "targets",
         "teams",
         "testing",

@@ -48,6 +48,13 @@ def test_the_file_says_each_with_its_line() -> None:
     assert (found["port"].value, found["port"].origin) == ("443", "default")
 
 
+def test_what_a_target_says_of_itself_as_a_site() -> None:
+    found = shown(f'{BARE}zone = "Asia/Tokyo"\nlabels = {{ region = "asia", tier = "prod" }}\n', {})
+    assert found["zone"] == Setting("zone", "Asia/Tokyo", f"{FILE}:3")
+    assert found["labels"] == Setting("labels", "region=asia, tier=prod", f"{FILE}:4")
+    assert "policy" not in found
+
+
 def test_what_nobody_says_is_the_default() -> None:
     found = shown(BARE, {})
     assert {name for name, each in found.items() if each.origin == "default"} == set(found) - {"host"}

@@ -192,6 +192,7 @@ RULES: Final = (
             "gpuops/cli/failure.py",
             "gpuops/cli/help.py",
             "gpuops/cli/output.py",
+            "gpuops/cli/sites/processes.py",  # the null device
             "gpuops/report/page/html.py",
             "gpuops/report/schema.py",
             "gpuops/web/application.py",

@@ -18,13 +18,16 @@ def history(
     since: datetime | None = None,
     kind: EventKind | None = None,
     limit: int | None = None,
+    vcenter: str | None = None,
 ) -> PastEvents:
     """What began since then, of this kind alone, so many of each kind at the most. Asks no vCenter.
+
+    `vcenter` is the instance uuid of the one whose events are meant; None = all that the journal knows.
 
     Raises StateDamaged for a journal that cannot be read, or that was changed by something else than gpuops.
     """
     with opened_journal(state_dir, url) as journal:
-        readers = [_read(journal, vcenter) for vcenter in journal.vcenters]
+        readers = [_read(journal, each) for each in journal.vcenters if vcenter in (None, each)]
         events = PastEvents(
             journal.name,
             tuple(night for reader in readers for night in reader.nights()),

@@ -25,9 +25,8 @@ _SCRIPTS: Final = ("page.js", "map.js", "night.js")
 
 def page(document: Document) -> str:
     """The page of a report's document (`fleet_report_document`)."""
-    style = page_style()
-    script = '"use strict";\n' + "".join(map(_source, _SCRIPTS))
-    policy = _content_security_policy(script, style)
+    style, script = page_style(), page_script()
+    policy = content_security_policy((script,), style)
     return _rendered(document, edition="", style=style, script=script, policy=policy, data=_embedded(document))
 
 
@@ -39,19 +38,24 @@ def served_page(document: Document, edition: str, documents: Sequence[str]) -> s
     return _rendered(document, edition=edition, documents=documents)
 
 
+def page_script() -> str:
+    """The script that a page holds."""
+    return '"use strict";\n' + "".join(map(source, _SCRIPTS))
+
+
 def page_style() -> str:
     """The style of the page, by itself."""
-    return _source("page.css")
+    return source("page.css")
 
 
 def drawing_script() -> str:
     """The page's script as the function `draw`, which draws the map and the night of the document in the page."""
-    return f'"use strict";\nconst draw = () => {{\n{"".join(map(_source, _SCRIPTS))}}};\n'
+    return f'"use strict";\nconst draw = () => {{\n{"".join(map(source, _SCRIPTS))}}};\n'
 
 
 def _rendered(document: Document, **more: Any) -> str:
     text: str = (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             report=document,
@@ -99,9 +103,10 @@ def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
     }
 
 
-def _content_security_policy(script: str, style: str) -> str:
+def content_security_policy(scripts: Sequence[str], style: str) -> str:
+    """The policy of a page in which these scripts and this style stand, and nothing loads."""
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -124,17 +129,19 @@ def _embedded(document: Document) -> str:
 
 
 @cache
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """A file of the page as it lies beside this one."""
     return files("gpuops.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """Jinja2 with the filters of the page, for the templates beside this file."""
     from jinja2 import FunctionLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
-        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
         visible=lambda text: visible(str(text)),

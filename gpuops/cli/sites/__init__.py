@@ -1,0 +1,92 @@
+"""A command with `--site`: the same function is called once per vCenter, each in a process of its own, at once.
+
+Every command that only reads is asked this way (`options.reads_sites`), and knows nothing of it: it runs as it does
+with `--vcenter NAME`, and its result is merged with those of the others where it would be printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions
+from gpuops.errors import UsageError
+from gpuops.report.sites import SiteAnswer
+
+JOBS: Final = 8
+TIMEOUT_S: Final = 300
+_OF_ONE: Final = {
+    "saved": "--inventory",
+    "save": "--save",
+    "watch": "--watch",
+    "listen": "--listen",
+    "vcenter": "--vcenter",
+    "password_stdin": "--password-stdin",
+    "thumbprint": "--thumbprint",
+}
+"""Options that speak of one vCenter, by their parameters."""
+
+
+def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: CommonOptions) -> None:
+    """Calls the command for each site that `--site` means, and prints all answers as one; ends with its exit code.
+
+    `given` are the command's own arguments. Raises UsageError for options that are of one vCenter alone, and for a
+    `--site` that means none.
+    """
+    from gpuops.cli.opening import sites_of
+    from gpuops.cli.sites.files import SiteFiles
+    from gpuops.cli.sites.processes import SiteQuestion, answers_of
+
+    said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
+    if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
+        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
+    sites = sites_of(common.site or "")
+    with SiteFiles(given) as files:
+        questions = []
+        for site in sites:
+            own = files.of(site.name) | _policy_of(site.policy, given)
+            alone = replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
+            arguments = {name: alone if value is common else value for name, value in given.items()}
+            questions.append(SiteQuestion(site, _bound(command, {**arguments, **own}), files.need_document))
+        answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
+        _tell(answers)
+        _show(answers, files)
+
+
+def _bound(command: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], object]:
+    return lambda: command(**arguments)
+
+
+def _policy_of(policy: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The site's own rotation policy, where the command takes one and none is said."""
+    return {"policy": policy} if policy is not None and "policy" in given and given["policy"] is None else {}
+
+
+def _tell(answers: list[SiteAnswer]) -> None:
+    """On stderr, why a site has no answer; of a request that is wrong everywhere the one reason, which ends it."""
+    from gpuops.report.layout import Text
+    from gpuops.report.sites import common_failure
+    from gpuops.report.text import visible
+
+    if (everywhere := common_failure(answers)) is not None:
+        raise UsageError(everywhere.message, hint=everywhere.hint)
+    for each in answers:
+        if each.failure is not None:
+            output.note(Text(visible(f"error: {each.site}: {each.failure.message}"), "bold red"))
+            output.note(visible(f"next: {each.failure.hint}") if each.failure.hint else ())
+
+
+def _show(answers: list[SiteAnswer], files: Any) -> None:
+    from gpuops.report.sites import exit_code_of, merged_csv, sites_document, sites_text
+
+    text, answers = files.written(answers)
+    tables = {each.site: each.csv for each in answers if each.failure is None}
+    output.show(
+        text if text is not None else sites_text(answers), sites_document(answers), csv=lambda: merged_csv(tables)
+    )
+    if code := exit_code_of(answers):
+        raise typer.Exit(code)

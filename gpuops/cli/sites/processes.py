@@ -1,0 +1,206 @@
+"""One process per vCenter: a copy of this one, which asks its vCenter alone and leaves its answer in a file.
+
+The copy has the command's arguments already: nothing stands on a command line, passwords least of all, and what was
+imported before is not imported again. It reads nothing from the terminal, so it cannot ask for a password; what it says
+on stderr is said with its site before it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from typing import IO, TYPE_CHECKING, Final
+
+import typer
+
+from gpuops import clock
+from gpuops.cli import opening, output
+from gpuops.cli.failure import guarded
+from gpuops.cli.output import OutputFormat
+from gpuops.config.sites import ConfiguredSite
+from gpuops.errors import GpuopsError, VcenterUnreachable
+from gpuops.report.json_text import document_text
+from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
+from gpuops.report.text import visible
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    from gpuops.report.document import Document
+    from gpuops.report.layout import Shown
+
+ENDING_S: Final = 5.0
+"""So long a process that is told to end may log out of its vCenter."""
+_FORK: Final = get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteQuestion:
+    """What is asked of one site."""
+
+    site: ConfiguredSite
+    ask: Callable[[], object]
+    need_document: bool
+    """Whether the document is used though text is printed."""
+
+
+def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
+    """The answers in the order of the questions, at most `jobs` at a time. No process outlives the call.
+
+    One that takes longer than `timeout_s` is ended, and is a failure like a vCenter that was not reached.
+    """
+    waiting = list(enumerate(questions))[::-1]
+    running: dict[int, tuple[int, _SiteProcess]] = {}
+    found: dict[int, SiteAnswer] = {}
+    with ExitStack() as files:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    number, question = waiting.pop()
+                    answer, said = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+                    process = _SiteProcess(question, timeout_s, answer, said)
+                    running[process.sentinel] = number, process
+                patience_s = min(process.ends_s for _, process in running.values()) - clock.passed_s()
+                ended = set(wait([*running], max(patience_s, 0.0)))
+                for sentinel, (number, process) in [*running.items()]:
+                    if sentinel in ended:
+                        found[number] = process.answer()
+                    elif clock.passed_s() >= process.ends_s:
+                        found[number] = process.cut_off()
+                    if number in found:
+                        del running[sentinel]
+        finally:
+            _end([process for _, process in running.values()])
+    return [found[number] for number in sorted(found)]
+
+
+class _SiteProcess:
+    """One process, and the two files without a name that it writes: its answer, and what it says on stderr."""
+
+    def __init__(self, question: SiteQuestion, timeout_s: float, answer: IO[bytes], said: IO[bytes]) -> None:
+        self._question = question
+        self._timeout_s = timeout_s
+        self._answer = answer
+        self._said = said
+        # a daemon of multiprocessing's: it is ended with this process, whatever ends that
+        self.process: ForkProcess = _FORK.Process(target=_answer, args=(question, answer, said), daemon=True)
+        self.process.start()
+        self.ends_s = clock.passed_s() + timeout_s
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def answer(self) -> SiteAnswer:
+        """What it left; what it said is passed on."""
+        self.process.join()
+        self._pass_on()
+        self._answer.seek(0)
+        try:
+            # written by our own copy, into a file that nobody else can open
+            found = pickle.load(self._answer)  # noqa: S301
+        except (EOFError, pickle.UnpicklingError):
+            code = self.process.exitcode or 0
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            message = f"its process ended by {how} and left no answer"
+            hint = "look at this machine's memory and temporary files (TMPDIR); --jobs 1 needs the least"
+            return self._failed(SiteFailure(message, hint, GpuopsError.exit_code, GpuopsError.code))
+        assert isinstance(found, SiteAnswer)
+        return found
+
+    def cut_off(self) -> SiteAnswer:
+        """Ends it, for it takes too long."""
+        _end([self])
+        self._pass_on()
+        hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} asks it alone"
+        message = f"it did not answer within {self._timeout_s:g} s"
+        return self._failed(SiteFailure(message, hint, VcenterUnreachable.exit_code, VcenterUnreachable.code))
+
+    def _failed(self, failure: SiteFailure) -> SiteAnswer:
+        return replace(_nothing_yet(self._question.site), exit_code=failure.exit_code, failure=failure)
+
+    def _pass_on(self) -> None:
+        self._said.seek(0)
+        for line in self._said.read().decode("utf-8", "replace").splitlines():
+            output.note(visible(f"{self._question.site.name}: {line}"))
+
+
+def _end(processes: Sequence[_SiteProcess]) -> None:
+    """Ends them as a signal would end this one: each may log out, for a moment."""
+    for each in processes:
+        each.process.terminate()
+    latest_s = clock.passed_s() + ENDING_S
+    for each in processes:
+        each.process.join(max(latest_s - clock.passed_s(), 0.0))
+        if each.process.is_alive():
+            each.process.kill()
+            each.process.join()
+
+
+def _nothing_yet(site: ConfiguredSite) -> SiteAnswer:
+    return SiteAnswer(site.name, 0, clock.wall_clock(), site.zone, tuple(sorted(site.labels.items())))
+
+
+def _answer(question: SiteQuestion, answer: IO[bytes], said: IO[bytes]) -> None:
+    """In the copy: asks, and writes down what came of it."""
+    _leave_the_terminal(said)
+    opening.begin_site()
+    output.behave(replace(output.manners(), quiet=True))  # what it writes lies aside, and is told of by nobody
+    told: list[SiteAnswer] = []
+    failures: list[SiteFailure] = []
+
+    def receive(text: Shown, document: Document, csv: Callable[[], str] | None) -> None:
+        told.append(_result(question, text, document, csv))
+
+    def say(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> int:
+        failures.append(SiteFailure(message, hint, exit_code, code))
+        return exit_code
+
+    output.deliver_to(receive)
+    exit_code = guarded(lambda: _exit_code(question.ask), say)
+    found = told[-1] if told else _nothing_yet(question.site)
+    failure = failures[-1] if failures else None
+    try:
+        pickle.dump(replace(found, exit_code=exit_code, failure=failure, answered_at=clock.wall_clock()), answer)
+        answer.flush()
+    except OSError as error:  # a full disk: who waits finds half an answer, and says so
+        raise SystemExit(GpuopsError.exit_code) from error
+
+
+def _exit_code(ask: Callable[[], object]) -> int:
+    """That of a command which is called as a function."""
+    try:
+        ask()
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    return 0
+
+
+def _result(question: SiteQuestion, text: Shown, document: Document, csv: Callable[[], str] | None) -> SiteAnswer:
+    """Of what a command shows the part that is used."""
+    found = _nothing_yet(question.site)
+    if output.chosen() is OutputFormat.CSV:
+        if csv is None:
+            raise output.no_csv()
+        return replace(found, csv=csv())
+    view = blocks(text) if output.chosen() is OutputFormat.TEXT else ()
+    if not (output.chosen().is_document or question.need_document):
+        return replace(found, view=view)
+    return replace(found, view=view, kind=document["kind"], json=document_text(document))
+
+
+def _leave_the_terminal(said: IO[bytes]) -> None:
+    """Nothing is read from it, results go nowhere else than into the answer, and stderr is the file."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(null, number)
+    os.dup2(said.fileno(), 2)
+    sys.stdin, sys.stdout = os.fdopen(0, "r", closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)

@@ -1,0 +1,55 @@
+"""The sites that `--site` names: targets of the configuration file, each with its zone, its policy and its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.config.sources import NamedTargets
+
+ALL: Final = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredSite:
+    """One target of the configuration file, as commands that read several know it."""
+
+    name: str
+    zone: str | None
+    """IANA time zone; None = the file says none."""
+    policy: Path | None
+    labels: Mapping[str, str]
+
+
+def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[ConfiguredSite, ...]:
+    """The sites that a word means, in the order of the file: `all`, a name, a pattern `muc-*`, a label `region=emea`.
+
+    Raises UsageError where it means none, naming those that there are.
+    """
+    known = {name: ConfiguredSite(name, each.zone, each.policy, each.labels) for name, each in
+             configuration.targets.items()}  # fmt: skip
+    if not known:
+        raise UsageError(
+            f"--site {word}: there is no target in {file}",
+            hint="gpuops config init writes the file; its targets are the sites",
+        )
+    found = tuple(site for site in known.values() if _means(word, site))
+    if found:
+        return found
+    near = get_close_matches(word, known, n=3)
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"--site {word}: no target of {file} is meant{meant}", hint=f"sites there: {', '.join(known)}")
+
+
+def _means(word: str, site: ConfiguredSite) -> bool:
+    label, sign, value = word.partition("=")
+    if sign and label in site.labels:
+        return fnmatchcase(site.labels[label], value)
+    return word == ALL or fnmatchcase(site.name, word)

@@ -1,0 +1,231 @@
+"""What several sites answered, as one text, one document and one table of CSV.
+
+Tables of the same columns become one, whose first column is the site. Where views have no table, or tables of other
+columns, each site has a heading and its own view below it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
+
+from gpuops.errors import NotConnected
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.json_text import DocumentTexts
+from gpuops.report.layout import Shown, Text, TextTable, Tree
+from gpuops.report.text import count, visible
+
+Block: TypeAlias = "str | Text | TextTable | Tree"
+SITE: Final = "site"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFailure:
+    """Why a site has no answer."""
+
+    message: str
+    hint: str
+    exit_code: int
+    code: str
+    """As in the document of an error."""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether its vCenter was not reached; False = it was, and could not do what was asked."""
+        return self.exit_code == NotConnected.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAnswer:
+    """What one site answered, or why it did not."""
+
+    site: str
+    exit_code: int
+    answered_at: datetime
+    """In UTC."""
+    zone: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    view: tuple[Block, ...] = ()
+    """What it prints for people, in its blocks from top to bottom."""
+    kind: str | None = None
+    """Of its document; None = it was not asked for one."""
+    json: str = ""
+    """That document as text, which is not read again to be put into another one."""
+    csv: str = ""
+    failure: SiteFailure | None = None
+
+    @property
+    def document(self) -> Document:
+        """The document as values."""
+        import msgspec
+
+        return msgspec.json.decode(self.json, type=dict[str, Any])
+
+    @property
+    def local_time(self) -> datetime:
+        """When it answered, in its own zone."""
+        return self.answered_at.astimezone(ZoneInfo(self.zone) if self.zone is not None else UTC)
+
+
+def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
+    """The highest of the sites' own codes; 4 where some have no answer; 5 where none has, unless all failed alike."""
+    failed = {each.exit_code for each in answers if each.failure is not None}
+    if not failed:
+        return max(each.exit_code for each in answers)
+    if any(each.failure is None for each in answers):
+        return 4
+    return failed.pop() if len(failed) == 1 else NotConnected.exit_code
+
+
+def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
+    """The one reason that a request is wrong wherever it is asked (exit code 2); None = it is not."""
+    failures = {each.failure for each in answers}
+    only = failures.pop() if len(failures) == 1 else None
+    return only if only is not None and only.exit_code == 2 else None
+
+
+def blocks(shown: Shown) -> tuple[Block, ...]:
+    """The view without nesting, whole: an iterator in it is used up."""
+    return tuple(_blocks(shown))
+
+
+def _blocks(shown: Shown) -> Iterator[Block]:
+    if isinstance(shown, str | Text | TextTable | Tree):
+        yield shown
+        return
+    for part in shown:
+        yield from _blocks(part)
+
+
+def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
+    """All answers; of those that failed the names, for the reasons stand on stderr."""
+    answered = [each for each in answers if each.failure is None]
+    parts: list[Shown] = []
+    if answered:
+        tables = [[block.headers for block in each.view if isinstance(block, TextTable)] for each in answered]
+        whole = [headers for headers in tables if headers]
+        alike = bool(whole) and all(each == whole[0] for each in whole)
+        drawn = any(isinstance(block, Tree) for each in answered for block in each.view)
+        parts += _merged(answered) if alike and not drawn else _below_headings(answered)
+    if len(answered) < len(answers):
+        parts += [*([""] if answered else []), Text(_closing(answers), "bold red")]
+    return parts
+
+
+def _closing(answers: Sequence[SiteAnswer]) -> str:
+    """`2 of 3 sites answered; not reached: muc; failed: ber`."""
+    missing = [(each.site, each.failure) for each in answers if each.failure is not None]
+    away = ", ".join(visible(site) for site, failure in missing if failure.is_unreachable)
+    wrong = ", ".join(visible(site) for site, failure in missing if not failure.is_unreachable)
+    told = f"{len(answers) - len(missing)} of {count(len(answers), 'site')} answered"
+    return told + (f"; not reached: {away}" if away else "") + (f"; failed: {wrong}" if wrong else "")
+
+
+def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
+    for number, each in enumerate(answered):
+        if number:
+            yield ""
+        yield Text(visible(each.site), "bold").append(f", {each.local_time:%Y-%m-%d %H:%M %Z}", "dim")
+        yield each.view
+
+
+def _merged(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
+    """Table by table, and the lines before each and behind the last."""
+    parts = {each.site: _sections(each.view) for each in answered}
+    for number in range(max(map(len, parts.values()))):
+        sections = {site: found[number] for site, found in parts.items() if number < len(found)}
+        yield from _lines({site: lines for site, (lines, _) in sections.items()})
+        tables = {site: table for site, (_, table) in sections.items() if table is not None}
+        if tables:
+            yield _table(tables)
+
+
+def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]]:
+    """Each table with the lines before it; the last section has none."""
+    found: list[tuple[list[Text], TextTable | None]] = []
+    lines: list[Text] = []
+    for block in view:
+        if isinstance(block, TextTable):
+            found.append((lines, block))
+            lines = []
+        elif not isinstance(block, Tree):
+            lines.append(block if isinstance(block, Text) else Text(block))
+    return [*found, (lines, None)]
+
+
+def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
+    """Once where all sites say the same, else each with its site before it."""
+    said = [[line.pieces for line in each] for each in lines.values()]
+    if all(each == said[0] for each in said):
+        yield from next(iter(lines.values()))
+        return
+    for site, each in lines.items():
+        yield from (Text(f"{visible(site)}: ", "bold").append(line) for line in each if line.plain)
+
+
+def _table(tables: Mapping[str, TextTable]) -> TextTable:
+    """One table of all rows, the site before each."""
+    first = next(iter(tables.values()))
+    headers = (SITE, *first.headers) if first.headers else ()
+    merged = TextTable(*headers, right={n + 1 for n in first.right}, whole={0, *(n + 1 for n in first.whole)})
+    for site, table in tables.items():
+        for row in table.rows:
+            merged.add_row(visible(site), *row)
+    return merged
+
+
+def sites_document(answers: Sequence[SiteAnswer]) -> Document:
+    """All answers by their sites, and why others have none."""
+    told = [each for each in answers if each.failure is None and each.kind is not None]
+    kinds = {each.kind for each in told}
+    failed = [(each.site, each.failure) for each in answers if each.failure is not None]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "sites",
+        "of": kinds.pop() if len(kinds) == 1 else None,
+        "exit_code": exit_code_of(answers),
+        "asked": {
+            each.site: {
+                "exit_code": each.exit_code,
+                "zone": each.zone,
+                "labels": dict(each.labels),
+                "at": each.local_time.isoformat(),
+            }
+            for each in answers
+        },
+        "sites": DocumentTexts({each.site: each.json for each in told}),
+        "unreachable": {site: _failure(failure) for site, failure in failed if failure.is_unreachable},
+        "failed": {site: _failure(failure) for site, failure in failed if not failure.is_unreachable},
+    }
+
+
+def _failure(failure: SiteFailure) -> Document:
+    return {
+        "code": failure.code,
+        "message": failure.message,
+        "hint": failure.hint,
+        "exit_code": failure.exit_code,
+    }
+
+
+def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:
+    """One table of those that the sites made, all of one header, with the site as its first column.
+
+    >>> merged_csv({"fra": "vm,gpus\\nml,1\\n", "muc": "vm,gpus\\n"})
+    'site,vm,gpus\\nfra,ml,1\\n'
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    header: list[Any] = []
+    for site, text in tables.items():
+        first, *rows = csv.reader(io.StringIO(text, newline=""))
+        if not header:
+            header = [column, *first]
+            writer.writerow(header)
+        writer.writerows([visible(site), *row] for row in rows)
+    return out.getvalue()

@@ -1,0 +1,69 @@
+"""What one command costs that reads twenty vCenters of 100 hosts and 1,000 VMs each, beside a command for each of them.
+
+Whole processes over SOAP, starts and logins included; each vCenter is our simulator in a process of its own, whose work
+is not counted. Only CPU counts: the kernel's account of the command and of the processes that it started.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from tests.bench.measure import Contender, interleave, python
+from tests.bench.simulators import our_simulator
+from tests.bench.verdict import Figure, Result
+from tests.peers.processes import Endpoint
+
+SITES: Final = 20
+FLEET: Final = "fleet:hosts=100,vms=1000"
+ROUNDS: Final = 1
+"""Of twenty single commands each: their sum is no chance."""
+OF_SINGLE_READS: Final = 1.1
+COMMANDS: Final = ("inventory --vms", "inventory --output json")
+
+
+def run() -> Result:
+    """Twenty simulated vCenters."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        endpoints = [stack.enter_context(our_simulator(FLEET)).endpoint for _ in range(SITES)]
+        file = folder / "config.toml"
+        file.write_text("".join(_target(f"s{n}", each, folder) for n, each in enumerate(endpoints)), encoding="utf-8")
+        environment = {**os.environ, "HOME": str(folder), "GPUOPS_CONFIG": str(file)}
+        together = {words: _contender(words, "--site", "all", environment) for words in COMMANDS}
+        alone = {
+            words: [_contender(words, "--vcenter", f"s{n}", environment) for n in range(SITES)] for words in COMMANDS
+        }
+        for each in together.values():
+            each.run()  # the servers make their answers once; no contender pays for that
+        contenders = [each for words in COMMANDS for each in (together[words], *alone[words])]
+        rounds = interleave(contenders, ROUNDS)
+    figures = []
+    for words in COMMANDS:
+        ratios = [
+            rounds[together[words].name][number].cpu_s / sum(rounds[each.name][number].cpu_s for each in alone[words])
+            for number in range(ROUNDS)
+        ]
+        title = f"CPU: gpuops {words} --site all / {SITES} single commands"
+        figures.append(Figure(title, median(ratios), "x", OF_SINGLE_READS))
+    shown = {name: rounds[name] for words in COMMANDS for name in (together[words].name, alone[words][0].name)}
+    return Result(f"sites: {SITES} simulated vCenters of 100 hosts and 1,000 VMs", tuple(figures), shown)
+
+
+def _target(name: str, endpoint: Endpoint, folder: Path) -> str:
+    password = folder / f"{name}.password"
+    password.touch(mode=0o600)
+    password.write_text(endpoint.password, encoding="utf-8")
+    return (
+        f'[targets.{name}]\nhost = "{endpoint.url}"\nusername = "{endpoint.username}"\n'
+        f'password_file = "{password}"\nca_file = "{endpoint.ca_file}"\n'
+    )
+
+
+def _contender(words: str, option: str, value: str, environment: dict[str, str]) -> Contender:
+    name = f"gpuops {words} {option} {value}"
+    return Contender(name, python(name, "-m", "gpuops", *words.split(), option, value).command, environment)
