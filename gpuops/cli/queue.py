@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, PolicyFile, Saved, spread
+from gpuops.cli.options import CommonOptions, PolicyFile, Saved, reads_sites, spread
 
 
 @spread
+@reads_sites
 def queue(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,
