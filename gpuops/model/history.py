@@ -7,7 +7,7 @@ noted the outcome. None is unknown: never zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -314,6 +314,14 @@ class PastEvents:
             tuple(each for each in kept if isinstance(each, PastNight)),
             tuple(each for each in kept if isinstance(each, PastChange)),
             len(wanted) - len(kept),
+        )
+
+    def of_vcenter(self, uuid: str) -> PastEvents:
+        """Those of one vCenter."""
+        return replace(
+            self,
+            nights=tuple(each for each in self.nights if each.vcenter == uuid),
+            changes=tuple(each for each in self.changes if each.vcenter == uuid),
         )
 
     @property

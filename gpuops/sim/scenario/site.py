@@ -62,8 +62,9 @@ def _tree(world: World, declared: ScenarioFile) -> Datacenter:
 def _add_storage(site: ScenarioSite) -> None:
     folder = site.datacenter.folders["datastore"]
     for store in site.declared.datastores:
-        moid = new_moid(site.world, "datastore")
-        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, store.free_gib << 10)
+        moid = store.moid or new_moid(site.world, "datastore")
+        free_mib = (store.free_gib << 10) if store.free_mib is None else store.free_mib
+        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
         site.world.register(made)
         HostDatastoreBrowser(made)
         folder.add(made)

@@ -32,6 +32,15 @@ INSTALLED: Final = installed(("VM Network",))
 
 
 @dataclass(frozen=True, slots=True)
+class HostNode:
+    """One NUMA node of a server."""
+
+    id: int
+    threads: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostModel:
     """A server model: what hosts of one kind share."""
 
@@ -45,6 +54,13 @@ class HostModel:
     memory_mib: int
     numa_nodes: int
     nics: int = 2
+    nodes: tuple[HostNode, ...] = ()
+    """Its NUMA nodes, where they are not alike."""
+
+    def every_node(self) -> tuple[HostNode, ...]:
+        """Its NUMA nodes, in their order."""
+        alike = (self.threads // self.numa_nodes, self.memory_mib // self.numa_nodes)
+        return self.nodes or tuple(HostNode(number, *alike) for number in range(self.numa_nodes))
 
     @property
     def cores(self) -> int:
@@ -65,7 +81,8 @@ class HostGpu:
 
     pci_id: str
     board: GpuBoard
-    numa_node: int
+    numa_node: int | None
+    """None = it is beside none."""
     mode: GpuMode = GpuMode.SAME_SIZE
     graphics_type: str = SHARED_DIRECT
     configured_type: str = SHARED_DIRECT
