@@ -25,6 +25,12 @@ def bundle(
     file: Annotated[
         Path, typer.Option(metavar="FILE", help="What is written: a ZIP file, mode 0600, never over another one.")
     ] = FILE,
+    replies: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Also what vCenter tells of this VM and its host, or of this host, as it tells it."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it, and write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking.")] = False,
     name: Annotated[
@@ -40,7 +46,7 @@ def bundle(
     \b
     Examples:
       gpuops bundle --dry-run --vcenter sim:vdi
-      gpuops bundle --file gpuops-bundle.zip --yes --vcenter sim:vdi
+      gpuops bundle --replies vdi-001 --yes --vcenter sim:vdi
       gpuops capacity --vcenter sim:gpuops-bundle.zip
     """
     from gpuops.cli.opening import journal_of
@@ -51,7 +57,7 @@ def bundle(
     if not dry_run and os.path.lexists(file):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
     state_dir, url = journal_of(common)
-    found, key = _gathered(common, host_shell, state_dir, url)
+    found, key = _gathered(common, host_shell, (state_dir, url), replies or [])
     from gpuops.report.bundle.archive import bundle_document, bundle_text
 
     if not dry_run:
@@ -64,18 +70,20 @@ def bundle(
     output.show(bundle_text(found, str(file), written=done), bundle_document(found, str(file), written=done))
 
 
-def _gathered(common: CommonOptions, host_shell: HostShellOptions, state_dir: Path, url: str) -> tuple[Bundle, bytes]:
+def _gathered(
+    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], replies: list[str]
+) -> tuple[Bundle, bytes]:
     """What is to be written, and the key that its names are hidden by: this machine's, or a new one."""
     from gpuops import clock
     from gpuops.api.bundling import bundle as gather
     from gpuops.cli.opening import open_site, settings_of
     from gpuops.execute.state.bundle_names import fresh_key, known_key
 
-    key = known_key(state_dir) or fresh_key()
+    key = known_key(journal[0]) or fresh_key()
     settings = settings_of(common)
     with open_site(common) as site:
         host_shell.give_to(site)
-        return gather(site, key, settings, clock.wall_clock(), (state_dir, url)), key
+        return gather(site, key, settings, clock.wall_clock(), journal, replies), key
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
+REPLIES: Final = "replies.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The moment of every file in the archive: the same content is the same archive."""
 _MOST_SHOWN: Final = 72
@@ -48,8 +49,17 @@ class Bundle:
         return packed.getvalue()
 
 
-def bundle(world: BundledWorld, parts: Mapping[str, Any], names: Pseudonyms, written: datetime) -> Bundle:
-    """The archive of a world and what else was asked for, by file name. Raises Refused where a text is left in it."""
+def bundle(
+    world: BundledWorld,
+    parts: Mapping[str, Any],
+    names: Pseudonyms,
+    written: datetime,
+    api_words: Collection[str] = (),
+) -> Bundle:
+    """The archive of a world and what else was asked for, by file name. Raises Refused where a text is left in it.
+
+    `api_words`: words of the vSphere API that its replies may hold.
+    """
     documents = {SCENARIO: world.scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
     manifest = {
@@ -60,7 +70,11 @@ def bundle(world: BundledWorld, parts: Mapping[str, Any], names: Pseudonyms, wri
         "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],
         "approximated": world.approximated,
     }
-    found = [place for name, each in {MANIFEST: manifest, **documents}.items() for place in strays(each, name)]
+    found = [
+        place
+        for name, each in {MANIFEST: manifest, **documents}.items()
+        for place in strays(each, name, api_words if name == REPLIES else ())
+    ]
     if found:
         more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""
         raise Refused(

@@ -9,6 +9,7 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.history import PastOutcome
 from gpuops.model.host import RuleKind
 from gpuops.model.login import BulkReader
+from gpuops.model.prediction import Predicted
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Firmware, VmDrs
 
@@ -54,14 +55,23 @@ WORDS: Final = frozenset(
         "", "on", "off", "suspended", "set", "option", "environment", "file", "default", "yes", "no", "true", "false",
         "TRUE", "FALSE", "1", "0", "question", "unknown", "guest", "guest-without-tools", "otherGuest64",
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
-        "given up", "gpuops-bundle", "scenario.json", "versions.json", "configuration.json", "runs.json",
-        "mispredictions.json", "replies.json",
+        "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
+        "configuration.json", "runs.json", "mispredictions.json", "replies.json",
         *STEPS, *COMMANDS,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
-                                  Firmware, VmDrs) for each in kind),
+                                  Firmware, VmDrs, Predicted) for each in kind),
     )
 )  # fmt: skip
 """Values."""
+TOLD: Final = frozenset(
+    (
+        "NUMA", "node", "GPU", "GPUs", "VMs", "vGPU", "what", "runs", "there", "is", "unknown", "mode", "of", "free",
+        "s", "at", "the", "most", "pin", "assignment", "policy", "profiles", "none", "empty", "NVIDIA", "start",
+        "starts", "from", "on",
+        *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode) for each in kind),
+    )
+)  # fmt: skip
+"""Words of sentences about GPUs."""
 KEYS: Final = frozenset(
     (
         # scenario.json
@@ -94,6 +104,10 @@ KEYS: Final = frozenset(
         "nights", "changes", "left_off", "night", "begins", "ends", "back_by", "outcome", "by_markers", "runs",
         "incidents", "verb", "run", "subjects", "cut_off", "vm", "role", "profiles", "taken", "back", "given_up",
         "steps", "step", "done", "about", "became", "reason",
+        # mispredictions.json
+        "mispredictions", "right", "cannot_say", "run_kind", "what", "predicted", "found", "facts", "fact",
+        # replies.json
+        "properties",
         # manifest.json
         "schema_version", "site", "written", "files", "bytes", "approximated",
     )

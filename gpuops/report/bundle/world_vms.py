@@ -89,7 +89,7 @@ class WorldVms:
             "firmware": (vm.firmware or Firmware.EFI).value,
             "hardware_version": vm.hardware_version or 20,
             "devices": devices,
-            "extra_config": dict(_settings(vm.extra_config or {})),
+            "extra_config": dict(plain_settings(vm.extra_config or {})),
             "power": _POWER[vm.power or PowerState.OFF],
             "cpu_usage_mhz": vm.cpu_usage_mhz or 0,
             "console_connections": vm.console_connections or 0,
@@ -195,7 +195,7 @@ _QUESTION: Final = {"id": "1", "text": "question", "choices": {"0": "yes", "1": 
 """In place of whatever is asked: that it waits for an answer is what plans go by."""
 
 
-def _settings(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def plain_settings(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Those of the keys that plans go by whose values are numbers, yes, no or a PCI address."""
     known = {key.lower(): key for key in _SETTINGS}
     for key, value in given.items():
