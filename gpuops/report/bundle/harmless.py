@@ -6,7 +6,7 @@ It does not know where a text came from, so it also stops what a mistake in the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
                     yield from strays(value, f"{at}.{key}", api_words)
                 else:
                     yield f"{at}.<key {number + 1}>"
-        case Sequence():
+        case list() | tuple():
             for number, value in enumerate(document):
                 yield from strays(value, f"{at}.{number}", api_words)
         case None | bool() | int() | float():

@@ -219,13 +219,16 @@ class _WorldWriter:
         }
 
     def _mode(self, gpu: PhysicalGpu, host: Host) -> VgpuMode:
-        """Its vGPU mode; where that is not told, MIG if it could not run what runs on it in another one."""
+        """Its vGPU mode; where that is not told (before API 8.0.3), MIG if what runs on it needs that, or if nothing
+        runs on it and its host offers MIG-backed profiles alone for its model."""
         if gpu.vgpu_mode in _MODES:
             return VgpuMode(gpu.vgpu_mode)
+        board = board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         running = [vm for vm in self._inventory.vms_on(host) if vm.ref in (gpu.vms or ())]
-        profiles = [self._catalog.profile(name) for vm in running for name in vm.profiles]
-        sliced = any(profile is not None and profile.mig_backed for profile in profiles)
-        return VgpuMode.MULTI_INSTANCE if sliced else VgpuMode.SAME_SIZE
+        on_it = [name for vm in running for name in vm.profiles] or [each.name for each in host.profiles or ()]
+        profiles = [found for name in on_it if (found := self._catalog.profile(name)) is not None]
+        backed = [profile.mig_backed for profile in profiles if profile.board == board]
+        return VgpuMode.MULTI_INSTANCE if backed and all(backed) else VgpuMode.SAME_SIZE
 
     def _joined(self, gpus: list[dict[str, Any]], host: Host) -> list[dict[str, Any]]:
         """Its GPUs with the NVLink bridges that its device groups tell of: of the first GPUs that have the profile."""
