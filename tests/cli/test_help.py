@@ -33,6 +33,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "architecture",
         "attach",
         "broker",
+        "bundle",
         "capacity",
         "change",
         "commands",

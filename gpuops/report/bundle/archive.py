@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.config.bundle_file import KIND, MANIFEST, SCENARIO
+from gpuops.config.bundle_file import MANIFEST, SCENARIO
 from gpuops.errors import Refused
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
@@ -64,7 +64,7 @@ def bundle(
     files = {name: _text(document) for name, document in documents.items()}
     manifest = {
         "schema_version": SCHEMA_VERSION,
-        "kind": KIND,
+        "kind": "gpuops-bundle",
         "written": written.isoformat(),
         "site": names.of(NameKind.ID, "site"),
         "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],

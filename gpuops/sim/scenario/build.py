@@ -61,7 +61,7 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
 def build(
     spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str | None = None
 ) -> World:
-    """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`) or a YAML file.
+    """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`), a YAML file or a bundle.
 
     The same name and seed give the same world, ids included; its time is moved by requests and waits alone unless
     `clock` says otherwise, as that of `sim.server.start` does. It speaks `api_version`, or the one of the scenario.
