@@ -66,7 +66,9 @@ class ClusterAsRead(_AsRead, frozen=True):
     """Whether its host is in no cluster."""
     ha: HaAsRead | None = None
     """None = HA refuses no power-on."""
-    overrides: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, Literal["manual", "partiallyAutomated", "fullyAutomated", "off"]] = field(
+        default_factory=dict
+    )
     """By a VM's moid: a behavior of DRS, or `off`."""
     rules: tuple[RuleAsRead, ...] = ()
 

@@ -115,7 +115,7 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
     state = HostState(
         name=name,
         uuid=new_uuid(world),
-        model=_model(site.declared.models[declared.model]),
+        model=_model(site.model(declared.model)),
         parent=cluster.moid,
         gpus=tuple(_gpu(gpu) for gpu in sorted(declared.gpus, key=lambda gpu: PciAddress.parse(gpu.at))),
         boot_time=(read.booted if read is not None else None) or site.declared.start - UPTIME,

@@ -21,6 +21,7 @@ from gpuops.config.bundle_file import SCENARIO, SUFFIX, read_member
 from gpuops.config.wrong_value import told
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.as_read import ClusterAsRead, HostAsRead, NodeAsRead, VmAsRead
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
@@ -322,6 +323,7 @@ def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
     name, _, settings = spelled.partition(":")
     if name.endswith(SUFFIX):
         scenario = _checked(read_member(Path(name), SCENARIO), name)
+        bundle.check(scenario, name)
     elif name.endswith((".yaml", ".yml")):
         scenario = parse(read_text(Path(name)), name)
     else:

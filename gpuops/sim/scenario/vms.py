@@ -76,7 +76,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         name=declared.name.format(declared.first + index),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
-        template=_template(site.declared.guests[declared.guest], store.name),
+        template=_template(site.guest(declared.guest), store.name),
         host=host.moid,
         pool=None if declared.template else host.compute_resource().pool.moid,
         folder=_folder(site, declared.folder).moid,
