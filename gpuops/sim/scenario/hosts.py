@@ -17,6 +17,7 @@ from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import DrsState
+from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostState
 
@@ -77,6 +78,7 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         no_suspend=frozenset(declared.no_suspend),
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
+        deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
         datastores=tuple(store.moid for store in site.datastores),
         networks=tuple(network.moid for network in networks),
         network=installed(tuple(network.name for network in networks)),

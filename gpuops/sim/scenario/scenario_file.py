@@ -23,7 +23,7 @@ from gpuops.errors import PolicyError
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.drs import Behavior
-from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it
@@ -74,6 +74,14 @@ class GpuDeclared(_Declared, frozen=True):
     type: Literal["shared", "sharedDirect", "basic"] = "sharedDirect"
 
 
+class DeviationDeclared(_Declared, frozen=True):
+    """Where hosts go by other rules than the documented ones."""
+
+    gpus: GpuOrder = GpuOrder.DOCUMENTED
+    starts: StartOrder = StartOrder.DOCUMENTED
+    forbids: tuple[str, ...] = ()
+
+
 class HostsDeclared(_Declared, frozen=True, kw_only=True):
     """Hosts of one kind."""
 
@@ -88,6 +96,7 @@ class HostsDeclared(_Declared, frozen=True, kw_only=True):
     policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
     rebinds_without_reboot: bool = False
     no_suspend: tuple[str, ...] = ()
+    deviation: DeviationDeclared = DeviationDeclared()
     gpus: tuple[GpuDeclared, ...] = ()
 
 
