@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -22,7 +23,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Predicted, Prediction
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
-from gpuops.plan.placement.predicted import STARTS, STOPS, SentStep, compare, predict
+from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
 from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
 
@@ -39,10 +40,10 @@ _UNMEASURED_S: Final = {
 
 
 @dataclass(slots=True)
-class _InFlight:
+class _UnderWay:
     """A step that was sent and has not ended."""
 
-    sent: SentStep
+    sent: PredictedStep
     hosts: frozenset[str]
     """Refs of the hosts whose GPUs it is about."""
     together: list[Step] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Predictions:
         self._planned = planned
         self._durations = durations
         self._with_vgpus = with_vgpus
-        self._in_flight: dict[str, _InFlight] = {}
+        self._in_flight: dict[str, _UnderWay] = {}
         self._touched: set[str] = set()
         """VMs (refs) that this run has sent a step about."""
 
@@ -84,7 +85,7 @@ class Predictions:
             return
         vm = before.vms.get(step.vm)
         refs = (prediction.host, vm.host if vm is not None else None)
-        each = _InFlight(SentStep(step, prediction, before), frozenset(ref for ref in refs if ref is not None))
+        each = _UnderWay(PredictedStep(step, prediction, before), frozenset(ref for ref in refs if ref is not None))
         if isinstance(step, (*STARTS, *STOPS)):
             for other in self._in_flight.values():
                 if each.hosts & other.hosts and isinstance(other.sent.step, (*STARTS, *STOPS)):
@@ -108,7 +109,7 @@ class Predictions:
             return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
         return self._unless_others(sent, after, found)
 
-    def _with_starts(self, sent: SentStep, after: Inventory) -> tuple[Inventory, str]:
+    def _with_starts(self, sent: PredictedStep, after: Inventory) -> tuple[Inventory, str]:
         """The look with how vGPUs lie on the host's GPUs, or why that is not known."""
         host = after.hosts.get(sent.prediction.host or "")
         if self._with_vgpus is None or host is None:
@@ -119,20 +120,17 @@ class Predictions:
             return after, SMI_SILENT
         return after.with_hosts([told.hosts[host.ref]]), ""
 
-    def _unless_others(self, sent: SentStep, after: Inventory, found: Compared) -> Compared:
+    def _unless_others(self, sent: PredictedStep, after: Inventory, found: Compared) -> Compared:
         """The mispredictions, unless somebody else was at its host meanwhile; how long a task runs says itself."""
         slow = tuple(each for each in found.wrong if each.what is Predicted.DURATION)
         if slow == found.wrong:
             return found
-        try:
-            tasks = self._vcenter.gpu_tasks_since(sent.before.taken_at)
-        except NotConnected:
-            raise  # the intent stays open, and the next run settles it
-        except GpuopsError as refused:
-            return Compared(slow, f"vCenter does not tell its tasks: {refused.message}")
+        tasks = tasks_since(self._vcenter, sent.before.taken_at)
+        if isinstance(tasks, str):
+            return Compared(slow, tasks)
         return Compared(slow, BY_OTHERS) if self._are_there(tasks, sent, after) else found
 
-    def _are_there(self, tasks: Sequence[tuple[str, bool | None]], sent: SentStep, after: Inventory) -> bool:
+    def _are_there(self, tasks: Sequence[tuple[str, bool | None]], sent: PredictedStep, after: Inventory) -> bool:
         """Whether one of the tasks that is none of this run's may have changed what runs on the host of the step."""
         host = sent.prediction.host
         for ref, own in tasks:
@@ -148,3 +146,14 @@ class Predictions:
         if self._durations is None or unmeasured_s is None or vm is None:
             return None
         return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
+
+
+def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[tuple[str, bool | None]] | str:
+    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it. Raises NotConnected: the intent
+    stays open then, and the next run settles it."""
+    try:
+        return vcenter.gpu_tasks_since(since)
+    except NotConnected:
+        raise
+    except GpuopsError as refused:
+        return f"vCenter does not tell its tasks: {refused.message}"

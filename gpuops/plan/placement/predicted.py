@@ -67,11 +67,12 @@ NOT_OF_RULES: Final = frozenset({"no-permission", "login-refused", "lease-revert
 """Codes of errors that are refusals, but of the login: who took a right away, and when, no look tells."""
 
 TOGETHER: Final = "other steps of this run were under way on its host at the same time"
+NOT_FORESEEN: Final = "whether it can be done could not be told before"
 NOT_TOLD: Final = "vCenter does not tell which VMs are on its GPUs"
 
 
 @dataclass(frozen=True, slots=True)
-class SentStep:
+class PredictedStep:
     """A step of a VM that was sent, with what it was sent on."""
 
     step: Step
@@ -98,7 +99,8 @@ def predict(step: Step, before: Inventory, catalog: Catalog, seconds_at_most: fl
             host = before.hosts.get(vm.host or "")
             after = project(step, around(host, before, vm), catalog) if host is not None else None
             free = _free(after.hosts[host.ref], after, catalog, vm.profiles) if host and after else {}
-            return Prediction(True, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
+            admitted = None if isinstance(step, ShutDownGuest) else True  # a guest is asked, and may not listen
+            return Prediction(admitted, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
         case _:
             return None
 
@@ -164,7 +166,7 @@ def _is_listed(gpu: PhysicalGpu, inventory: Inventory) -> bool:
 
 
 def compare(
-    sent: SentStep, outcome: Outcome[Step], after: Inventory, together: Sequence[Step], catalog: Catalog
+    sent: PredictedStep, outcome: Outcome[Step], after: Inventory, together: Sequence[Step], catalog: Catalog
 ) -> Compared | None:
     """What was predicted of a step beside what became of it; None = vCenter was not asked, or somebody else did it.
 
@@ -186,15 +188,15 @@ def compare(
 
 
 def _differences(
-    sent: SentStep, outcome: Outcome[Step], after: Inventory, together: Sequence[Step], catalog: Catalog
+    sent: PredictedStep, outcome: Outcome[Step], after: Inventory, together: Sequence[Step], catalog: Catalog
 ) -> tuple[Misprediction, ...] | str:
     """Where it differs, but for its duration; or why it cannot be said."""
     prediction = sent.prediction
     if outcome.verdict is Verdict.FAILED:
         if outcome.trouble not in REFUSALS or outcome.fault in NOT_OF_RULES:
             return "it failed for a reason that is none of its host's"
-        if prediction.admitted is not True:
-            return () if prediction.admitted is False else "whether there is room could not be told before"
+        if not prediction.admitted:
+            return () if prediction.admitted is False else NOT_FORESEEN
         if together:
             return TOGETHER
         return (Misprediction(Predicted.ADMISSION, "admitted", f"refused: {outcome.reason}", facts_of(sent)),)
@@ -205,7 +207,7 @@ def _differences(
     return placed or _left_free(sent, after, together, catalog)
 
 
-def _slow(sent: SentStep, outcome: Outcome[Step]) -> tuple[Misprediction, ...]:
+def _slow(sent: PredictedStep, outcome: Outcome[Step]) -> tuple[Misprediction, ...]:
     at_most_s, took_s = sent.prediction.seconds_at_most, outcome.duration_s
     if outcome.verdict is not Verdict.DONE or at_most_s is None or took_s is None or took_s <= at_most_s:
         return ()
@@ -213,13 +215,15 @@ def _slow(sent: SentStep, outcome: Outcome[Step]) -> tuple[Misprediction, ...]:
 
 
 def _placed(
-    sent: SentStep, after: Inventory, together: Sequence[Step], catalog: Catalog
+    sent: PredictedStep, after: Inventory, together: Sequence[Step], catalog: Catalog
 ) -> tuple[Misprediction, ...] | str:
     """Whether the VM is on the GPUs, and lies where it was to; or why that cannot be said."""
     expected, vm = sent.prediction.gpus, after.vms.get(sent.step.vm)
     host = after.hosts.get(sent.prediction.host or "")
     if expected is None:
-        return () if not isinstance(sent.step, STARTS) or vm is None or not vm.devices else "where it goes was a guess"
+        was = sent.before.vms.get(sent.step.vm)
+        cold = isinstance(sent.step, RelocateVm) and (was is None or was.power is not PowerState.ON)
+        return () if cold or not isinstance(sent.step, STARTS) else "where it goes was a guess"
     if vm is None or host is None:
         return "its VM or its host is gone"
     held = _held(vm, host)
@@ -235,7 +239,9 @@ def _placed(
     return (Misprediction(Predicted.GPU, _shown(expected), _shown(found), facts_of(sent)),)
 
 
-def _started_at(sent: SentStep, expected: Iterable[PredictedGpu], vm: str, host: Host) -> tuple[Misprediction, ...]:
+def _started_at(
+    sent: PredictedStep, expected: Iterable[PredictedGpu], vm: str, host: Host
+) -> tuple[Misprediction, ...]:
     """The vGPUs that lie elsewhere on the right GPU, where both are known."""
     found = {gpu.address: _expected(gpu, vm) for gpu in host.gpus}
     return tuple(
@@ -246,7 +252,7 @@ def _started_at(sent: SentStep, expected: Iterable[PredictedGpu], vm: str, host:
 
 
 def _left_free(
-    sent: SentStep, after: Inventory, together: Sequence[Step], catalog: Catalog
+    sent: PredictedStep, after: Inventory, together: Sequence[Step], catalog: Catalog
 ) -> tuple[Misprediction, ...]:
     """What is free on the host, where nothing but this step changed it."""
     host, vm = after.hosts.get(sent.prediction.host or ""), after.vms.get(sent.step.vm)
@@ -282,7 +288,7 @@ def _in_order(order: Sequence[Vm], host: Host, after: Inventory, catalog: Catalo
     return True
 
 
-def changed_meanwhile(sent: SentStep, after: Inventory, own: Collection[str]) -> str:
+def changed_meanwhile(sent: PredictedStep, after: Inventory, own: Collection[str]) -> str:
     """What else has happened to its VM or host between the two looks, but for VMs of `own`; empty = nothing is seen."""
     ref = sent.prediction.host or ""
     vm, was = after.vms.get(sent.step.vm), sent.before.vms.get(sent.step.vm)
@@ -323,7 +329,7 @@ def _settings(host: Host) -> tuple[object, ...]:
     return (host.connected, host.in_maintenance, host.assignment_policy, host.default_graphics_type, host.booted, gpus)
 
 
-def facts_of(sent: SentStep) -> Mapping[str, str]:
+def facts_of(sent: PredictedStep) -> Mapping[str, str]:
     """What the prediction went by: enough to make it again."""
     vm, host = sent.before.vms.get(sent.step.vm), sent.before.hosts.get(sent.prediction.host or "")
     facts = {"vCenter API": sent.before.api_version}
