@@ -132,9 +132,16 @@ class PastEventsReader:
         )
 
     def _mispredictions(self) -> Iterator[PastMisprediction]:
+        told: set[tuple[str, ...]] = set()
         for op_id, each in self._compared.items():
             step, run = each.of, each.of.run
+            of = step.vm.night.id if step.vm is not None else run.id
             for found in each.compared.wrong:
+                # a step that is tried again, or by a run that goes on, meets the same difference again
+                same = (of, step.kind, step.ref, found.what, found.predicted, found.found)
+                if same in told:
+                    continue
+                told.add(same)
                 yield PastMisprediction(
                     self.vcenter, run.id, _verb(run), run.night, op_id, each.at,
                     _TOLD.get(step.kind, "setting"), step.ref, step.name, step.host, found,

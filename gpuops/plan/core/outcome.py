@@ -36,6 +36,8 @@ class Outcome(Generic[AnyStep]):
     duration_s: float | None = None
     trouble: Trouble | None = None
     """What kind of error of vCenter it ended in, if it did."""
+    fault: str = ""
+    """The code of that error: `no-permission`; empty = none."""
     mispredicted: tuple[Misprediction, ...] = ()
     """Where vCenter did something else than was predicted."""
 

@@ -18,6 +18,7 @@ from gpuops.sim.scenario.as_read import ClusterAsRead
 from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
+from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState
 
@@ -123,6 +124,7 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         no_suspend=frozenset(declared.no_suspend),
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
+        deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
         datastores=tuple(store.moid for store in site.datastores) if seen is None else seen,
         networks=tuple(network.moid for network in networks),
         network=installed(tuple(network.name for network in networks)),

@@ -26,7 +26,7 @@ from gpuops.sim.scenario.as_read import ClusterAsRead, HostAsRead, NodeAsRead, V
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.drs import Behavior
-from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it
@@ -86,6 +86,14 @@ class GpuDeclared(_Declared, frozen=True):
     """From the next boot on; None = the same."""
 
 
+class DeviationDeclared(_Declared, frozen=True):
+    """Where hosts go by other rules than the documented ones."""
+
+    gpus: GpuOrder = GpuOrder.DOCUMENTED
+    starts: StartOrder = StartOrder.DOCUMENTED
+    forbids: tuple[str, ...] = ()
+
+
 class HostsDeclared(_Declared, frozen=True, kw_only=True):
     """Hosts of one kind."""
 
@@ -100,6 +108,7 @@ class HostsDeclared(_Declared, frozen=True, kw_only=True):
     policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
     rebinds_without_reboot: bool = False
     no_suspend: tuple[str, ...] = ()
+    deviation: DeviationDeclared = DeviationDeclared()
     gpus: tuple[GpuDeclared, ...] = ()
     as_read: HostAsRead | None = None
     """Of one host that was read from a vCenter."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.sim.state.board import GpuBoard, GpuMode
-from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, VgpuPolicy
+from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
 from gpuops.sim.state.host_network import HostNetwork, installed
 
 REBOOT_S: Final = 600.0
@@ -127,6 +127,7 @@ class HostState:
     rebinds_without_reboot: bool = False
     """Whether passthrough changes are in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
+    deviation: Deviation = DOCUMENTED
     default_graphics_type: str = SHARED_DIRECT
     connection: str = "connected"
     power: str = "poweredOn"
