@@ -86,8 +86,8 @@ def differences(was: Any, now: Any, at: str = "") -> Iterator[str]:
 
 def require_same(was: Inventory, now: Inventory) -> None:
     """All that plans go by, names aside, and each name as its pseudonym."""
-    blank = {"vcenter": "", "taken_at": WRITTEN}
-    assert list(differences(asdict(replace(was, **blank)), asdict(replace(now, **blank)))) == []
+    seen = [asdict(replace(each, vcenter="", taken_at=WRITTEN)) for each in (was, now)]
+    assert list(differences(*seen)) == []
     names = Pseudonyms(KEY)
     for kind, before, after in (
         (NameKind.VM, was.vms, now.vms),

@@ -30,9 +30,11 @@ def _reasons(scenario: ScenarioFile) -> list[str]:
     read = [*(host.as_read for host in hosts), *(vm.as_read for vm in scenario.vms)]
     if scenario.parameters or any(each is None for each in read):
         return ["a host or VM is not as it was read"]
-    if any(each.count != 1 for each in (*hosts, *scenario.vms)):
+    if any(count != 1 for count in (*(host.count for host in hosts), *(vm.count for vm in scenario.vms))):
         return ["a host or VM is declared several times over"]
-    if any("{" in each.name for each in (*scenario.clusters, *hosts, *scenario.vms)):
+    names = [cluster.name for cluster in scenario.clusters]
+    names += [*(host.name for host in hosts), *(vm.name for vm in scenario.vms)]
+    if any("{" in each for each in names):
         return ["a name has a field for a number"]
     stores = [store.moid for store in scenario.datastores]
     moids = [each.moid for each in read if each is not None]
