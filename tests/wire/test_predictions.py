@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import cast
@@ -164,6 +165,18 @@ def test_slower_suspends_of_a_night(wire: Wire) -> None:
     assert (found_night.mispredictions, found_night.returned) == ((past,), len(found_night.desktops))
 
 
+def test_a_profile_that_a_driver_forbids_at_night(wire: Wire) -> None:
+    """Starts that were under way together on one host: beside all of them there was room."""
+    wire.deviate(Deviation(forbids=frozenset({"grid_a100-3-20c"})))
+    night = wire.do(partial(rotate_night, load_policy(LAB_POLICY), apply=True))
+    refused = [each for each in night.outcomes if each.verdict is Verdict.FAILED]
+    assert refused
+    assert all(each.mispredicted for each in refused)
+    assert len(wire.past.wrong) == len(refused)
+    day = wire.do(partial(rotate_day, load_policy(LAB_POLICY), apply=True))
+    assert (day.exit_code, mispredicted(day)) == (0, [])
+
+
 def test_what_others_did_meanwhile_is_none(wire: Wire) -> None:
     """Somebody resumes a VM of that host while ours starts: no look shows it yet, the task history of vCenter does."""
     wire.deviate(Deviation(gpus=GpuOrder.EMPTIEST))
@@ -199,7 +212,7 @@ def test_a_night_and_its_morning_as_documented_have_none(wire: Wire) -> None:
     policy = load_policy(LAB_POLICY)
     for _ in range(2):
         for act in (rotate_night, rotate_day):
-            report = wire.do(lambda site, act=act: act(policy, site, apply=True))
+            report = wire.do(partial(act, policy, apply=True))
             assert mispredicted(report) == []
     assert wire.past.wrong == ()
     assert wire.past.right >= 10
@@ -221,7 +234,7 @@ def test_none_on_a_simulator_as_documented(wire: Wire, seed: int) -> None:
                 Detach(vm, all=True, power=random.choice((OFF, PowerPolicy.CYCLE))),
             )
         )
-        report = wire.do(lambda site, request=request: run(request, site, apply=True))
+        report = wire.do(partial(run, request, apply=True))
         if report.outcomes:
             assert mispredicted(report) == [], (request, report.outcomes)
         runs += 1

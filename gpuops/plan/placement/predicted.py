@@ -99,8 +99,7 @@ def predict(step: Step, before: Inventory, catalog: Catalog, seconds_at_most: fl
             host = before.hosts.get(vm.host or "")
             after = project(step, around(host, before, vm), catalog) if host is not None else None
             free = _free(after.hosts[host.ref], after, catalog, vm.profiles) if host and after else {}
-            admitted = None if isinstance(step, ShutDownGuest) else True  # a guest is asked, and may not listen
-            return Prediction(admitted, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
+            return Prediction(True, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
         case _:
             return None
 
@@ -208,7 +207,8 @@ def compare(
         return None
     if outcome.verdict is Verdict.UNKNOWN:
         return Compared(cannot_say="what became of it is not known")
-    if outcome.verdict is Verdict.FAILED and outcome.trouble is None:
+    asked = isinstance(sent.step, ShutDownGuest)  # a guest may not listen, which is none of vCenter's doing
+    if outcome.verdict is Verdict.FAILED and (outcome.trouble is None or asked):
         return None
     # how long a task of ours runs says itself, whatever else happened on the host
     slow = _slow(sent, outcome)
@@ -229,7 +229,9 @@ def _differences(
             return "it failed for a reason that is none of its host's"
         if not prediction.admitted:
             return () if prediction.admitted is False else NOT_FORESEEN
-        if together:
+        # of starts alone, what each of them has taken is there in the look since: is there room beside that?
+        made_room = any(isinstance(step, STOPS) for step in together)
+        if together and (made_room or not _still_fits(sent.step, after, catalog)):
             return TOGETHER
         return (Misprediction(Predicted.ADMISSION, "admitted", f"refused: {outcome.reason}", facts_of(sent)),)
     if prediction.admitted is False:
@@ -237,6 +239,11 @@ def _differences(
         return TOGETHER if together else (Misprediction(Predicted.ADMISSION, refused, "admitted", facts_of(sent)),)
     placed = _placed(sent, after, together, catalog)
     return placed or _left_free(sent, after, together, catalog)
+
+
+def _still_fits(step: Step, after: Inventory, catalog: Catalog) -> bool:
+    again = predict(step, after, catalog)
+    return again is not None and again.admitted is True
 
 
 def _slow(sent: PredictedStep, outcome: Outcome[Step]) -> tuple[Misprediction, ...]:
