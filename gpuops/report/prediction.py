@@ -31,6 +31,11 @@ def misprediction_lines(found: Iterable[tuple[str, Misprediction]]) -> Iterator[
         yield Text(f"               next: {SHOWS_ALL} shows what they went by", "dim")
 
 
+def mispredictions_counted(number: int) -> tuple[str, ...]:
+    """One line that says how many there were, for a run that says little; nothing for none."""
+    return (f"{count(number, 'misprediction')}: {SHOWS_ALL} lists what was predicted and found",) if number else ()
+
+
 def _line(title: str, wrong: Misprediction) -> Text:
     return Text("misprediction: ", "magenta").append(f"{visible(title)}: {_difference(wrong)}")
 

@@ -28,7 +28,7 @@ from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from gpuops.report.layout import plain
 from gpuops.report.plan_text import report_text
-from gpuops.report.prediction import predictions_document, predictions_text
+from gpuops.report.prediction import mispredictions_counted, predictions_document, predictions_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.operations.power import stop
@@ -107,6 +107,8 @@ def check_told_once(wire: Wire, report: Report) -> None:
     text = plain(report_text(report))
     assert text.count("misprediction: ") == 1
     assert "next: gpuops doctor --predictions" in text
+    [line] = mispredictions_counted(1)
+    assert line.startswith("1 misprediction: gpuops doctor --predictions")
     [change] = [each for each in history(wire.state_dir).changes if each.mispredictions]
     assert change.mispredictions == (past,)
     assert "1 misprediction; " in plain(predictions_text(wire.past))
