@@ -31,6 +31,11 @@ def misprediction_lines(found: Iterable[tuple[str, Misprediction]]) -> Iterator[
         yield Text(f"               next: {SHOWS_ALL} shows what they went by", "dim")
 
 
+def mispredictions_counted(number: int) -> tuple[str, ...]:
+    """One line that says how many there were, for a run that says little; nothing for none."""
+    return (f"{count(number, 'misprediction')}: {SHOWS_ALL} lists what was predicted and found",) if number else ()
+
+
 def _line(title: str, wrong: Misprediction) -> Text:
     return Text("misprediction: ", "magenta").append(f"{visible(title)}: {_difference(wrong)}")
 
@@ -52,13 +57,12 @@ def misprediction_document(wrong: Misprediction) -> Document:
 
 def predictions_text(past: PastPredictions) -> Shown:
     """Each misprediction with its facts, oldest first, and how many predictions were right, or could not be judged."""
-    heading = Text(f"predictions in {visible(past.journal)}", "bold")
     parts = [line for each in past.wrong for line in _with_facts(each)]
     unsure = [Text(f"cannot say: {number} x {visible(why)}", "dim") for why, number in _most_first(past.cannot_say)]
     closing = [Text(_summary(past), "bold")]
     if past.wrong:
-        closing.append(Text("next: gpuops help doctor says what each of them means", "dim"))
-    return (heading, *parts, *unsure, *closing)
+        closing.append(Text("next: gpuops help predictions says what each of them means", "dim"))
+    return (*parts, *unsure, *closing)
 
 
 def _with_facts(each: PastMisprediction) -> Iterator[Text]:
@@ -78,7 +82,7 @@ def _most_first(numbers: Mapping[str, int]) -> list[tuple[str, int]]:
 def _summary(past: PastPredictions) -> str:
     unsure = sum(past.cannot_say.values())
     if not (past.wrong or past.right or unsure):
-        return "no step was predicted yet: a step of attach, place --apply, defrag, a night or a host's change is"
+        return "no step was predicted yet: each of a change, a night or a return is"
     wrong = count(len(past.wrong), "misprediction")
     return f"{wrong}; {count(past.right, 'step')} as predicted, {unsure} of which it cannot be said"
 

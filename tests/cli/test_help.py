@@ -64,6 +64,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "placement",
         "playbooks",
         "policy",
+        "predictions",
         "profiles",
         "queue",
         "readiness",

@@ -23,7 +23,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Predicted, Prediction
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
-from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict
+from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
 from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
 
@@ -76,7 +76,7 @@ class Predictions:
 
     def of(self, step: Step, before: Inventory) -> Prediction | None:
         """What the step is to do, on the last look before it; None = nothing is predicted of it."""
-        return predict(step, before, self._catalog, self._at_most_s(step, before))
+        return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
 
     def sent(self, op_id: str, step: Step, prediction: Prediction | None, before: Inventory) -> None:
         """The step goes out now."""
@@ -108,6 +108,9 @@ class Predictions:
         if found is None or not found.wrong:
             return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
         return self._unless_others(sent, after, found)
+
+    def _with_places(self, before: Inventory) -> Inventory:
+        return with_known_places(before, self._planned) if self._with_vgpus is not None else before
 
     def _with_starts(self, sent: PredictedStep, after: Inventory) -> tuple[Inventory, str]:
         """The look with how vGPUs lie on the host's GPUs, or why that is not known."""

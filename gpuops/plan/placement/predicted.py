@@ -99,8 +99,7 @@ def predict(step: Step, before: Inventory, catalog: Catalog, seconds_at_most: fl
             host = before.hosts.get(vm.host or "")
             after = project(step, around(host, before, vm), catalog) if host is not None else None
             free = _free(after.hosts[host.ref], after, catalog, vm.profiles) if host and after else {}
-            admitted = None if isinstance(step, ShutDownGuest) else True  # a guest is asked, and may not listen
-            return Prediction(admitted, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
+            return Prediction(True, host=vm.host, seconds_at_most=seconds_at_most, free_after=free)
         case _:
             return None
 
@@ -119,7 +118,7 @@ def _start(
     there = replace(vm, host=host.ref)
     doubts = seat(there, demands_of(vm.devices or (), pins_of(vm)), host, world, catalog).doubts
     of_memory = memory_doubt(there, host, world)
-    if set(doubts) - {of_memory}:  # it is tried, and where it goes is a guess
+    if set(doubts) - {of_memory} or _may_go_elsewhere(there, host, catalog):  # where it goes is a guess
         return Prediction(host=host.ref, seconds_at_most=seconds_at_most)
     after = project(step, replace(world, vms={**world.vms, vm.ref: vm}), catalog)
     then = after.hosts[host.ref]
@@ -127,6 +126,38 @@ def _start(
     free = _free(then, after, catalog, vm.profiles)
     admitted = None if of_memory else True
     return Prediction(admitted, host=host.ref, gpus=gpus or None, seconds_at_most=seconds_at_most, free_after=free)
+
+
+def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
+    """Whether a GPU that is taken for full may take it: beside vGPUs whose places on it are not known, its own too."""
+    boards = {facts.board for profile in vm.profiles if (facts := catalog.profile(profile)) is not None}
+    return any(
+        gpu.vgpus is None and gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+        and (gpu.vms or len(vm.profiles) > 1)
+        and (board := catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)) is not None
+        and board.key in boards
+        for gpu in host.gpus
+    )  # fmt: skip
+
+
+def with_known_places(now: Inventory, planned: Inventory) -> Inventory:
+    """The look with what hosts told when it was planned of how vGPUs lie, on GPUs with the same VMs since."""
+    hosts = []
+    for ref, host in now.hosts.items():
+        was = {gpu.address: gpu for gpu in planned.hosts[ref].gpus} if ref in planned.hosts else {}
+        gpus = tuple(
+            replace(gpu, vgpus=old.vgpus)
+            if gpu.vgpus is None
+            and (old := was.get(gpu.address)) is not None
+            and old.vgpus is not None
+            and gpu.vms is not None
+            and {*gpu.vms} == {*(old.vms or ())}
+            else gpu
+            for gpu in host.gpus
+        )
+        if gpus != host.gpus:
+            hosts.append(replace(host, gpus=gpus))
+    return now.with_hosts(hosts) if hosts else now
 
 
 def _expected(gpu: PhysicalGpu, vm: str) -> PredictedGpu:
@@ -176,7 +207,8 @@ def compare(
         return None
     if outcome.verdict is Verdict.UNKNOWN:
         return Compared(cannot_say="what became of it is not known")
-    if outcome.verdict is Verdict.FAILED and outcome.trouble is None:
+    asked = isinstance(sent.step, ShutDownGuest)  # a guest may not listen, which is none of vCenter's doing
+    if outcome.verdict is Verdict.FAILED and (outcome.trouble is None or asked):
         return None
     # how long a task of ours runs says itself, whatever else happened on the host
     slow = _slow(sent, outcome)
@@ -197,7 +229,9 @@ def _differences(
             return "it failed for a reason that is none of its host's"
         if not prediction.admitted:
             return () if prediction.admitted is False else NOT_FORESEEN
-        if together:
+        # of starts alone, what each of them has taken is there in the look since: is there room beside that?
+        made_room = any(isinstance(step, STOPS) for step in together)
+        if together and (made_room or not _still_fits(sent.step, after, catalog)):
             return TOGETHER
         return (Misprediction(Predicted.ADMISSION, "admitted", f"refused: {outcome.reason}", facts_of(sent)),)
     if prediction.admitted is False:
@@ -205,6 +239,11 @@ def _differences(
         return TOGETHER if together else (Misprediction(Predicted.ADMISSION, refused, "admitted", facts_of(sent)),)
     placed = _placed(sent, after, together, catalog)
     return placed or _left_free(sent, after, together, catalog)
+
+
+def _still_fits(step: Step, after: Inventory, catalog: Catalog) -> bool:
+    again = predict(step, after, catalog)
+    return again is not None and again.admitted is True
 
 
 def _slow(sent: PredictedStep, outcome: Outcome[Step]) -> tuple[Misprediction, ...]:
@@ -273,6 +312,8 @@ def _explained(steps: Sequence[Step], host: Host, after: Inventory, catalog: Cat
         return None
     there = [vm for step in steps if (vm := after.vms.get(step.vm)) is not None and vm.host == host.ref]
     placed = [vm for vm in there if _held(vm, host)]
+    if any(_may_go_elsewhere(vm, host, catalog) for vm in placed):
+        return None
     known = around(host, after)
     return any(_in_order(order, host, known, catalog) for order in permutations(placed))
 
