@@ -38,6 +38,9 @@ _KNOWN: Final[Mapping[str, VmManager]] = {
     "com.vmware.vcDr": VmManager("Live Site Recovery", "its recovery plans"),
 }
 
+KNOWN_EXTENSIONS: Final = frozenset(_KNOWN)
+"""The keys of products, which are no names of a site."""
+
 
 def manager_of(vm: Vm) -> VmManager | None:
     """Whose VM it is; None = no product's, as far as this login can read it."""

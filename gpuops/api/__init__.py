@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpuops.execute.measurements.current_use import current_use
     from gpuops.execute.measurements.observing import observe, observe_for_ever
     from gpuops.execute.measurements.store import stored as stored_measurements
-    from gpuops.execute.past.history import history, past_night
+    from gpuops.execute.past.history import history, past_night, past_predictions
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
@@ -87,6 +87,7 @@ __all__ = [
     "observe_for_ever",
     "offline",
     "past_night",
+    "past_predictions",
     "place",
     "queue_look",
     "readiness",
@@ -127,6 +128,7 @@ _AT_FIRST_USE: Final = {
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "past_night": "execute.past.history.past_night",
     "queue_look": "execute.rotation.queue_look.queue_look",
+    "past_predictions": "execute.past.history.past_predictions",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_audit_verify": "execute.journal.audit.verify",
     "rotate_day": "api.noticed.rotate_day",

@@ -117,7 +117,9 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
             if report.plan != before.plan:
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
-        executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        executor = VmExecutor(
+            site.vcenter, journal, began, report.before, passed_s=site.passed_s, with_vgpus=site.with_vgpus
+        )
         outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
         journal.end(began)
     return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)

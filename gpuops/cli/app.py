@@ -70,6 +70,7 @@ SECTIONS: Final = {
         "login": "Log in, and say who and what; compare the readers.",
         "roles": "Compare vCenter's roles with those that gpuops needs.",
         "template": "Show and write the templates that come with gpuops.",
+        "bundle": "Write an archive for a bug report, names hidden.",
         "sim": "Serve a simulated vCenter, and read what was done to it.",
         "schema": "Print the JSON Schemas of documents and files.",
         "help": "Show the manual.",

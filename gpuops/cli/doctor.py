@@ -10,6 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, HostShellOptions, reads_sites, spread
+from gpuops.errors import UsageError
 from gpuops.plan.core.scope import Scope
 
 
@@ -24,17 +25,25 @@ def doctor(
         typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
+    predictions: Annotated[
+        bool, typer.Option("--predictions", help="List where vCenter did something else than was predicted.")
+    ] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
 
-    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC.
+    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --predictions no vCenter is
+    asked: the journal tells what each step was predicted to do, and what vCenter did.
 
     \b
     Examples:
       gpuops doctor --vcenter sim:lab
       gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
       gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
+      gpuops doctor --predictions
     """
+    if predictions:
+        _list_predictions(common, alone=roles is None and scope == Scope(), strict=strict)
+        return
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
     from gpuops.config.role_file import load_roles
@@ -47,6 +56,23 @@ def doctor(
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
     if strict and not found.healthy:
+        raise typer.Exit(3)
+
+
+def _list_predictions(common: CommonOptions, *, alone: bool, strict: bool) -> None:
+    from gpuops.api import past_predictions
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.prediction import predictions_document, predictions_text
+
+    if not alone:
+        raise UsageError(
+            "--predictions is about what was done: it goes with no host, cluster or --roles",
+            hint="gpuops doctor --predictions lists all of them",
+        )
+    state_dir, url = journal_of(common)
+    found = past_predictions(state_dir, url)
+    output.show(predictions_text(found), predictions_document(found))
+    if strict and found.wrong:
         raise typer.Exit(3)
 
 

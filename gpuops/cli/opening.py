@@ -19,6 +19,7 @@ _one_of_several: ContextVar[bool] = ContextVar("one of several sites", default=F
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
+    from gpuops.config.origins import Setting
     from gpuops.config.sites import ConfiguredSite
     from gpuops.config.sources import NamedTargets
     from gpuops.execute.site.notice_way import NoticeWay
@@ -104,6 +105,17 @@ def flags_of(common: CommonOptions) -> Flags:
         journal_url=common.journal_url,
         reader=common.reader,
     )
+
+
+def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
+    """The settings in force for the vCenter that is meant, and who says each. Asks no vCenter. Raises TargetError."""
+    from gpuops.config.file import config_file, read_text
+    from gpuops.config.origins import TargetLines, shown_targets
+
+    path = config_file(os.environ)
+    lines = TargetLines.of(path, read_text(path) if path.is_file() else "")
+    found = shown_targets(flags_of(common), os.environ, _configuration(), lines)
+    return found[0].settings if found else ()
 
 
 def _configuration() -> NamedTargets:

@@ -46,7 +46,7 @@ def _replace(path: Path, text: str, *, like: Path | None = None, mode: int | Non
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
 
 
-def write_new(path: Path, text: str) -> bool:
+def write_new(path: Path, text: str | bytes) -> bool:
     """Writes a file that is not there yet, mode 0600, whole and on disk before it has its name. Raises UsageError.
 
     False = there is something of that name, which is left as it is.
@@ -62,16 +62,16 @@ def write_new(path: Path, text: str) -> bool:
 
 
 @contextmanager
-def _written_beside(path: Path, text: str, like: os.stat_result | None) -> Iterator[Path]:
+def _written_beside(path: Path, text: str | bytes, like: os.stat_result | None) -> Iterator[Path]:
     """A file with the text in the same directory, gone at the end unless it was renamed. Raises OSError."""
     import tempfile  # not above: every command imports this module at its start
 
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        with os.fdopen(descriptor, "wb") as stream:
             if like is not None:
                 _become(stream.fileno(), like)
-            stream.write(text)
+            stream.write(text if isinstance(text, bytes) else text.encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
         yield Path(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from gpuops.model.history import (
 from gpuops.report.csv_text import Cell, csv_text
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.prediction import SHOWS_ALL, past_misprediction_document
 from gpuops.report.text import count, visible
 
 CSV_HEADER: Final = (
@@ -49,6 +50,7 @@ def history_text(events: PastEvents, asked: str) -> Shown:
             parts.append(Text(_AT_LEAST, "dim"))
     if events.changes:
         parts += [*([""] if parts else []), _changes(events.changes)]
+    parts += _mispredicted([*events.nights, *events.changes])
     if events.left_off:
         parts.append(Text(f"{events.left_off} older not shown: a higher --limit shows them", "dim"))
     return parts
@@ -146,8 +148,16 @@ def _night(night: PastNight) -> Iterator[Shown]:
         yield ["", _vms("ML VM", "started", "stopped", [vm for vm in night.vms if vm.is_ml])]
     yield ""
     yield _incidents(night.incidents) if night.incidents else "nothing went wrong"
+    yield from _mispredicted([night])
     if night.outcome is PastOutcome.OPEN:
         yield "next: gpuops rotate status shows what is not back"
+
+
+def _mispredicted(events: Iterable[PastNight | PastChange]) -> Iterator[Text]:
+    """How many mispredictions there were, if any."""
+    number = len({(one.op_id, one.found.what) for each in events for one in each.mispredictions})
+    if number:
+        yield Text(f"{count(number, 'misprediction')}: {SHOWS_ALL} lists them", "magenta")
 
 
 def _runs(runs: tuple[PastRun, ...]) -> TextTable:
@@ -219,6 +229,7 @@ def night_in_full(night: PastNight) -> dict[str, Any]:
         "runs": [_run(run) for run in night.runs],
         "vms": [_vm(vm) for vm in night.vms],
         "incidents": [_incident(each) for each in night.incidents],
+        "mispredictions": [past_misprediction_document(each) for each in night.mispredictions],
     }
 
 
@@ -290,6 +301,7 @@ def night_row(night: PastNight) -> dict[str, Any]:
         "ml_vms": len(night.ml),
         **_figures(night),
         "incident_count": len(night.incidents),
+        "misprediction_count": len(night.mispredictions),
     }
 
 
@@ -301,6 +313,7 @@ def _change(change: PastChange) -> Document:
         "outcome": change.outcome.value,
         "of": list(change.subjects),
         "incidents": [_incident(each) for each in change.incidents],
+        "misprediction_count": len(change.mispredictions),
     }
 
 

@@ -8,6 +8,7 @@ absent, never 0: no sample, or a label that is empty, which to Prometheus is no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,7 @@ from gpuops.model.history import PastEvents, PastNight, PastOutcome
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.prediction import Predicted
 from gpuops.plan.capacity.fleet_part import FleetPart
 from gpuops.plan.capacity.question import STANDALONE, Capacity
 from gpuops.plan.core.scope import cluster_name
@@ -115,10 +117,16 @@ LAST_INCIDENTS: Final = Family(
 INCIDENTS: Final = Family(
     "gpuops_incidents", "What went wrong in all nights or changes, and was not made good", ("of",)
 )
+MISPREDICTIONS: Final = Family(
+    "gpuops_mispredictions_total", "Steps of which vCenter did something else than was predicted", ("what",),
+    is_counter=True,
+)  # fmt: skip
+PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what was predicted of them", is_counter=True)
 
 FAMILIES: Final = (
     UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_USED, GPU_BUSY, VGPU, WHOLE, VM_BUSY,
     VM_USED, MEASURED, SUSPENDED, DUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
+    MISPREDICTIONS, PREDICTED,
 )  # fmt: skip
 
 
@@ -263,6 +271,11 @@ def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
             (("change",), float(sum(len(each.incidents) for each in changes))),
         ],
     )
+    predictions = values.history.predictions
+    if predictions is not None:
+        wrong = Counter(each.found.what for each in predictions.wrong)
+        yield MISPREDICTIONS, [((what.value,), float(wrong[what])) for what in Predicted]
+        yield PREDICTED, [((), float(predictions.right))]
     if nights:
         yield HARVESTED, [((), 3600.0 * values.history.harvested.at_least)]
         yield from _last(max(nights, key=lambda night: night.begins))

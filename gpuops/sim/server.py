@@ -48,7 +48,7 @@ def start(
     username: str = USERNAME,
     password: str | None = None,
 ) -> SimServer:
-    """A simulated vCenter, listening: of a scenario (`lab`, `vdi`, `fleet:hosts=10`, a YAML file) or of a ready world.
+    """A simulated vCenter, listening: of a scenario (`lab`, `fleet:hosts=10`, a YAML file, a bundle) or a ready world.
 
     `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), and `rules` say what goes
     wrong; `api_version` is that of vSphere (9.0.0.0), None = the scenario's own. With `state` the world begins as that

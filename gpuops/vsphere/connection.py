@@ -138,6 +138,11 @@ class Connection(Session):
 
         return lost_replies.started_by_others(self, vm, since)
 
+    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
+        from gpuops.vsphere.writing import lost_replies
+
+        return lost_replies.gpu_tasks_since(self, since)
+
     def no_way_in(self, hook: RunInGuest) -> str | None:
         from gpuops.vsphere.writing import guest_programs
 

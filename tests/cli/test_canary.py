@@ -39,6 +39,8 @@ SWEPT: Final = (
     "doctor",
     "report",
     "readiness",
+    "bundle --dry-run",
+    "bundle --yes --replies ml-07 --file bundle.zip",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",

@@ -33,7 +33,8 @@ SERVED: Final = {"fra": "lab", "muc": "scattered"}
 Sites = Callable[..., Result]
 READING: Final = {
     "broker show", "capacity", "change status", "doctor", "history", "idle", "inventory", "metrics", "mig show",
-    "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status", "scheduler show", "top",
+    "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status",
+    "scheduler show", "top",
 }  # fmt: skip
 """What takes --site; `history` is a group that is a command too."""
 

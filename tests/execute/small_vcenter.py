@@ -417,6 +417,10 @@ class SmallVcenter:
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return (False, True) in self._starts(vm, since)
 
+    def gpu_tasks_since(self, since: datetime) -> list[tuple[str, bool | None]]:
+        self._reach()
+        return [(task.step.vm, bool(task.op_id)) for task in self.world.tasks.values() if task.queued > since]
+
     def _starts(self, vm: str, since: datetime) -> set[tuple[bool, bool]]:
         """Whether this login asked for it, and whether it has not failed."""
         self._reach()

@@ -53,7 +53,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
 from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
+from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, GPU_TASKS
 from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.guests import PREFIX, Guests
 from tests.nights.showing import Showing
@@ -213,6 +213,17 @@ class DirectVcenter:
             return any(task.call.user != USER and task.state is not TaskState.ERROR for task in starts)
 
         return bool(self._read(look))
+
+    def gpu_tasks_since(self, since: datetime) -> list[tuple[str, bool | None]]:
+        def look() -> list[tuple[str, bool | None]]:
+            return [
+                (task.entity.moid, task.call.user == USER)
+                for task in self._world.tasks.history()
+                if (task.description_id or description_id(task.name)).startswith(GPU_TASKS)
+                and task.queued_at + task.skew >= since
+            ]
+
+        return self._read(look)
 
     def _starts(self, vm: str, since: datetime) -> list[Task]:
         return [

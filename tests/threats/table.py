@@ -12,9 +12,7 @@ from tests.mutants.table import Edit
 
 HERE: Final = Path(__file__).parent
 
-WAITING: Final = {
-    "S20": "there is no support bundle",
-}
+WAITING: Final[dict[str, str]] = {}
 """Threats to something that is not there yet."""
 
 

@@ -22,6 +22,7 @@ from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.device_mode import ConfigureImpact
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Misprediction
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -53,6 +54,8 @@ class HostRounds:
     told: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
     """By host, what went wrong on it."""
+    of_vms: list[tuple[str, Misprediction]] = field(default_factory=list)
+    """Name of a VM, and where a step on it did something else than was predicted."""
 
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """What became of these hosts, begun by the latest look, which the caller has just made.
@@ -96,6 +99,11 @@ class HostRounds:
         """What the journal says has happened so far."""
         return self.executor.history()
 
+    @property
+    def mispredicted(self) -> tuple[tuple[str, Misprediction], ...]:
+        """Name of a host or VM, and where a step on it did something else than was predicted."""
+        return (*self.executor.mispredicted, *self.of_vms)
+
     # its parts
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
@@ -132,6 +140,7 @@ class HostRounds:
                 self.wrong.setdefault(step.host, str(kept))
             elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
                 self.wrong[step.host] = f"it was not set: {done.reason}"
+        self.executor.mispredicted += setting.mispredicted
         set_ = [step for step in steps if step.host not in self.wrong]
         return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
 
@@ -241,7 +250,9 @@ class HostRounds:
             leases=lease_for_all_vms(self.executor.lease),
             passed_s=self.site.passed_s,
         )
-        return execute(plan, executor, Limits(), self.site.progress)
+        outcomes = execute(plan, executor, Limits(), self.site.progress)
+        self.of_vms += [(inventory.vm(each.step.vm).name, one) for each in outcomes for one in each.mispredicted]
+        return outcomes
 
     def _setting(self, inventory: Inventory) -> SettingExecutor:
         executor, passed_s = self.executor, self.site.passed_s

@@ -268,7 +268,17 @@ def _ended(
     if not left:
         host_rounds.executor.journal.end(host_rounds.executor.run, cut_off=giving_up)
     afterwards = (_next_move(host_rounds, left, giving_up=giving_up),) if left else ()
-    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
+    return ChangeReport(
+        order.verb,
+        order.rolling,
+        before,
+        Roll(),
+        tuple(outcomes),
+        True,
+        afterwards,
+        names=order.names,
+        mispredicted=host_rounds.mispredicted,
+    )
 
 
 def _next_move(host_rounds: HostRounds, left: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.prediction_json import COMPARED, PREDICTED, dump_compared, dump_prediction
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
@@ -24,6 +25,7 @@ from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.state.lock import LockHold
 from gpuops.model.inventory import Inventory
 from gpuops.model.journal import GivenUp
+from gpuops.model.prediction import Compared, Prediction
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
@@ -232,12 +234,15 @@ class Journal:
 
     # intents
 
-    def intend(self, run: Run, step: Recorded, before: Inventory) -> str:
-        """The op id of an effect about to be sent. The caller sends nothing when this raises.
+    def intend(self, run: Run, step: Recorded, before: Inventory, predicted: Prediction | None = None) -> str:
+        """The op id of an effect about to be sent. The caller sends nothing when this raises. `predicted`: what it is
+        expected to do; None = nothing is.
 
         Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
         """
         what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _as_seen(step, before)}
+        if predicted is not None:
+            what[PREDICTED] = dump_prediction(predicted)
         op_id = ""
 
         def drafted(state: JournalState) -> list[Draft]:
@@ -268,11 +273,12 @@ class Journal:
         counts: bool = True,
         suspended_at: datetime | None = None,
         started_at: datetime | None = None,
+        compared: Compared | None = None,
     ) -> None:
         """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked.
 
         `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none. `started_at`: of a
-        start, likewise.
+        start, likewise. `compared`: what was predicted of it beside what happened; None = nothing was.
         """
         body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
         if refused:
@@ -283,6 +289,8 @@ class Journal:
             body["suspended"] = suspended_at.isoformat()
         if started_at is not None:
             body["started"] = started_at.isoformat()
+        if compared is not None:
+            body[COMPARED] = dump_compared(compared)
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:

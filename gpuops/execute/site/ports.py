@@ -246,3 +246,8 @@ class Vcenter(Protocol):
         """Whether somebody else has started this VM since then; a restart that nobody asked for, as of vSphere HA, is
         nobody's."""
         ...
+
+    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
+        """The tasks queued since then by which VMs start, stop or move, and those of hosts: managed object id, and
+        whether this login asked for it (None = nobody did, or that cannot be told)."""
+        ...

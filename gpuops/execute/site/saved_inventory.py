@@ -152,3 +152,6 @@ class SavedVcenter:
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return False
+
+    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
+        return ()

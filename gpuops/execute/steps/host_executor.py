@@ -15,15 +15,18 @@ from gpuops import clock
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
+from gpuops.execute.steps.predictions import BY_OTHERS, tasks_since
 from gpuops.execute.steps.step_executor import STATES, StepExecutor
 from gpuops.model.device_mode import Impacts
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Compared, Misprediction, Prediction
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import HostStep, HostTask
 from gpuops.plan.hosts.host_plan import impact_words
+from gpuops.plan.hosts.predicted import compare_host, predict_host
 
 GONE: Final = "is gone from vCenter"
 
@@ -50,6 +53,17 @@ class HostExecutor(StepExecutor[OfHost]):
         self.lease = lease
         self.impacts: dict[str, Impacts] = {}
         """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
+        self._predicted: dict[str, tuple[Prediction, Inventory]] = {}
+        """By op id, what a step that was sent is to do, and the look before it."""
+        self.mispredicted: list[tuple[str, Misprediction]] = []
+        """Name of the host, and where it did something else."""
+
+    def intend(self, step: OfHost) -> str:
+        """As of any step; what it is predicted to do goes into the journal with it."""
+        predicted = predict_host(step, self.inventory)
+        op_id = self.journal.intend(self.run, step, self.inventory, predicted)
+        self._predicted[op_id] = predicted, self.inventory
+        return op_id
 
     def host(self, step: OfHost) -> Host | None:
         """The step's host at the latest look; None = it is gone from vCenter."""
@@ -84,8 +98,26 @@ class HostExecutor(StepExecutor[OfHost]):
 
     def settle(self, op_id: str, outcome: Outcome[OfHost], *, counts: bool = True) -> Outcome[OfHost]:
         """The outcome, once it is in the journal. No night counts it, and nothing is planned by how long it took."""
-        self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason)
+        compared = self._compared(op_id, outcome)
+        if compared is not None and compared.wrong:
+            outcome = replace(outcome, mispredicted=compared.wrong)
+            host = self.inventory.hosts[outcome.step.host]
+            self.mispredicted += [(host.name, wrong) for wrong in compared.wrong]
+        self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason, compared=compared)
         return outcome
+
+    def _compared(self, op_id: str, outcome: Outcome[OfHost]) -> Compared | None:
+        predicted, before = self._predicted.pop(op_id, (None, self.inventory))
+        if predicted is None:
+            return None
+        found = compare_host(outcome.step, predicted, before, self.inventory, outcome)
+        if found is None or not found.wrong:
+            return found
+        tasks = tasks_since(self.vcenter, before.taken_at)
+        if isinstance(tasks, str):
+            return Compared(cannot_say=tasks)
+        foreign = any(ref == outcome.step.host and own is False for ref, own in tasks)
+        return Compared(cannot_say=BY_OTHERS) if foreign else found
 
 
 class SettingExecutor(HostExecutor[HostStep]):

@@ -160,9 +160,13 @@ class StepExecutor(ABC, Generic[Kind]):
         judged, reason = self.inventory, self.objection(step)
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
-        op_id = self.journal.intend(self.run, step, self.inventory)
+        op_id = self.intend(step)
         self._sent_once.add(op_id)
         return self.submit(op_id, step, judged)
+
+    def intend(self, step: Kind) -> str:
+        """The op id of the step, whose intent is on disk from here on."""
+        return self.journal.intend(self.run, step, self.inventory)
 
     def submit(
         self, op_id: str, step: Kind, judged: Inventory, *, first: Inventory | None = None, logged_in: bool = False
@@ -294,7 +298,7 @@ class StepExecutor(ABC, Generic[Kind]):
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble))
+            return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble, error.code))
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, self.not_shown(step), duration_s))
 
     @abstractmethod

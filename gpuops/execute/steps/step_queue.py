@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Misprediction
 from gpuops.model.rotation import Limits
+from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (
     CloseGate,
@@ -57,6 +59,14 @@ class WaitingStep:
     """Why it is now done by other means."""
     whatever_failed: bool = False
     """Whether it is done also where an earlier step of its VM failed."""
+    mispredicted: tuple[Misprediction, ...] = ()
+    """Of its tries so far."""
+
+    def with_mispredictions(self, outcome: Outcome) -> Outcome:
+        """The outcome with the mispredictions of all tries, each once."""
+        new = (each for each in outcome.mispredicted if each not in self.mispredicted)
+        self.mispredicted = (*self.mispredicted, *new)
+        return replace(outcome, mispredicted=self.mispredicted)
 
 
 @dataclass(slots=True)

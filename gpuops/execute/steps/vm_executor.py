@@ -12,6 +12,7 @@ reference, VirtualMachineConfigSpec.changeVersion).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,6 +22,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_gates, with_policy_reads
 from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
+from gpuops.execute.steps.predictions import Predictions
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
@@ -47,6 +49,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.rotation.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
 from gpuops.plan.rotation.power_moments import runs_anew
+from gpuops.plan.rotation.return_time import Durations
 from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
 
 FRESH: Final = timedelta(seconds=60)
@@ -89,6 +92,8 @@ class VmExecutor(StepExecutor[Step]):
         sources: Mapping[Source, SessionSource] = NO_SOURCES,
         gates: DesktopGates | None = None,
         vgpu_use: VgpuUseSource | None = None,
+        durations: Durations | None = None,
+        with_vgpus: Callable[[Inventory], Inventory] | None = None,
     ) -> None:
         """`guard` is asked before each step that takes something; None = nothing is taken.
 
@@ -99,6 +104,8 @@ class VmExecutor(StepExecutor[Step]):
         connection broker. None = there is none.
 
         `same_time`: vCenter's clock and the journal's should show the same.
+
+        `durations` are what the plan went by, `with_vgpus` asks hosts how vGPUs lie: steps are predicted by both.
         """
         super().__init__(vcenter, journal, run, planned, passed_s=passed_s)
         self.planned = planned
@@ -112,6 +119,7 @@ class VmExecutor(StepExecutor[Step]):
         """VMs that a step speaks to the broker about, with its ids of their machines as far as they are known."""
         self._closed: dict[str, str] = {}
         """Those whose gate this run has closed, or may have, likewise."""
+        self._predictions = Predictions(vcenter, planned, durations, with_vgpus)
         self._planned_s = passed_s()
         """When the plan, which is the first look, was there."""
         self._look_s: dict[str, float] = {}
@@ -215,6 +223,13 @@ class VmExecutor(StepExecutor[Step]):
         if isinstance(step, CloseGate) and self.is_done(step):
             return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a morning would open what is not ours
         return super().begin(as_it_is_now(step, self.inventory))
+
+    def intend(self, step: Step) -> str:
+        """As of any step; what it is predicted to do goes into the journal with it."""
+        predicted = self._predictions.of(step, self.inventory)
+        op_id = self.journal.intend(self.run, step, self.inventory, predicted)
+        self._predictions.sent(op_id, step, predicted, self.inventory)
+        return op_id
 
     @property
     def broker_fails(self) -> bool:
@@ -449,7 +464,10 @@ class VmExecutor(StepExecutor[Step]):
 
     def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
         """The outcome, once it is in the journal, with the moment of a suspend or start that is done, as the look after
-        it shows that. Not `counts`: it was never asked of vCenter."""
+        it shows that, and where it is not what was predicted. Not `counts`: it was never asked of vCenter."""
+        compared = self._predictions.compared(op_id, outcome, self.inventory)
+        if compared is not None and compared.wrong:
+            outcome = replace(outcome, mispredicted=compared.wrong)
         shown = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
         self.journal.settled(
             op_id,
@@ -460,6 +478,7 @@ class VmExecutor(StepExecutor[Step]):
             counts=counts,
             suspended_at=shown.suspended_at if shown is not None and isinstance(outcome.step, SuspendVm) else None,
             started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
+            compared=compared,
         )
         step = outcome.step
         if isinstance(step, CloseGate) and outcome.verdict in (Verdict.DONE, Verdict.UNKNOWN):

@@ -8,6 +8,7 @@ from typing import Generic
 
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Misprediction
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import AnyStep
 
@@ -35,6 +36,10 @@ class Outcome(Generic[AnyStep]):
     duration_s: float | None = None
     trouble: Trouble | None = None
     """What kind of error of vCenter it ended in, if it did."""
+    fault: str = ""
+    """The code of that error: `no-permission`; empty = none."""
+    mispredicted: tuple[Misprediction, ...] = ()
+    """Where vCenter did something else than was predicted."""
 
 
 @dataclass(frozen=True, slots=True)

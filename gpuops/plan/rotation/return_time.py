@@ -50,6 +50,16 @@ class Durations:
         here = self.seconds.get((kind, host or ""), ())
         return _p99(here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
 
+    def at_most_s(self, kind: str, host: str | None, unmeasured_s: float) -> float:
+        """The seconds that no such step is expected to exceed: those that a night counts with, and half as much again.
+
+        A few measurements bound nothing: with fewer than 20, `unmeasured_s` at least is counted with.
+        """
+        here = self.seconds.get((kind, host or ""), ())
+        known = here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind)
+        stated_s = _p99(known, unmeasured_s)
+        return SLOWER_THAN_EVER * (stated_s if len(known) >= ENOUGH_MEASURED else max(stated_s, unmeasured_s))
+
     def _everywhere(self, kind: str) -> list[float]:
         return [second for (name, _), seconds in self.seconds.items() if name == kind for second in seconds]
 

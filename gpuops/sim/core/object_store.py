@@ -105,6 +105,10 @@ class ObjectStore:
         """A number that was not given before (event keys, chain ids)."""
         return next(self._numbers)
 
+    def number_from(self, first: int) -> None:
+        """Give no number below this one: others are in use already."""
+        self._numbers = itertools.count(first)
+
     # --- calls --------------------------------------------------------------------------------------------------
 
     @property

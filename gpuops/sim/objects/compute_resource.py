@@ -120,16 +120,19 @@ class ClusterComputeResource(ComputeResource):
         return inventory_change.move_hosts_into(self, call, host)
 
 
-def new_cluster(world: World, name: str, folder: str, drs: DrsState | None = None) -> ClusterComputeResource:
+def new_cluster(
+    world: World, name: str, folder: str, drs: DrsState | None = None, moid: str | None = None
+) -> ClusterComputeResource:
     """A registered cluster without hosts, with its root resource pool and its browsers. Its folder takes it in."""
-    cluster = ClusterComputeResource(world, new_moid(world, "domain-c"), name, folder, drs or DrsState(enabled=False))
+    moid = moid or new_moid(world, "domain-c")
+    cluster = ClusterComputeResource(world, moid, name, folder, drs or DrsState(enabled=False))
     furnish(cluster, new_moid(world, "resgroup"))
     return cluster
 
 
-def new_compute_resource(world: World, name: str, folder: str) -> ComputeResource:
+def new_compute_resource(world: World, name: str, folder: str, moid: str | None = None) -> ComputeResource:
     """The same for a host without a cluster."""
-    compute = ComputeResource(world, new_moid(world, "domain-s"), name, folder)
+    compute = ComputeResource(world, moid or new_moid(world, "domain-s"), name, folder)
     furnish(compute, new_moid(world, "resgroup"))
     return compute
 

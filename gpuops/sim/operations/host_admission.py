@@ -112,7 +112,7 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
         pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
     refusals = []
     for pool in pools:
-        found = admit(vm.moid, wishes, pool, host.state.policy)
+        found = admit(vm.moid, wishes, pool, host.state.policy, host.state.deviation)
         if not isinstance(found, NotAdmitted):
             return found
         refusals.append(str(found))

@@ -83,7 +83,7 @@ def pci_rows(host: HostState) -> list[Row]:
     for device in pci_devices(host):
         gpu = gpus.get(device.id)
         node = gpu.numa_node if gpu is not None else nodes.get(device.id, 0)
-        row = {**_identity(device), **_owner(host, device, gpu), "NUMANode": str(node)}
+        row = {**_identity(device), **_owner(host, device, gpu), "NUMANode": "-1" if node is None else str(node)}
         if gpu is None and device.classId != BRIDGE:
             row["VMkernelName"], nics = f"vmnic{nics}", nics + 1
         rows.append(row)

@@ -57,23 +57,21 @@ def system(host: HostState) -> Any:
 
 def numa(host: HostState) -> Any:
     """`hardware.numaInfo`: the nodes, their logical CPUs and memory, and the PCI devices beside each."""
-    model = host.model
-    size = model.memory_mib * MIB // model.numa_nodes
-    return vim.host.NumaInfo(
-        type="NUMA",
-        numNodes=model.numa_nodes,
-        numaNode=[
+    nodes, first = [], 0
+    for node in host.model.every_node():
+        size = node.memory_mib * MIB
+        nodes.append(
             vim.host.NumaNode(
-                typeId=node,
-                cpuID=list(_threads(host, node, model.numa_nodes)),
+                typeId=node.id,
+                cpuID=list(range(first, first + node.threads)),
                 memorySize=size,
                 memoryRangeBegin=0,
                 memoryRangeLength=size,
-                pciId=_devices_of_node(host, node),
+                pciId=_devices_of_node(host, node.id),
             )
-            for node in range(model.numa_nodes)
-        ],
-    )
+        )
+        first += node.threads
+    return vim.host.NumaInfo(type="NUMA", numNodes=len(nodes), numaNode=nodes)
 
 
 def _devices_of_node(host: HostState, node: int) -> list[str]:

@@ -17,6 +17,7 @@ ROOT_PORT: Final = 0x347A
 DISPLAY_3D: Final = 0x0302
 ETHERNET: Final = 0x0200
 BRIDGE: Final = 0x0604
+FIRST_NIC_BUS: Final = 0x31
 NIC_NAME: Final = "MT2892 Family [ConnectX-6 Dx]"
 
 
@@ -37,8 +38,10 @@ def pci_devices(host: HostState) -> list[Any]:
 
 
 def nic_addresses(host: HostState) -> list[str]:
-    """The ports of the network card on the first NUMA node."""
-    return [f"0000:31:00.{port}" for port in range(host.model.nics)]
+    """The ports of the network card on the first NUMA node, on a bus without a GPU."""
+    taken = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
+    bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in taken)
+    return [f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics)]
 
 
 def gpu_device(gpu: HostGpu) -> Any:
@@ -57,6 +60,8 @@ def gpu_device(gpu: HostGpu) -> Any:
 def bridge_of(pci_id: str) -> str:
     """The root port a GPU sits behind: one bus below it."""
     address = PciAddress.parse(pci_id)
+    if not address.bus:
+        return str(PciAddress(address.segment, 0, address.slot + 1, 0))
     return str(PciAddress(address.segment, address.bus - 1, 0, 0))
 
 

@@ -61,7 +61,7 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
 def build(
     spelled: str, *, seed: int = 0, clock: ClockMode = ClockMode.STEPPED, api_version: str | None = None
 ) -> World:
-    """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`) or a YAML file.
+    """The world of a scenario: a name (`lab`, `vdi`, `fleet:hosts=200,vms=2000`), a YAML file or a bundle.
 
     The same name and seed give the same world, ids included; its time is moved by requests and waits alone unless
     `clock` says otherwise, as that of `sim.server.start` does. It speaks `api_version`, or the one of the scenario.
@@ -98,6 +98,7 @@ def build_declared(
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"
+    world.number_from(_above(declared))
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
     add_clusters(site)
     world.new_host = newcomer(site)
@@ -106,6 +107,18 @@ def build_declared(
     world.counters = measure
     world.desktop_pools = tuple(DesktopPoolState(**msgspec.structs.asdict(each)) for each in declared.desktop_pools)
     return world
+
+
+def _above(declared: ScenarioFile) -> int:
+    """The first number for ids that no id of what was read from a vCenter has."""
+    read = [
+        *(store.moid for store in declared.datastores),
+        *(each.as_read.moid for each in declared.clusters if each.as_read is not None),
+        *(host.as_read.moid for each in declared.clusters for host in each.hosts if host.as_read is not None),
+        *(vm.as_read.moid for vm in declared.vms if vm.as_read is not None),
+    ]
+    numbers = [int(number) for moid in read if moid and (number := moid.rpartition("-")[2]).isdecimal()]
+    return max(numbers, default=0) + 1
 
 
 def new_world(

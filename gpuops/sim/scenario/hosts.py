@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.model.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
-from gpuops.sim.objects.compute_resource import new_cluster
+from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.scenario.as_read import ClusterAsRead
 from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
 from gpuops.sim.state.board import board
-from gpuops.sim.state.drs import DrsState
+from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
+from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
-from gpuops.sim.state.host_state import HostGpu, HostModel, HostState
+from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 UPTIME: Final = timedelta(days=20)
+OFF: Final = "off"
+"""An override by which DRS leaves a VM alone."""
+_RULES: Final = {
+    "together": "ClusterAffinityRuleSpec",
+    "apart": "ClusterAntiAffinityRuleSpec",
+    "hosts": "ClusterVmHostRuleInfo",
+}
 
 
 def add_clusters(site: ScenarioSite) -> None:
@@ -50,7 +59,13 @@ def _add_cluster(
     world, folder = site.world, site.datacenter.folders["host"]
     drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
     drs.options.update(declared.drs_options)
-    cluster = new_cluster(world, name, folder.moid, drs)
+    read = declared.as_read or ClusterAsRead()
+    _give(drs, read)
+    cluster = (
+        new_compute_resource(world, name, folder.moid, read.moid)
+        if read.standalone
+        else new_cluster(world, name, folder.moid, drs, read.moid)
+    )
     folder.add(cluster)
     cluster.config_managed = declared.config_managed
     if declared.host_profile is not None:
@@ -63,25 +78,61 @@ def _add_cluster(
             site.hosts.setdefault(key, []).append(host)
 
 
+def _give(drs: DrsState, read: ClusterAsRead) -> None:
+    """HA, overrides and rules, as they were read."""
+    if read.ha is not None:
+        drs.ha_enabled = True
+        drs.ha_admission = HaAdmission(
+            read.ha.failover_level, read.ha.memory_percent, read.ha.cpu_percent, read.ha.failover_hosts
+        )
+    for vm, behavior in read.overrides.items():
+        drs.overrides[vm] = Override(enabled=False) if behavior == OFF else Override(behavior=Behavior(behavior))
+    for key, rule in enumerate(read.rules, 1):
+        groups = {"vms": (False, rule.vms), "on": (True, rule.on), "off": (True, rule.off or None)}
+        if rule.kind == "hosts":
+            drs.groups.update(
+                (f"{rule.name}-{part}", Group(f"{rule.name}-{part}", of_hosts, members))
+                for part, (of_hosts, members) in groups.items()
+                if members is not None
+            )
+        drs.rules[key] = ClusterRule(
+            key,
+            rule.name,
+            _RULES[rule.kind],
+            enabled=True,
+            mandatory=rule.mandatory,
+            vms=() if rule.kind == "hosts" else rule.vms,
+            vm_group=f"{rule.name}-vms" if rule.kind == "hosts" else None,
+            affine_hosts=f"{rule.name}-on" if rule.on is not None else None,
+            anti_affine_hosts=f"{rule.name}-off" if rule.off else None,
+        )
+
+
 def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclared, name: str) -> HostSystem:
     world = site.world
+    read = declared.as_read
     networks = [network for network in site.networks if world.find(network.moid) is network]
+    seen = read.datastores if read is not None else None
     state = HostState(
         name=name,
         uuid=new_uuid(world),
-        model=_model(site.declared.models[declared.model]),
+        model=_model(site.model(declared.model)),
         parent=cluster.moid,
         gpus=tuple(_gpu(gpu) for gpu in sorted(declared.gpus, key=lambda gpu: PciAddress.parse(gpu.at))),
-        boot_time=site.declared.start - UPTIME,
+        boot_time=(read.booted if read is not None else None) or site.declared.start - UPTIME,
         driver_version=declared.driver,
         no_suspend=frozenset(declared.no_suspend),
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
-        datastores=tuple(store.moid for store in site.datastores),
+        deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
+        datastores=tuple(store.moid for store in site.datastores) if seen is None else seen,
         networks=tuple(network.moid for network in networks),
         network=installed(tuple(network.name for network in networks)),
     )
-    return enter_host(world, new_moid(world, "host"), state)
+    if read is not None:
+        state.connection, state.in_maintenance = read.connection, read.in_maintenance
+        state.default_graphics_type = read.default_graphics_type
+    return enter_host(world, read.moid if read is not None else new_moid(world, "host"), state)
 
 
 def newcomer(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:
@@ -113,8 +164,8 @@ def _gpu(declared: GpuDeclared) -> HostGpu:
         numa_node=declared.node,
         mode=declared.mode,
         graphics_type=declared.type,
-        configured_type=declared.type,
-        passthrough_enabled=declared.passthrough,
+        configured_type=declared.next_type or declared.type,
+        passthrough_enabled=declared.passthrough if declared.next_passthrough is None else declared.next_passthrough,
         passthrough_active=declared.passthrough,
         label=declared.label,
         nvlink=declared.nvlink,
@@ -131,6 +182,7 @@ def _model(declared: ModelDeclared) -> HostModel:
         cores_per_socket=declared.cores_per_socket,
         threads_per_core=declared.threads_per_core,
         cpu_mhz=declared.cpu_mhz,
-        memory_mib=declared.memory_gib << 10,
-        numa_nodes=declared.numa_nodes,
+        memory_mib=(declared.memory_gib << 10) if declared.memory_mib is None else declared.memory_mib,
+        numa_nodes=len(declared.nodes) or declared.numa_nodes,
+        nodes=tuple(HostNode(node.id, node.logical_cpus, node.memory_mib) for node in declared.nodes),
     )

@@ -17,13 +17,16 @@ import msgspec
 import yaml
 from msgspec import Meta, field
 
+from gpuops.config.bundle_file import SCENARIO, SUFFIX, read_member
 from gpuops.config.wrong_value import told
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.sim.scenario import bundle
+from gpuops.sim.scenario.as_read import ClusterAsRead, HostAsRead, NodeAsRead, VmAsRead
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.drs import Behavior
-from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it
@@ -56,7 +59,11 @@ class ModelDeclared(_Declared, frozen=True, kw_only=True):
     threads_per_core: int = 2
     cpu_mhz: int
     memory_gib: int
+    memory_mib: int | None = None
+    """Where that is no whole number of GiB."""
     numa_nodes: int = 2
+    nodes: tuple[NodeAsRead, ...] = ()
+    """Where they are not alike."""
 
 
 class GpuDeclared(_Declared, frozen=True):
@@ -66,12 +73,25 @@ class GpuDeclared(_Declared, frozen=True):
     """A key of the catalogue: `a100`."""
     at: str
     """PCI address."""
-    node: int
+    node: int | None
+    """None = it is beside none."""
     mode: GpuMode = GpuMode.SAME_SIZE
     passthrough: bool = False
+    next_passthrough: bool | None = None
+    """From the next boot on; None = the same."""
     label: str | None = None
     nvlink: str | None = None
     type: Literal["shared", "sharedDirect", "basic"] = "sharedDirect"
+    next_type: Literal["shared", "sharedDirect", "basic"] | None = None
+    """From the next boot on; None = the same."""
+
+
+class DeviationDeclared(_Declared, frozen=True):
+    """Where hosts go by other rules than the documented ones."""
+
+    gpus: GpuOrder = GpuOrder.DOCUMENTED
+    starts: StartOrder = StartOrder.DOCUMENTED
+    forbids: tuple[str, ...] = ()
 
 
 class HostsDeclared(_Declared, frozen=True, kw_only=True):
@@ -88,7 +108,10 @@ class HostsDeclared(_Declared, frozen=True, kw_only=True):
     policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
     rebinds_without_reboot: bool = False
     no_suspend: tuple[str, ...] = ()
+    deviation: DeviationDeclared = DeviationDeclared()
     gpus: tuple[GpuDeclared, ...] = ()
+    as_read: HostAsRead | None = None
+    """Of one host that was read from a vCenter."""
 
 
 class HostProfileDeclared(_Declared, frozen=True):
@@ -111,19 +134,27 @@ class ClusterDeclared(_Declared, frozen=True, kw_only=True):
     config_managed: bool = False
     """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
     hosts: tuple[HostsDeclared, ...]
+    as_read: ClusterAsRead | None = None
+    """Of one cluster that was read from a vCenter."""
 
 
 class DatastoreDeclared(_Declared, frozen=True):
     name: str
     capacity_gib: int
     free_gib: int
+    free_mib: int | None = None
+    """Where that is no whole number of GiB."""
+    moid: str | None = None
+    """Of one that was read from a vCenter."""
 
 
 class DynamicDeclared(_Declared, frozen=True):
     """A Dynamic DirectPath I/O device."""
 
-    boards: tuple[str, ...]
+    boards: tuple[str, ...] = ()
     label: str | None = None
+    allowed: tuple[tuple[int, int], ...] = ()
+    """(vendor id, device id) pairs, of what is in no catalogue."""
 
 
 class DeviceDeclared(_Declared, frozen=True):
@@ -137,6 +168,8 @@ class DeviceDeclared(_Declared, frozen=True):
     """A vendor device group's name: adds all its members."""
     sriov: str | None = None
     """An SR-IOV network card: PCI address of the port of the host's network card."""
+    other: bool = False
+    """A passthrough device of another kind."""
 
 
 class GuestLoginDeclared(_Declared, frozen=True):
@@ -194,6 +227,8 @@ class VmsDeclared(_Declared, frozen=True, kw_only=True):
     guest: str
     cpus: int
     memory_gib: int
+    memory_mib: int | None = None
+    """Where that is no whole number of GiB."""
     disk_gib: int
     firmware: Literal["efi", "bios"] = "efi"
     hardware_version: int = 20
@@ -214,6 +249,8 @@ class VmsDeclared(_Declared, frozen=True, kw_only=True):
     annotation: str = ""
     managed_by: ManagerDeclared | None = None
     """Another product that the VMs belong to."""
+    as_read: VmAsRead | None = None
+    """Of one VM that was read from a vCenter."""
 
 
 class DesktopPoolDeclared(_Declared, frozen=True):
@@ -295,12 +332,16 @@ def names() -> tuple[str, ...]:
 
 
 def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
-    """The scenario of a name such as `lab` or `fleet:hosts=200,vms=2000`, or of a YAML file, and its parameters.
+    """The scenario of a name such as `lab` or `fleet:hosts=200,vms=2000`, of a YAML file, or of a bundle that `gpuops
+    bundle` wrote; and its parameters.
 
     Raises PolicyError for an unknown name or parameter, a value out of range, or a file that is not as declared here.
     """
     name, _, settings = spelled.partition(":")
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(SUFFIX):
+        scenario = _checked(read_member(Path(name), SCENARIO), name)
+        bundle.check(scenario, name)
+    elif name.endswith((".yaml", ".yml")):
         scenario = parse(read_text(Path(name)), name)
     else:
         scenario = _checked(_bundled(name), name)
@@ -311,7 +352,9 @@ def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
 def _bundled(name: str) -> object:
     """The content of a scenario that gpuops brings; read once, for nobody changes it."""
     if name not in names():
-        raise PolicyError(f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file")
+        raise PolicyError(
+            f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file or a bundle"
+        )
     text = resources.files("gpuops.sim").joinpath("scenarios", f"{name}.yaml").read_text(encoding="utf-8")
     return yaml.load(text, Loader=_LOADER)  # noqa: S506  safe either way
 

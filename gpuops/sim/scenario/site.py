@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gpuops.errors import PolicyError
 from gpuops.sim.inventory.registration import new_moid
@@ -14,9 +15,11 @@ from gpuops.sim.objects.folder import Folder, new_datacenter
 if TYPE_CHECKING:
     from gpuops.sim.objects.folder import Datacenter
     from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.scenario.scenario_file import ScenarioFile
+    from gpuops.sim.scenario.scenario_file import GuestDeclared, ModelDeclared, ScenarioFile
     from gpuops.sim.world import World
 
+
+Declared = TypeVar("Declared")
 
 ROOT: Final = "group-d1"
 
@@ -41,6 +44,19 @@ class ScenarioSite:
             raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
         return found
 
+    def model(self, name: str) -> ModelDeclared:
+        """The server model of that name. Raises PolicyError."""
+        return self._named(self.declared.models, "server model", name)
+
+    def guest(self, name: str) -> GuestDeclared:
+        """The guest system of that name. Raises PolicyError."""
+        return self._named(self.declared.guests, "guest", name)
+
+    def _named(self, declared: Mapping[str, Declared], what: str, name: str) -> Declared:
+        if name not in declared:
+            raise PolicyError(f"the scenario has no {what} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}")
+        return declared[name]
+
 
 def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -> ScenarioSite:
     """The site without clusters and VMs."""
@@ -62,8 +78,9 @@ def _tree(world: World, declared: ScenarioFile) -> Datacenter:
 def _add_storage(site: ScenarioSite) -> None:
     folder = site.datacenter.folders["datastore"]
     for store in site.declared.datastores:
-        moid = new_moid(site.world, "datastore")
-        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, store.free_gib << 10)
+        moid = store.moid or new_moid(site.world, "datastore")
+        free_mib = (store.free_gib << 10) if store.free_mib is None else store.free_mib
+        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
         site.world.register(made)
         HostDatastoreBrowser(made)
         folder.add(made)

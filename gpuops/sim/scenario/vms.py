@@ -19,6 +19,7 @@ from gpuops.sim.operations import snapshots
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.scenario.read_vms import runs_as_read, set_as_read
 from gpuops.sim.scenario.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, Disk, Hardware, NetworkCard, StorageController
@@ -26,6 +27,7 @@ from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
     FIRST_SRIOV_KEY,
     Backing,
+    DvxBacking,
     DynamicBacking,
     GuestAccount,
     GuestProgram,
@@ -63,27 +65,31 @@ def add_vms(site: ScenarioSite) -> None:
 
 def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSystem) -> None:
     world = site.world
+    read = declared.as_read
     store = site.datastores[index % len(site.datastores)]
+    if read is not None and read.datastore is not None:
+        store = world.get(read.datastore)
     devices, groups = _devices(declared, host, site.networks[0].name)
     reserved = bool(devices) if declared.reserved is None else declared.reserved
+    memory_mib = (declared.memory_gib << 10) if declared.memory_mib is None else declared.memory_mib
     state = VmState(
         name=declared.name.format(declared.first + index),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
-        template=_template(site.declared.guests[declared.guest], store.name),
+        template=_template(site.guest(declared.guest), store.name),
         host=host.moid,
         pool=None if declared.template else host.compute_resource().pool.moid,
         folder=_folder(site, declared.folder).moid,
         datastore=store.moid,
         cpus=declared.cpus,
-        memory_mib=declared.memory_gib << 10,
+        memory_mib=memory_mib,
         created_at=site.declared.start - MADE,
         hardware_version=declared.hardware_version,
         firmware=declared.firmware,
         is_template=declared.template,
         annotation=declared.annotation,
         managed_by=(declared.managed_by.extension, declared.managed_by.type) if declared.managed_by else None,
-        memory_reservation_mib=(declared.memory_gib << 10) if reserved else 0,
+        memory_reservation_mib=memory_mib if reserved else 0,
         memory_locked=reserved,
         hardware=_hardware(declared.disk_gib, site.networks[0].moid, site.networks[0].name),
         devices=devices,
@@ -92,13 +98,16 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         attributes={world.custom_fields.define(name): value for name, value in declared.attributes.items()},
         cpu_usage_mhz=declared.cpu_usage_mhz,
         past=PastUse(declared.office, site.declared.start) if declared.office is not None else None,
-        guest_memory_mib=(declared.memory_gib << 10) // 4,
+        guest_memory_mib=memory_mib // 4,
         console_connections=declared.console_connections,
     )
-    vm = enter(VirtualMachine(world, new_moid(world, "vm"), state))
+    if read is not None:
+        set_as_read(state, read)
+    vm = enter(VirtualMachine(world, read.moid if read is not None else new_moid(world, "vm"), state))
     if declared.snapshot:
         snapshots.take(vm, declared.snapshot, "", memory=False, make=VirtualMachineSnapshot)
-    _set_power(site, vm, _power_of(declared, index))
+    if read is None or not runs_as_read(vm, read, _power_of(declared, index)):
+        _set_power(site, vm, _power_of(declared, index))
     if declared.question:
         asked = declared.question
         state.question = Question(asked.id, asked.text, tuple(asked.choices.items()))
@@ -183,7 +192,9 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
         return VgpuBacking(device.vgpu)
     if device.dynamic is not None:
         allowed = tuple((NVIDIA_VENDOR_ID, board(key).device_id) for key in device.dynamic.boards)
-        return DynamicBacking(allowed, device.dynamic.label)
+        return DynamicBacking((*allowed, *device.dynamic.allowed), device.dynamic.label)
+    if device.other:
+        return DvxBacking("other")
     if device.sriov is not None:
         if device.sriov not in nic_addresses(host.state):
             raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from gpuops.sim.state.board import GpuBoard, GpuInstance, GpuMode, Shape, VgpuType
 
@@ -34,6 +35,35 @@ class VgpuPolicy(StrEnum):
 
     PERFORMANCE = "performance"
     CONSOLIDATION = "consolidation"
+
+
+class GpuOrder(StrEnum):
+    """Which of the GPUs that have room gets the next vGPU."""
+
+    DOCUMENTED = "documented"
+    EMPTIEST = "emptiest"
+    FULLEST = "fullest"
+
+
+class StartOrder(StrEnum):
+    """Which of the free starts of a GPU gets the next vGPU."""
+
+    DOCUMENTED = "documented"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Where a host goes by other rules than the documented ones: what a client that expects these must notice."""
+
+    gpus: GpuOrder = GpuOrder.DOCUMENTED
+    starts: StartOrder = StartOrder.DOCUMENTED
+    forbids: frozenset[str] = frozenset()
+    """vGPU types that the host lists and whose VMs its driver refuses."""
+
+
+DOCUMENTED: Final = Deviation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +111,20 @@ class NotAdmitted:
 
 
 def admit(
-    vm: str, wanted: Sequence[WantedVgpu], gpus: Sequence[GpuLoad], policy: VgpuPolicy
+    vm: str,
+    wanted: Sequence[WantedVgpu],
+    gpus: Sequence[GpuLoad],
+    policy: VgpuPolicy,
+    deviation: Deviation = DOCUMENTED,
 ) -> tuple[RunningVgpu, ...] | NotAdmitted:
     """A GPU for every wanted vGPU, in their order, or the reasons why the power-on is refused."""
-    refusal = _cannot_be_together(wanted, gpus)
+    refusal = _cannot_be_together(wanted, gpus) or _forbidden(wanted, deviation)
     if refusal is not None:
         return refusal
     state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
     for index in sorted(range(len(wanted)), key=lambda index: wanted[index].pin is None):
-        seat = _seat_one(vm, wanted[index], state.values(), policy)
+        seat = _seat_one(vm, wanted[index], state.values(), policy, deviation)
         if isinstance(seat, NotAdmitted):
             return seat
         seats[index] = seat
@@ -134,12 +168,19 @@ def _cannot_be_together(wanted: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -
     return None
 
 
-def _seat_one(vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> RunningVgpu | NotAdmitted:
+def _forbidden(wanted: Sequence[WantedVgpu], deviation: Deviation) -> NotAdmitted | None:
+    refused = next((wish.type_name for wish in wanted if wish.type_name in deviation.forbids), None)
+    return NotAdmitted((f"the driver of this host does not start {refused}",)) if refused is not None else None
+
+
+def _seat_one(
+    vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy, deviation: Deviation
+) -> RunningVgpu | NotAdmitted:
     reasons = []
-    for gpu in _in_order_of_choice(gpus, policy):
+    for gpu in _in_order_of_choice(gpus, policy, deviation.gpus):
         if wish.pin is not None and gpu.pci_id != wish.pin:
             continue
-        found = _place(wish.type_name, gpu)
+        found = _place(wish.type_name, gpu, deviation.starts)
         if isinstance(found, str):
             reasons.append(f"{gpu.pci_id}: {found}")
         else:
@@ -148,8 +189,10 @@ def _seat_one(vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPo
     return NotAdmitted(tuple(reasons) or (f"{wish.pin}: pinned to a GPU this host does not have",))
 
 
-def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> list[GpuLoad]:
+def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy, order: GpuOrder) -> list[GpuLoad]:
     def key(gpu: GpuLoad) -> tuple[int, int, str]:
+        if order is not GpuOrder.DOCUMENTED:
+            return (0, gpu.vm_count if order is GpuOrder.EMPTIEST else -gpu.vm_count, gpu.pci_id)
         match gpu.mode:
             case GpuMode.SAME_SIZE if policy is VgpuPolicy.CONSOLIDATION:
                 return (0, -gpu.vm_count, gpu.pci_id)
@@ -163,7 +206,7 @@ def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> list[Gpu
     return sorted(gpus, key=key)
 
 
-def _place(type_name: str, gpu: GpuLoad) -> tuple[VgpuType, int | None] | str:
+def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, int | None] | str:
     """The type and its start on this GPU, or why it does not go there."""
     type_ = gpu.board.by_name.get(type_name)
     if type_ is None:
@@ -177,10 +220,10 @@ def _place(type_name: str, gpu: GpuLoad) -> tuple[VgpuType, int | None] | str:
             refused = _size_locked(gpu, type_) or _full(gpu, type_)
             return refused or (type_, None)
         case GpuMode.MIXED_SIZE:
-            start = _mixed_size_start(gpu, type_)
+            start = _mixed_size_start(gpu, type_, order)
             return f"no placement id left for {type_name}" if start is None else (type_, start)
         case _:
-            start = _instance_start(gpu, type_)
+            start = _instance_start(gpu, type_, order)
             return f"no GPU instance left for {type_name}" if start is None else (type_, start)
 
 
@@ -198,12 +241,14 @@ def _full(gpu: GpuLoad, type_: VgpuType) -> str | None:
     return f"{len(gpu.seats)} of {limit} vGPUs run" if len(gpu.seats) >= limit else None
 
 
-def _mixed_size_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
+def _mixed_size_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
     taken = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
+    if order is not StartOrder.DOCUMENTED:
+        return _at_an_end(order, type_.size_gib, type_.starts_gib, taken)
     return _least_fragmenting(type_.size_gib, type_.starts_gib, taken, gpu.board.mixed_shapes)
 
 
-def _instance_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
+def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
     wanted = type_.instance
     assert wanted is not None, f"{type_.name} is not MIG-backed"
     shared = _instance_with_room(gpu, type_, wanted)
@@ -213,6 +258,8 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
     if wanted.media and any(instance.media for _, instance in running):
         return None
     taken = [(start, start + instance.size) for start, instance in running]
+    if order is not StartOrder.DOCUMENTED:
+        return _at_an_end(order, wanted.size, wanted.starts, taken)
     if not gpu.board.careful_instances:
         return next((start for start in wanted.starts if _free(start, wanted.size, taken)), None)
     shapes = frozenset(
@@ -221,6 +268,11 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
         if other.instance is not None
     )
     return _least_fragmenting(wanted.size, wanted.starts, tuple(taken), shapes)
+
+
+def _at_an_end(order: StartOrder, size: int, starts: Iterable[int], taken: Iterable[tuple[int, int]]) -> int | None:
+    free = [start for start in starts if _free(start, size, tuple(taken))]
+    return (min if order is StartOrder.LOWEST else max)(free, default=None)
 
 
 def _instance_with_room(gpu: GpuLoad, type_: VgpuType, wanted: GpuInstance) -> int | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.sim.state.board import GpuBoard, GpuMode
-from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, VgpuPolicy
+from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
 from gpuops.sim.state.host_network import HostNetwork, installed
 
 REBOOT_S: Final = 600.0
@@ -32,6 +32,15 @@ INSTALLED: Final = installed(("VM Network",))
 
 
 @dataclass(frozen=True, slots=True)
+class HostNode:
+    """One NUMA node of a server."""
+
+    id: int
+    threads: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostModel:
     """A server model: what hosts of one kind share."""
 
@@ -45,6 +54,13 @@ class HostModel:
     memory_mib: int
     numa_nodes: int
     nics: int = 2
+    nodes: tuple[HostNode, ...] = ()
+    """Its NUMA nodes, where they are not alike."""
+
+    def every_node(self) -> tuple[HostNode, ...]:
+        """Its NUMA nodes, in their order."""
+        alike = (self.threads // self.numa_nodes, self.memory_mib // self.numa_nodes)
+        return self.nodes or tuple(HostNode(number, *alike) for number in range(self.numa_nodes))
 
     @property
     def cores(self) -> int:
@@ -65,7 +81,8 @@ class HostGpu:
 
     pci_id: str
     board: GpuBoard
-    numa_node: int
+    numa_node: int | None
+    """None = it is beside none."""
     mode: GpuMode = GpuMode.SAME_SIZE
     graphics_type: str = SHARED_DIRECT
     configured_type: str = SHARED_DIRECT
@@ -112,6 +129,7 @@ class HostState:
     rebinds_without_reboot: bool = False
     """Whether passthrough changes are in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
+    deviation: Deviation = DOCUMENTED
     default_graphics_type: str = SHARED_DIRECT
     connection: str = "connected"
     power: str = "poweredOn"

@@ -24,6 +24,19 @@ DESCRIPTIONS: Final[dict[type, str]] = {
 }
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
 
+GPU_TASKS: Final = (
+    "VirtualMachine.powerOn",
+    "VirtualMachine.powerOff",
+    "VirtualMachine.suspend",
+    "VirtualMachine.relocate",
+    "VirtualMachine.migrate",
+    "VirtualMachine.terminate",
+    "VirtualMachine.revertToSnapshot",
+    "VirtualMachine.unregister",
+    "HostSystem.",
+)
+"""How the descriptionId begins of tasks after which other VMs may be on the GPUs of a host."""
+
 PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.state")
 
 UNENDED: Final = ("queued", "running")
@@ -105,6 +118,21 @@ def _starts(session: Session, vm: str, since: datetime) -> list[tuple[bool | Non
         ]
 
 
+def gpu_tasks_since(session: Session, since: datetime) -> list[tuple[str, bool | None]]:
+    """The tasks queued at `since` (by vCenter) or later after which other VMs may be on GPUs: managed object id of the
+    VM or host, and whether this login asked for it; None = nobody did, or that cannot be told."""
+    from pyVmomi import vim
+
+    queued = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
+    user, infos = _user(session), _collected(session, vim.TaskFilterSpec(time=queued), "tasks")
+    with session.decoding("ReadNextTasks"):
+        return [
+            (str(info.entity._moId), _is_own(user, info.reason))
+            for info in infos
+            if info.entity is not None and str(info.descriptionId).startswith(GPU_TASKS)
+        ]
+
+
 def _cluster(session: Session, ref: str) -> Any:
     """What the VM's host is in; None for a VM that is gone, or that this login cannot see the host of."""
     try:
@@ -142,23 +170,12 @@ def _unended(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of those of its tasks in the history of vCenter; none for one that is gone.
-
-    A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
-    """
+    """(id, info) of those of its tasks in the history of vCenter; none for one that is gone."""
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
-
-    def collected() -> list[Any]:
-        collector = session.content.taskManager.CreateCollectorForTasks(spec)
-        try:
-            return list(collector.ReadNextTasks(_MOST))
-        finally:
-            collector.DestroyCollector()
-
     try:
-        found = session.read(collected, subject=_name(entity))
+        found = _collected(session, spec, _name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
@@ -168,6 +185,22 @@ def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dic
             (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS})
             for each in found
         ]
+
+
+def _collected(session: Session, spec: Any, subject: str) -> list[Any]:
+    """The TaskInfo of each task in the history of vCenter that the filter lets through.
+
+    A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
+    """
+
+    def collected() -> list[Any]:
+        collector = session.content.taskManager.CreateCollectorForTasks(spec)
+        try:
+            return list(collector.ReadNextTasks(_MOST))
+        finally:
+            collector.DestroyCollector()
+
+    return session.read(collected, subject=subject)
 
 
 def _name(entity: Any) -> str:

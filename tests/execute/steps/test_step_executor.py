@@ -23,6 +23,7 @@ from gpuops.model.evidence import SessionCount, Source
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.prediction import Prediction
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState, Vm
@@ -780,10 +781,10 @@ def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
     )
     written = journal.intend
 
-    def slowly(run: Run, step: Step, inventory: Inventory) -> str:
+    def slowly(run: Run, step: Step, inventory: Inventory, predicted: Prediction | None) -> str:
         passed[0] += LOOK_S + 1
         world.set("vm-1", cpu_usage_mhz=5200)
-        return written(run, step, inventory)
+        return written(run, step, inventory, predicted)
 
     mocker.patch.object(journal, "intend", slowly)
     executor.look_before([SuspendVm("vm-1")])

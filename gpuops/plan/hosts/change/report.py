@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Misprediction
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import HostStep
@@ -31,6 +32,8 @@ class ChangeReport:
     """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
     names: Mapping[str, str] = field(default_factory=dict)
     """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
+    mispredicted: tuple[tuple[str, Misprediction], ...] = ()
+    """Name of the host or VM, and where a step on it did something else than was predicted."""
 
     @property
     def changed(self) -> bool:

@@ -1,0 +1,100 @@
+"""Gathers what a bundle for a bug report holds: the snapshot, versions, settings, and the last nights and changes."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops import __version__
+from gpuops.execute.site import Site, catalog_of
+
+if TYPE_CHECKING:
+    from gpuops.config.origins import Setting
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.wire_reply import WireReply
+    from gpuops.report.bundle.archive import Bundle
+    from gpuops.report.bundle.setup import Versions
+
+PAST: Final = timedelta(days=30)
+MOST_EVENTS: Final = 200
+"""Nights and changes that a bundle has at the most, the newest."""
+
+
+def bundle(
+    site: Site,
+    key: bytes,
+    settings: Iterable[Setting],
+    now: datetime,
+    journal: tuple[Path, str],
+    asked: Sequence[str] = (),
+) -> Bundle:
+    """A bundle of this vCenter, its names hidden by the key. Nothing is written.
+
+    `journal`: the state directory, and the URL of the journal where it is not kept there. `asked`: names of VMs and
+    hosts of which vCenter's replies are wanted. Raises Refused where a text of the site would get into it, VmNotFound
+    for a name that is not there, NotConnected in its kinds, StateDamaged.
+    """
+    from gpuops.execute.past.history import history, past_predictions
+    from gpuops.plan.core.scope import gpu_hosts
+    from gpuops.report.bundle.archive import REPLIES
+    from gpuops.report.bundle.archive import bundle as packed
+    from gpuops.report.bundle.mispredictions import mispredictions_document
+    from gpuops.report.bundle.pseudonyms import Pseudonyms
+    from gpuops.report.bundle.replies import ReplyWriter, schema_words
+    from gpuops.report.bundle.runs import PastWriter
+    from gpuops.report.bundle.setup import configuration_document, versions_document
+    from gpuops.report.bundle.world import world
+
+    inventory = site.with_vgpus(site.vcenter.inventory())
+    inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
+    told = _replies(site, inventory, asked)
+    catalog, names = catalog_of(inventory), Pseudonyms(key)
+    past = history(*journal).of_vcenter(inventory.vcenter).only(since=now - PAST, kind=None, limit=MOST_EVENTS)
+    parts: dict[str, Any] = {
+        "versions.json": versions_document(_versions(site), inventory),
+        "configuration.json": configuration_document(settings),
+        "runs.json": PastWriter(inventory, catalog, names).document(past),
+        "mispredictions.json": mispredictions_document(past_predictions(*journal), inventory.vcenter, names),
+    }
+    if asked:
+        parts[REPLIES] = ReplyWriter(inventory, names).document(told)
+    return packed(world(inventory, catalog, names), parts, names, now, schema_words(told))
+
+
+def _replies(site: Site, inventory: Inventory, asked: Sequence[str]) -> tuple[WireReply, ...]:
+    """What vCenter tells of the VMs and hosts of these names, and of the hosts of the VMs. Raises VmNotFound."""
+    from gpuops.errors import HostNotFound
+    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.reading.replies import replies
+
+    if not asked:
+        return ()
+    assert isinstance(site.vcenter, Connection), "a bundle is made of a vCenter"
+    vms: dict[str, None] = {}
+    hosts: dict[str, None] = {}
+    for name in asked:
+        try:
+            hosts[inventory.find_host(name).ref] = None
+        except HostNotFound:
+            vm = inventory.find_vm(name)
+            vms[vm.ref] = None
+            hosts.update({vm.host: None} if vm.host else {})
+    return replies(site.vcenter, vms, hosts)
+
+
+def _versions(site: Site) -> Versions:
+    from gpuops.report.bundle.setup import Versions
+    from gpuops.vsphere.connection import Connection
+
+    about = site.vcenter.about if isinstance(site.vcenter, Connection) else {}
+    return Versions(
+        __version__,
+        platform.python_version(),
+        metadata.version("pyvmomi"),
+        about.get("version") or "",
+        about.get("build") or "",
+    )

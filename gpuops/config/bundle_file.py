@@ -1,0 +1,57 @@
+"""Reads the archive of a bug report that `gpuops bundle` wrote; it comes from others, so nothing in it is believed.
+
+Nothing is unpacked onto a disk: one member is read into memory, within a limit, whatever the archive says of its size.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.errors import PolicyError
+
+SUFFIX: Final = ".zip"
+KIND: Final = "gpuops-bundle"
+MANIFEST: Final = "manifest.json"
+SCENARIO: Final = "scenario.json"
+LARGEST_ARCHIVE: Final = 64 * 1024 * 1024
+LARGEST_MEMBER: Final = 256 * 1024 * 1024
+"""The scenario of 10,000 VMs has a twentieth of it."""
+MOST_MEMBERS: Final = 32
+_NOT_READ: Final = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError, *NOT_PARSED)
+"""What the standard library raises for archives that are damaged, locked with a password, or packed in other ways."""
+_HINT: Final = "gpuops bundle writes one"
+
+
+def read_member(path: Path, name: str) -> Any:
+    """The values of one JSON file of a bundle. Raises PolicyError, naming what is wrong with it."""
+    raw = read_bytes(path, largest=LARGEST_ARCHIVE, error=PolicyError)
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            manifest = parse_json(_member(archive, path, MANIFEST))
+            if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+                raise PolicyError(f"{path} is not a bundle: its {MANIFEST} says otherwise", hint=_HINT)
+            return parse_json(_member(archive, path, name))
+    except _NOT_READ as error:
+        raise PolicyError(f"{path} is not a bundle that can be read: {error}", hint=_HINT) from error
+
+
+def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+    entries = archive.infolist()
+    if len(entries) > MOST_MEMBERS:
+        raise PolicyError(f"{path} has {len(entries)} files, a bundle {MOST_MEMBERS} at the most", hint=_HINT)
+    found = [entry for entry in entries if entry.filename == name]
+    if len(found) != 1:
+        raise PolicyError(f"{path} is not a bundle: it has {len(found) or 'no'} files {name}", hint=_HINT)
+    if stat.S_ISLNK(found[0].external_attr >> 16):
+        raise PolicyError(f"{path} is not a bundle: its {name} is a link", hint=_HINT)
+    with archive.open(found[0]) as stream:
+        content = stream.read(LARGEST_MEMBER + 1)
+    if len(content) > LARGEST_MEMBER:
+        raise PolicyError(f"{path}: its {name} is larger than {LARGEST_MEMBER >> 20} MiB unpacked", hint=_HINT)
+    return content

@@ -1,0 +1,76 @@
+"""The key by which names become pseudonyms in bundles, and the names behind them: both stay in the state directory."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.config.private_file import write_new, write_private
+from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+
+KEY_BYTES: Final = 32
+_KEY: Final = "bundle.key"
+_NAMES: Final = "bundle-names.json"
+_LARGEST: Final = 64 * 1024 * 1024
+
+
+def fresh_key() -> bytes:
+    """A key that nobody has."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def known_key(state_dir: Path) -> bytes | None:
+    """The key of this machine; None = it has none yet. Raises StateDamaged for one that others may read."""
+    path = state_dir / _KEY
+    if not path.is_symlink() and not path.exists():
+        return None
+    private_file(path)
+    text = read_bytes(path, error=StateDamaged).decode("ascii", "replace").strip()
+    if not re.fullmatch(rf"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        raise StateDamaged(
+            f"{path} is not a key of bundles", hint="move it aside: the next bundle has other pseudonyms then"
+        )
+    return bytes.fromhex(text)
+
+
+def key_for_ever(state_dir: Path, key: bytes) -> bytes:
+    """The key of this machine, which is `key` if there was none. Raises StateDamaged, UsageError."""
+    prepare_state_dir(state_dir)
+    write_new(state_dir / _KEY, key.hex() + "\n")
+    found = known_key(state_dir)
+    assert found is not None, "it was written, or was there"
+    return found
+
+
+def remember(state_dir: Path, given: Mapping[str, str]) -> None:
+    """Keep the names behind these pseudonyms, beside those of earlier bundles. Raises StateDamaged, UsageError."""
+    prepare_state_dir(state_dir)
+    write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
+
+
+def name_behind(state_dir: Path, pseudonym: str) -> tuple[str, str]:
+    """The whole pseudonym that begins so, and its name. Raises UsageError for one that no bundle was given."""
+    found = [(each, name) for each, name in _names(state_dir).items() if each.startswith(pseudonym)]
+    if len(found) != 1:
+        what = "is in no bundle that was written here" if not found else f"begins {len(found)} pseudonyms"
+        hint = "only the machine, and the user, that wrote a bundle know its names" if not found else "write more of it"
+        raise UsageError(f"{pseudonym!r} {what}", hint=hint)
+    return found[0]
+
+
+def _names(state_dir: Path) -> dict[str, str]:
+    path = state_dir / _NAMES
+    if not path.is_symlink() and not path.exists():
+        return {}
+    private_file(path)
+    try:
+        names = parse_json(read_bytes(path, largest=_LARGEST, error=StateDamaged))
+        return {str(pseudonym): str(name) for pseudonym, name in names.items()}
+    except (*NOT_PARSED, AttributeError) as error:
+        raise StateDamaged(f"{path} is not the list of names that bundles keep", hint="move it aside") from error

@@ -1,0 +1,162 @@
+"""Predicts what each step of a run does, and compares that with the look that settles it.
+
+The comparison is `plan/placement/predicted.py`, on looks that the run makes anyway. More is asked only in two cases:
+
+* where a misprediction would be noted, vCenter's task history is asked once for what others did meanwhile: what came
+  and went between two looks is shown by neither;
+* where a host's nvidia-smi told how vGPUs lie before a start, it is asked once more after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Final
+
+from gpuops.errors import GpuopsError, NotConnected
+from gpuops.execute.site import catalog_of
+from gpuops.execute.site.ports import Vcenter
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Compared, Predicted, Prediction
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
+from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
+from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
+from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
+
+BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host meanwhile, as vCenter's tasks tell"
+NOT_LOOKED_AT: Final = "it could not be looked at afterwards"
+SMI_SILENT: Final = "the nvidia-smi of its host did not tell how vGPUs lie afterwards"
+
+_UNMEASURED_S: Final = {
+    SuspendVm: UNMEASURED_SUSPEND_S,
+    PowerOnVm: UNMEASURED_START_S,
+    ResumeVm: UNMEASURED_RESUME_S,
+}
+"""The steps whose durations a night plans by, and what it assumes where nothing was measured."""
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A step that was sent and has not ended."""
+
+    sent: PredictedStep
+    hosts: frozenset[str]
+    """Refs of the hosts whose GPUs it is about."""
+    together: list[Step] = field(default_factory=list)
+    """Other steps that were under way on one of these at the same time."""
+
+
+class Predictions:
+    """Those of the steps of one run."""
+
+    def __init__(
+        self,
+        vcenter: Vcenter,
+        planned: Inventory,
+        durations: Durations | None = None,
+        with_vgpus: Callable[[Inventory], Inventory] | None = None,
+    ) -> None:
+        """`durations`: what the plan went by; None = it states none. `with_vgpus` asks hosts' nvidia-smi how vGPUs lie;
+        None = nobody does."""
+        self._vcenter = vcenter
+        self._planned = planned
+        self._durations = durations
+        self._with_vgpus = with_vgpus
+        self._in_flight: dict[str, _UnderWay] = {}
+        self._touched: set[str] = set()
+        """VMs (refs) that this run has sent a step about."""
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return catalog_of(self._planned)
+
+    def of(self, step: Step, before: Inventory) -> Prediction | None:
+        """What the step is to do, on the last look before it; None = nothing is predicted of it."""
+        return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+
+    def sent(self, op_id: str, step: Step, prediction: Prediction | None, before: Inventory) -> None:
+        """The step goes out now."""
+        self._touched.add(step.vm)
+        if prediction is None:
+            return
+        vm = before.vms.get(step.vm)
+        refs = (prediction.host, vm.host if vm is not None else None)
+        each = _UnderWay(PredictedStep(step, prediction, before), frozenset(ref for ref in refs if ref is not None))
+        if isinstance(step, (*STARTS, *STOPS)):
+            for other in self._in_flight.values():
+                if each.hosts & other.hosts and isinstance(other.sent.step, (*STARTS, *STOPS)):
+                    other.together.append(step)
+                    each.together.append(other.sent.step)
+        self._in_flight[op_id] = each
+
+    def compared(self, op_id: str, outcome: Outcome[Step], after: Inventory) -> Compared | None:
+        """What was predicted beside what became of it, by a look since; None = nothing was, or it was not asked of
+        vCenter. A step of an earlier process is not compared: nobody saw what happened until it was looked at again."""
+        ended = self._in_flight.pop(op_id, None)
+        if ended is None:
+            return None
+        sent, unread = ended.sent, ""
+        if after is sent.before:
+            return Compared(cannot_say=NOT_LOOKED_AT)
+        if outcome.verdict is Verdict.DONE and any(gpu.starts is not None for gpu in sent.prediction.gpus or ()):
+            after, unread = self._with_starts(sent, after)
+        found = compare(sent, outcome, after, ended.together, self._catalog)
+        if found is None or not found.wrong:
+            return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
+        return self._unless_others(sent, after, found)
+
+    def _with_places(self, before: Inventory) -> Inventory:
+        return with_known_places(before, self._planned) if self._with_vgpus is not None else before
+
+    def _with_starts(self, sent: PredictedStep, after: Inventory) -> tuple[Inventory, str]:
+        """The look with how vGPUs lie on the host's GPUs, or why that is not known."""
+        host = after.hosts.get(sent.prediction.host or "")
+        if self._with_vgpus is None or host is None:
+            return after, SMI_SILENT
+        try:
+            told = self._with_vgpus(replace(after, hosts={host.ref: host}))
+        except NotConnected:  # its start is done, whatever becomes of the question where it lies
+            return after, SMI_SILENT
+        return after.with_hosts([told.hosts[host.ref]]), ""
+
+    def _unless_others(self, sent: PredictedStep, after: Inventory, found: Compared) -> Compared:
+        """The mispredictions, unless somebody else was at its host meanwhile; how long a task runs says itself."""
+        slow = tuple(each for each in found.wrong if each.what is Predicted.DURATION)
+        if slow == found.wrong:
+            return found
+        tasks = tasks_since(self._vcenter, sent.before.taken_at)
+        if isinstance(tasks, str):
+            return Compared(slow, tasks)
+        return Compared(slow, BY_OTHERS) if self._are_there(tasks, sent, after) else found
+
+    def _are_there(self, tasks: Sequence[tuple[str, bool | None]], sent: PredictedStep, after: Inventory) -> bool:
+        """Whether one of the tasks that is none of this run's may have changed what runs on the host of the step."""
+        host = sent.prediction.host
+        for ref, own in tasks:
+            if own is not False and ref in self._touched:
+                continue
+            vms = [vm for inventory in (sent.before, after) if (vm := inventory.vms.get(ref)) is not None]
+            if ref == host or (ref not in after.hosts and (not vms or any(vm.host == host for vm in vms))):
+                return True
+        return False
+
+    def _at_most_s(self, step: Step, before: Inventory) -> float | None:
+        unmeasured_s, vm = _UNMEASURED_S.get(type(step)), before.vms.get(step.vm)
+        if self._durations is None or unmeasured_s is None or vm is None:
+            return None
+        return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
+
+
+def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[tuple[str, bool | None]] | str:
+    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it. Raises NotConnected: the intent
+    stays open then, and the next run settles it."""
+    try:
+        return vcenter.gpu_tasks_since(since)
+    except NotConnected:
+        raise
+    except GpuopsError as refused:
+        return f"vCenter does not tell its tasks: {refused.message}"

@@ -1,0 +1,129 @@
+"""The files of a bundle, what is shown of them before they are written, and the archive that they become."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from gpuops.config.bundle_file import MANIFEST, SCENARIO
+from gpuops.errors import Refused
+from gpuops.report.bundle.harmless import strays
+from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.report.bundle.world import BundledWorld
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import count, visible
+
+REPLIES: Final = "replies.json"
+_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
+"""The moment of every file in the archive: the same content is the same archive."""
+_MOST_SHOWN: Final = 72
+"""Characters of each file in the list."""
+_FEW_PLACES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An archive that may be written."""
+
+    files: Mapping[str, bytes]
+    """By name, the manifest first."""
+    approximated: Mapping[str, int]
+    names: Mapping[str, str]
+    """The name behind each pseudonym: they stay at home."""
+
+    def packed(self) -> bytes:
+        """As a ZIP file."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in self.files.items():
+                entry = zipfile.ZipInfo(name, _LONG_AGO)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o600 << 16
+                archive.writestr(entry, content)
+        return packed.getvalue()
+
+
+def bundle(
+    world: BundledWorld,
+    parts: Mapping[str, Any],
+    names: Pseudonyms,
+    written: datetime,
+    api_words: Collection[str] = (),
+) -> Bundle:
+    """The archive of a world and what else was asked for, by file name. Raises Refused where a text is left in it.
+
+    `api_words`: words of the vSphere API that its replies may hold.
+    """
+    documents = {SCENARIO: world.scenario, **parts}
+    files = {name: _text(document) for name, document in documents.items()}
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "gpuops-bundle",
+        "written": written.isoformat(),
+        "site": names.of(NameKind.ID, "site"),
+        "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],
+        "approximated": world.approximated,
+    }
+    found = [
+        place
+        for name, each in {MANIFEST: manifest, **documents}.items()
+        for place in strays(each, name, api_words if name == REPLIES else ())
+    ]
+    if found:
+        more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""
+        raise Refused(
+            f"the bundle would hold {count(len(found), 'text')} of this vCenter's own, at "
+            f"{', '.join(found[:_FEW_PLACES])}{more}: it is not written",
+            hint="this is a mistake of gpuops: please report these places, without the texts",
+        )
+    return Bundle({MANIFEST: _text(manifest), **files}, world.approximated, names.given)
+
+
+def _text(document: Any) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
+
+
+def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
+    """The files with their sizes and how each begins, and what the simulator will play otherwise than it was."""
+    table = TextTable("file", "bytes", "begins", right=[1])
+    for name, content in found.files.items():
+        table.add_row(name, f"{len(content):,}", _beginning(content))
+    lines: list[Shown] = [table]
+    if found.approximated:
+        lines.append(Text("not as it is, in the scenario:"))
+        lines += [Text(f"  {number} x {sentence}") for sentence, number in found.approximated.items()]
+    end = f"{visible(path)}: written" if written else f"{visible(path)}: not written yet"
+    return (*lines, Text(end, "bold"))
+
+
+def _beginning(content: bytes) -> str:
+    words = " ".join(content.decode("ascii").split())
+    return visible(words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ...")
+
+
+def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "bundle",
+        "file": path,
+        "written": written,
+        "files": [{"name": name, "bytes": len(content)} for name, content in found.files.items()],
+        "approximated": dict(found.approximated),
+    }
+
+
+def name_text(pseudonym: str, name: str) -> Shown:
+    """What a pseudonym stands for."""
+    return Text(f"{pseudonym}: {visible(name)}")
+
+
+def name_document(pseudonym: str, name: str) -> Document:
+    """The same for programs."""
+    return {"schema_version": SCHEMA_VERSION, "kind": "bundle-name", "pseudonym": pseudonym, "name": name}

@@ -1,0 +1,114 @@
+"""Whether every text of a bundle is of a kind that can tell nothing of a site: asked before anything is written.
+
+It does not know where a text came from, so it also stops what a mistake in the rest of this package would let through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
+from gpuops.catalog import load
+from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
+from gpuops.report.bundle.words import KEYS, SENTENCES, TOLD, WORDS
+
+PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0-9]{3}(\.[0-9]{1,2}){2}\.[0-9]{1,9}")
+"""Of a package of NVIDIA's for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
+RELEASE: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}(\.[0-9]{1,3}){0,2}(\.?(dev|rc|a|b|post)[0-9]{1,4})?")
+"""Of a product: `8.0.3.0`, `0.5.0.dev1`. An address in dots could be one, so it may stand under some keys alone."""
+_RELEASES: Final = frozenset({"api_version", "gpuops", "python", "pyvmomi", "esxi", "vcenter"})
+_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
+"""vSphere keeps some as texts."""
+_PATTERNS: Final = (
+    _PCI,
+    _NUMBER,
+    *map(
+        re.compile,
+        (
+            rf"({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}}(/({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}})*",
+            r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}",  # managed object ids
+            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?",  # moments and dates
+            r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
+            r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
+            r"pciPassthru[0-9]{1,2}\.cfg\.[a-z_-]{1,16}",
+        ),
+    ),
+)
+_GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
+
+
+def is_told(text: str) -> bool:
+    """Whether a text is put together of numbers, PCI addresses, vGPU profiles, GPU models and words that say how they
+    are: `0000:3b:00.0 (NUMA node 0)`."""
+    words = [word for word in re.split(r"[ ,;()]+", text) if word]
+    return all(
+        word in TOLD
+        or word in _model_words()
+        or _NUMBER.fullmatch(word) is not None
+        or _PCI.fullmatch(word) is not None
+        or _in_catalogue(word)
+        for word in words
+    )
+
+
+@cache
+def _model_words() -> frozenset[str]:
+    return frozenset(word for board in load(everything=True).boards for word in board.name.split())
+
+
+def is_of_gpus(text: str) -> bool:
+    """Whether a text is a PCI address, a vGPU profile, a device group of them, or the name of a GPU model."""
+    group = _GROUP.fullmatch(text)
+    if _PCI.fullmatch(text) or _in_catalogue(text if group is None else group["profile"]):
+        return True
+    return bool(text) and all(word in _model_words() for word in text.split(" "))
+
+
+def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
+    """Where texts stand that are of no such kind: paths in the document, never the texts.
+
+    `api_words`: names of types, fields and values of the vSphere API that may be in it too.
+    """
+    match document:
+        case str():
+            if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
+                yield at
+        case Mapping():
+            for number, (key, value) in enumerate(document.items()):
+                if isinstance(key, str) and (key in KEYS or key in api_words or _tells_nothing(key)):
+                    yield from strays(value, f"{at}.{key}", api_words)
+                else:
+                    yield f"{at}.<key {number + 1}>"
+        case list() | tuple():
+            for number, value in enumerate(document):
+                yield from strays(value, f"{at}.{number}", api_words)
+        case None | bool() | int() | float():
+            pass
+        case _:
+            yield at
+
+
+def _tells_nothing(text: str, key: str = "") -> bool:
+    if text in WORDS or text in SENTENCES or text in KNOWN_EXTENSIONS:
+        return True
+    if any(pattern.fullmatch(text) for pattern in _PATTERNS):
+        return True
+    if PACKAGE_VERSION.fullmatch(text) or (key in _RELEASES and RELEASE.fullmatch(text)):
+        return True
+    return is_told(text) or is_of_gpus(text)
+
+
+def _in_catalogue(name: str) -> bool:
+    """Whether it is a vGPU profile or a board, by its key or by its name."""
+    if not re.fullmatch(r"[a-z0-9_-]{1,40}", name):
+        return False
+    return load(profiles=[name]).profile(name) is not None or name in _boards()
+
+
+@cache
+def _boards() -> frozenset[str]:
+    return frozenset(board.key for board in load(everything=True).boards)

@@ -1,0 +1,99 @@
+"""What a scenario says of one cluster, host or VM that was read from a vCenter, beside what any scenario says of it.
+
+`gpuops bundle` writes such scenarios. Where a declared VM is started by the rules of the simulated hosts, one that was
+read runs where it ran: whoever looks for a rule that is wrong needs the world in which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct, field
+
+
+class _AsRead(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Checked by msgspec, as the rest of a scenario."""
+
+
+class NodeAsRead(_AsRead, frozen=True):
+    """One NUMA node of a server."""
+
+    id: int
+    logical_cpus: int
+    memory_mib: int
+
+
+class HostAsRead(_AsRead, frozen=True):
+    """One host."""
+
+    moid: str
+    connection: Literal["connected", "disconnected"] = "connected"
+    in_maintenance: bool = False
+    booted: datetime | None = None
+    default_graphics_type: Literal["shared", "sharedDirect"] = "sharedDirect"
+    datastores: tuple[str, ...] | None = None
+    """Moids of those that it sees; None = all."""
+
+
+class RuleAsRead(_AsRead, frozen=True):
+    """One DRS rule; VMs and hosts are moids."""
+
+    name: str
+    kind: Literal["together", "apart", "hosts"]
+    vms: tuple[str, ...]
+    on: tuple[str, ...] | None = None
+    """The hosts they are to be on; None = it names none."""
+    off: tuple[str, ...] = ()
+    mandatory: bool = False
+
+
+class HaAsRead(_AsRead, frozen=True):
+    """HA's admission control."""
+
+    failover_level: int = 1
+    memory_percent: int | None = None
+    cpu_percent: int | None = None
+    failover_hosts: tuple[str, ...] | None = None
+
+
+class ClusterAsRead(_AsRead, frozen=True):
+    """One cluster, or the place of a host without one."""
+
+    moid: str | None = None
+    standalone: bool = False
+    """Whether its host is in no cluster."""
+    ha: HaAsRead | None = None
+    """None = HA refuses no power-on."""
+    overrides: Mapping[str, Literal["manual", "partiallyAutomated", "fullyAutomated", "off"]] = field(
+        default_factory=dict
+    )
+    """By a VM's moid: a behavior of DRS, or `off`."""
+    rules: tuple[RuleAsRead, ...] = ()
+
+
+class VmAsRead(_AsRead, frozen=True):
+    """One VM."""
+
+    moid: str
+    datastore: str | None = None
+    """Moid; None = the first one."""
+    gpus: tuple[str, ...] = ()
+    """The PCI address under each of its vGPUs, in device order, while it runs; () = where its host puts it."""
+    starts: tuple[int | None, ...] = ()
+    """Where each lies on its GPU, as far as the host told."""
+    held: tuple[str | None, ...] = ()
+    """The PCI address under each of its DirectPath devices, in device order."""
+    nodes: tuple[int | None, ...] = ()
+    """The virtual NUMA node of each device, in device order."""
+    group: str | None = None
+    """The device group that its vGPUs are."""
+    cores_per_socket: int = 1
+    cores_per_numa_node: int | None = None
+    memory_reservation_mib: int = 0
+    cpu_reservation_mhz: int = 0
+    memory_locked: bool = False
+    cpu_hot_add: bool = False
+    booted: datetime | None = None
+    suspended: datetime | None = None

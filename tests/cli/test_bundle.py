@@ -1,0 +1,303 @@
+"""`gpuops bundle`: what it writes and refuses, and that nothing of a site is in it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import socket
+import stat
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer, start
+from gpuops.sim.state.drs import ClusterRule
+from gpuops.sim.state.gpu_admission import GpuOrder
+from gpuops.sim.state.vm_state import Question
+from gpuops.sim.world import World
+from tests.canary import CANARY, require_hidden
+from tests.cli.conftest import Lab, lab_on
+
+MARK: Final = "Zq7x"
+"""In every name of the hostile site."""
+NAMES: Final = (
+    f"{MARK} password=hunter2",
+    f"10.66.77.88 {MARK}",
+    f"fd00:dead:beef::7 {MARK}",
+    f"00:50:56:aa:bb:cc {MARK}",
+    f"dc1.{MARK}corp.example.com",
+    f"../../../../etc/{MARK}passwd",
+    f"..\\..\\{MARK}",
+    f"{MARK}\x85\u2028\u202e\u200b\ufeff\x9b2J",
+    f"{MARK}" + "long" * 200,
+    f"日本語 {MARK} 🚀 ß",
+    f"{{{{ lookup('pipe','{MARK}') }}}}",
+    f"{{0}} {{name}} {MARK} %s ${{HOME}} `id`",
+    f'"}}, "{MARK}": {{"',
+    f"=cmd|'/c {MARK}'!A1",
+    f"<!DOCTYPE {MARK} [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>",
+    f"vm-3fa2c81d09be {MARK}",
+    f"poweredOn {MARK}",
+    f"{CANARY} {MARK}",
+)
+BUILT_IN: Final = frozenset({"host", "network", "datastore", "Datacenters", "Resources"})
+"""Names that every vCenter has."""
+TRACES: Final = (MARK, "hunter2", "10.66.77.88", "dead:beef", "aa:bb:cc", "example.com", "etc/", "lookup", "DOCTYPE")
+
+
+def hostile(world: World) -> World:
+    """Every text that an administrator can write, and some that only a hostile vCenter would."""
+    names = iter(range(10_000))
+
+    def name() -> str:
+        number = next(names)
+        return f"{NAMES[number % len(NAMES)]} {number}"
+
+    for kind in ("VirtualMachine", "HostSystem", "ClusterComputeResource", "Datacenter", "Network"):
+        for each in world.by_type(kind):
+            each.rename(name())
+    for store in world.by_type("Datastore"):
+        store.rename(name())
+    for folder in world.by_type("Folder"):
+        if folder.name in ("vdi", "ml"):
+            folder.rename(name())
+    fields = [world.custom_fields.define(name()) for _ in range(4)]
+    for number, vm in enumerate(world.by_type("VirtualMachine")):
+        state = vm.state
+        state.annotation = name()
+        state.attributes = {**state.attributes, fields[number % 4]: name(), **dict.fromkeys(state.attributes, name())}
+        state.template = replace(state.template, guest_name=name(), guest_id=name())
+        keys = (f"pciPassthru.{name()}", "pciPassthru0.cfg.gpu-pci-id", "numa.nodeAffinity", "guestinfo.gpuops.x")
+        state.extra_config = (*state.extra_config, *((key, name()) for key in keys))
+        if number % 9 == 0:
+            state.managed_by = (name(), name())
+        if number % 10 == 0:
+            state.question = Question(name(), name(), ((name(), name()),))
+    for host in world.by_type("HostSystem"):
+        host.state.gpus[0].label = name()
+        host.state.driver_version = name()
+        host.state.module_options = name()
+        host.state.model = replace(host.state.model, vendor=name(), model=name(), cpu_model=name())
+        cluster = host.compute_resource()
+        cluster.drs.options[name()] = name()
+        cluster.drs.options["VgpuMMAutomationTimeoutSecs"] = name()
+        vms = tuple(vm.moid for vm in host.vms()[:2])
+        key = len(cluster.drs.rules) + 1
+        cluster.drs.rules[key] = ClusterRule(key, name(), "ClusterAntiAffinityRuleSpec", True, True, vms)
+    return world
+
+
+@pytest.fixture
+def site(tmp_path: Path, clean: Path) -> Iterator[Lab]:
+    with SimServer(hostile(build("vdi")), password=CANARY) as server, lab_on(server, tmp_path, clean) as lab:
+        yield lab
+
+
+def texts_of(lab: Lab) -> set[str]:
+    """Names, ids and addresses of the site, as the simulator has them."""
+    world = lab.server.world
+    found = {each.name for each in world.registry if hasattr(each, "name") and hasattr(each, "rename")}
+    for vm in world.by_type("VirtualMachine"):
+        found |= {vm.state.uuid, vm.state.instance_uuid, vm.state.annotation, *vm.state.attributes.values()}
+    for host in world.by_type("HostSystem"):
+        found |= {host.state.uuid, host.state.uuid[-8:].upper(), host.state.model.cpu_model}
+    found |= {lab.server.url, lab.server.username, "127.0.0.1", str(lab.server.ca_file), str(lab.ready)}
+    found |= {socket.gethostname(), str(Path.home())}
+    return {text for text in found if len(text) > 3} - BUILT_IN
+
+
+def bytes_of(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The archive as it is, and each file in it."""
+    yield str(path), path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            yield entry.filename, archive.read(entry)
+
+
+def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> None:
+    machines = list(site.server.world.by_type("VirtualMachine"))
+    free = [vm for vm in machines if vm.state.power == "poweredOff" and not (vm.state.managed_by or vm.state.question)]
+    done = site.run("detach", "--vm", f"moid:{free[-1].moid}", "--all")
+    assert done.exit_code == 0, done.output
+    path = tmp_path / "bundle.zip"
+    replies = [f"moid:{vm.moid}" for vm in machines[:12]]
+    words = ["bundle", "--yes", "--file", str(path), *(word for each in replies for word in ("--replies", each))]
+    result = site.run(*words)
+    assert result.exit_code == 0, result.output
+    own = sorted(texts_of(site))
+    assert len(own) > 200
+    shown = [("stdout", result.stdout.replace(str(path), "").encode()), *bytes_of(path)]
+    assert {name for name, _ in shown} >= {"scenario.json", "runs.json", "replies.json", "versions.json"}
+    for name, content in shown:
+        text = content.decode("utf-8", "replace")
+        require_hidden(name, text)
+        unescaped = json.dumps(json.loads(content), ensure_ascii=False) if name.endswith(".json") else text
+        for trace in (*TRACES, *own):
+            assert trace.lower() not in text.lower(), f"{name} holds {trace!r}"
+            assert trace not in unescaped, f"{name} holds {trace!r}"
+        assert {*re.findall(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", text)} <= {"8.0.3.0", metadata.version("pyvmomi")}, name
+        assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-", text), name
+        assert not re.search(r"([0-9a-f]{2}:){5}", text), name
+    assert getpass.getuser() not in json.loads(dict(bytes_of(path))["runs.json"]).values()
+
+
+def test_a_hostile_site_is_played(site: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    assert site.run("bundle", "--yes", "--file", str(path)).exit_code == 0
+    played = CliRunner().invoke(app, ["capacity", "--output", "json", "--vcenter", f"sim:{path}"])
+    assert played.exit_code == 0, played.output
+    here = site.run("capacity", "--output", "json")
+    figures = [[each["now"] for each in json.loads(result.stdout)["profiles"]] for result in (played, here)]
+    assert figures[0] == figures[1]
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    words = ("bundle", "--yes", "--file", str(path), "--vcenter", "sim:lab")
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert f"{path}: written" in result.stdout
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    again = run(*words)
+    assert (again.exit_code, again.stderr) == (
+        2, f"error: {path} is there already\nnext: name another one with --file\n"
+    )  # fmt: skip
+    assert path.read_bytes() == before
+
+
+def test_dry_run_writes_nothing_at_all(tmp_path: Path, clean: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    result = run("bundle", "--dry-run", "--file", str(path), "--vcenter", "sim:lab")
+    assert result.exit_code == 0, result.output
+    assert "scenario.json" in result.stdout
+    assert f"{path}: not written yet" in result.stdout
+    assert not path.exists()
+    assert not list(clean.rglob("bundle*"))
+
+
+def test_nobody_is_there_to_agree(tmp_path: Path, clean: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    result = run("bundle", "--file", str(path), "--vcenter", "sim:lab")
+    assert result.exit_code == 2
+    assert "scenario.json" in result.stderr, "it is shown before anything is asked"
+    assert result.stderr.endswith(
+        "error: a bundle is to be given to others, and nobody is there to ask\n"
+        "next: look at it with --dry-run, then add --yes\n"
+    )
+    assert not path.exists()
+    assert not list(clean.rglob("bundle*"))
+
+
+def documents(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: json.loads(archive.read(name)) for name in archive.namelist()}
+
+
+def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: Path, clean: Path) -> None:
+    paths = [tmp_path / f"{number}.zip" for number in range(2)]
+    for path in paths:
+        assert run("bundle", "--yes", "--file", str(path), "--vcenter", "sim:lab").exit_code == 0
+    one, two = map(documents, paths)
+    assert one["scenario.json"]["vms"][0]["name"] == two["scenario.json"]["vms"][0]["name"]
+    assert one["manifest.json"]["site"] == two["manifest.json"]["site"]
+    named = one["scenario.json"]["vms"][0]["name"]
+    told = run("bundle", "--name", named)
+    assert (told.exit_code, told.stdout) == (0, f"{named}: vdi-01\n")
+    state = clean / ".local" / "state" / "gpuops"
+    for kept in ("bundle.key", "bundle-names.json"):
+        assert stat.S_IMODE((state / kept).stat().st_mode) == 0o600
+    assert (state / "bundle.key").read_text("ascii").strip().encode() not in paths[0].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("vm-000000000000", "'vm-000000000000' is in no bundle that was written here"),
+        ("vm-", r"'vm-' begins \d+ pseudonyms"),
+    ],
+)
+def test_a_word_that_no_bundle_has(word: str, said: str, tmp_path: Path) -> None:
+    assert run("bundle", "--yes", "--file", str(tmp_path / "b.zip"), "--vcenter", "sim:lab").exit_code == 0
+    told = run("bundle", "--name", word)
+    assert told.exit_code == 2
+    assert re.search(said, told.stderr)
+
+
+@pytest.mark.parametrize("content", ["", "short\n", "g" * 64])
+def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
+    state = clean / ".local" / "state" / "gpuops"
+    state.mkdir(parents=True)
+    state.chmod(0o700)
+    (state / "bundle.key").write_text(content, encoding="ascii")
+    (state / "bundle.key").chmod(0o600)
+    result = run("bundle", "--yes", "--file", str(tmp_path / "b.zip"), "--vcenter", "sim:lab")
+    assert result.exit_code == 7
+    assert "is not a key of bundles" in result.stderr
+    (state / "bundle.key").chmod(0o644)
+    assert "others can read or write" in run("bundle", "--dry-run", "--vcenter", "sim:lab").stderr
+
+
+def test_replies_of_what_is_not_there(lab: Lab) -> None:
+    result = lab.run("bundle", "--dry-run", "--replies", "ml-70")
+    assert result.exit_code == 2
+    assert "ml-70" in result.stderr
+
+
+def test_replies_are_of_a_vm_and_its_host(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    assert lab.run("bundle", "--yes", "--file", str(path), "--replies", "vdi-01").exit_code == 0
+    vm, host = documents(path)["replies.json"]
+    assert [each["type"] for each in (vm, host)] == ["VirtualMachine", "HostSystem"]
+    assert vm["properties"]["runtime.powerState"] == "poweredOn"
+    assert vm["properties"]["runtime.host"]["moid"] == host["moid"]
+    graphics = host["properties"]["config.graphicsInfo"]
+    assert {each["pciId"] for each in graphics} == {"0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"}
+    assert graphics[0]["deviceName"] == "NVIDIA A100 40GB" or graphics[0]["deviceName"].startswith("NVIDIA")
+
+
+def test_changes_are_in_it_with_their_verdicts(lab: Lab, tmp_path: Path) -> None:
+    assert lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c").exit_code == 0
+    path = tmp_path / "bundle.zip"
+    assert lab.run("bundle", "--yes", "--file", str(path)).exit_code == 0
+    [change] = documents(path)["runs.json"]["changes"]
+    assert (change["verb"], change["outcome"], change["incidents"]) == ("attach", "done", [])
+    assert run("bundle", "--name", change["subjects"][0]).stdout.endswith(": ml-07\n")
+
+
+def test_where_gpuops_was_wrong_is_in_it(tmp_path: Path, clean: Path) -> None:
+    """A host that fills the emptiest GPU although it says that it consolidates."""
+    world = build("lab")
+    two = next(host for host in world.by_type("HostSystem") if len(host.state.gpus) == 6)
+    two.state.gpus[4].mode = two.state.gpus[0].mode
+    two.state.deviation = replace(two.state.deviation, gpus=GpuOrder.EMPTIEST)
+    path = tmp_path / "bundle.zip"
+    with SimServer(world) as server, lab_on(server, tmp_path, clean) as lab:
+        done = lab.run("attach", "--vm", "ml-08", "--profile", "a40-8q", "--power", "on", "--pin", "never")
+        assert done.exit_code == 0, done.output
+        assert lab.run("bundle", "--yes", "--file", str(path)).exit_code == 0
+    [wrong] = documents(path)["mispredictions.json"]["mispredictions"]
+    assert (wrong["what"], wrong["step"]) == ("gpu", "start")
+    assert (wrong["predicted"][:12], wrong["found"][:12]) == ("0000:3b:00.0", "0000:af:00.0")
+    assert {"fact": "profiles", "value": "nvidia_a40-8q"} in wrong["facts"]
+    assert run("bundle", "--name", wrong["name"]).stdout.endswith(": ml-08\n")
+
+
+def test_sim_serve_plays_a_bundle(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    assert run("bundle", "--yes", "--file", str(path), "--vcenter", "sim:scattered").exit_code == 0
+    with start(str(path), clock="stepped") as server:
+        assert len(list(server.world.by_type("HostSystem"))) > 1

@@ -1,0 +1,131 @@
+"""The last look at a bundle: every text is of a closed set of kinds, or there is no bundle."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuops.errors import Refused
+from gpuops.report.bundle.archive import bundle
+from gpuops.report.bundle.harmless import is_of_gpus, is_told, strays
+from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.report.bundle.world import BundledWorld
+
+WRITTEN = datetime(2026, 11, 27, 9, tzinfo=UTC)
+
+HARMLESS = [
+    "vm-0123456789ab",
+    "folder-0123456789ab/folder-0123456789ab",
+    "vm-42",
+    "domain-c7",
+    "0000:3b:00.0",
+    "nvidia_a40-8q",
+    "a100",
+    "Nvidia:2@grid_a100d-80c%NVLink",
+    "NVIDIA A40",
+    "2026-11-27T09:00:00+00:00",
+    "0,1,2",
+    "-1",
+    "TRUE",
+    "550.90.05-1OEM.800.1.0.20613240",
+    "0000:3b:00.0 (NUMA node 0), 0000:af:00.0 (NUMA node 1)",
+    "",
+    None,
+    7,
+    1.5,
+    True,
+]
+STRAYS = [
+    "ml-07",
+    "vm-0123456789ab and more",
+    "vm-0123456789AB",
+    "esx-01.example.com",
+    "10.66.77.88",
+    "8.0.3.0",
+    "fd00::1",
+    "00:50:56:aa:bb:cc",
+    "564d1234-aaaa-bbbb-cccc-0123456789ab",
+    "nvidia_a40-8q of team blue",
+    "nvidia_hunter2-8q",
+    "Nvidia:2@secret%NVLink",
+    "/etc/passwd",
+    "a\nb",
+    "0000:3b:00.0\n",
+    "12345678901234567890",
+    "poweredOn!",
+    "NVIDIA secret",
+    b"bytes",
+]
+
+
+@pytest.mark.parametrize("value", HARMLESS)
+def test_what_tells_nothing(value: Any) -> None:
+    assert list(strays({"name": [value]})) == []
+
+
+@pytest.mark.parametrize("value", STRAYS)
+def test_what_is_stopped(value: Any) -> None:
+    assert list(strays({"vms": [{"name": value}]})) == [".vms.0.name"]
+
+
+def test_a_release_stands_under_its_keys_alone() -> None:
+    assert list(strays({"api_version": "8.0.3.0", "name": "8.0.3.0"})) == [".name"]
+
+
+def test_a_key_is_a_text_too() -> None:
+    assert list(strays({"attributes": {"secret-key": "1"}})) == [".attributes.<key 1>"]
+
+
+def test_words_of_the_api_are_given_for_replies() -> None:
+    reply = {"type": "VirtualMachine", "properties": {"runtime.powerState": "poweredOn"}}
+    assert list(strays(reply, "", {"runtime.powerState", "poweredOn"})) == []
+    assert list(strays(reply)) == [".properties.<key 1>"]
+
+
+@pytest.mark.parametrize("text", ["runs nvidia_a40-8q, nvidia_a40-8q", "180 s at the most", "2 GPUs free"])
+def test_sentences_about_gpus(text: str) -> None:
+    assert is_told(text)
+
+
+@pytest.mark.parametrize("text", ["runs ml-07", "no room beside vdi-01", "2 GPUs free on esx-01"])
+def test_sentences_about_others(text: str) -> None:
+    assert not is_told(text)
+
+
+def test_gpus() -> None:
+    assert is_of_gpus("NVIDIA A100 40GB PCIe") or is_of_gpus("NVIDIA A40")
+    assert not is_of_gpus("")
+    assert not is_of_gpus("1234")
+
+
+def test_a_bundle_with_a_stray_is_not_made() -> None:
+    names = Pseudonyms(b"k" * 32)
+    wrong = BundledWorld({"vms": [{"name": f"ml-{number:02}"} for number in range(5)]})
+    with pytest.raises(Refused) as refused:
+        bundle(wrong, {}, names, WRITTEN)
+    assert refused.value.message == (
+        "the bundle would hold 5 texts of this vCenter's own, at scenario.json.vms.0.name, scenario.json.vms.1.name, "
+        "scenario.json.vms.2.name and 2 more: it is not written"
+    )
+
+
+def test_pseudonyms_go_by_kind_name_and_key() -> None:
+    one, two = Pseudonyms(b"1" * 32), Pseudonyms(b"2" * 32)
+    given = one.of(NameKind.VM, "ml-07")
+    assert given == one.of(NameKind.VM, "ml-07") != one.of(NameKind.VM, "ml-08")
+    assert given.removeprefix("vm-") != one.of(NameKind.HOST, "ml-07").removeprefix("host-")
+    assert given != two.of(NameKind.VM, "ml-07")
+    assert one.given[given] == "ml-07"
+    assert one.of(NameKind.VM, "\udce9")  # half a character is a name too
+
+
+@pytest.mark.parametrize("ref", ["vm-42", "host-7", "domain-c7", "domain-s9", "datastore-11"])
+def test_ids_of_vcenter_are_as_they_are(ref: str) -> None:
+    assert Pseudonyms(b"k").ref(ref) == ref
+
+
+@pytest.mark.parametrize("ref", ["vm-secret", "ha-host", "10.1.2.3", "vm-42\n", "host-" + "1" * 30])
+def test_other_ids_are_not(ref: str) -> None:
+    assert Pseudonyms(b"k").ref(ref).startswith("id-")

@@ -1,0 +1,111 @@
+"""Bundles that nobody wrote with gpuops: each is played, or refused in a line."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.config.snapshot import load as load_snapshot
+from gpuops.errors import GpuopsError
+from gpuops.report.bundle.pseudonyms import Pseudonyms
+from gpuops.report.bundle.world import world
+from gpuops.sim.scenario.build import build
+from tests.sample import mostly_long
+
+WEIRD: Final[tuple[Any, ...]] = (
+    None, True, -1, 0, 1 << 70, 1.5, "", "x", "vm-1", "ServiceInstance", "group-d1", "{", "{0.__class__}", "\0", [], {},
+    [[]], {"a": {}}, "0000:00:00.0", "0000:ff:1f.7", "9.9.9.9", "9.0.0.0", "nvidia_a40-8q", "a100",
+    "2026-11-02T18:00:00Z", 10**12, ["vm-1"], [None], [-1],
+)  # fmt: skip
+
+
+def packed(scenario: Any, path: Path) -> Path:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"kind": "gpuops-bundle"}))
+        archive.writestr("scenario.json", json.dumps(scenario))
+    path.write_bytes(content.getvalue())
+    return path
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """That of `lab`, as JSON."""
+    from typer.testing import CliRunner
+
+    from gpuops.cli.app import app
+
+    saved = tmp_path_factory.mktemp("lab") / "lab.json"
+    result = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--save", str(saved)])
+    assert result.exit_code == 0, result.output
+    return json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place of a document: a container and a key of it."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in list(pairs):
+        yield value, key
+        yield from places(each)
+
+
+def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
+    assert len(list(build(str(packed(json.loads(scenario), tmp_path / "b.zip"))).by_type("VirtualMachine"))) == 28
+
+
+@pytest.mark.parametrize("seed", mostly_long(range(2000), range(60)))
+def test_a_bundle_with_anything_in_it(seed: int, scenario: str, tmp_path: Path) -> None:
+    """A value replaced, a key renamed, an entry doubled or left out: no error but ours, and no world without end."""
+    chance = random.Random(seed)
+    document = json.loads(scenario)
+    for _ in range(chance.randint(1, 3)):
+        container, key = chance.choice(list(places(document)))
+        match chance.randint(0, 3):
+            case 0 | 1:
+                container[key] = chance.choice(WEIRD)
+            case 2 if isinstance(container, dict):
+                container[f"{key}x"] = container.pop(key)
+            case _ if isinstance(container, list):
+                container.append(container[key])
+            case _:
+                del container[key]
+    path = packed(document, tmp_path / "b.zip")
+    try:
+        played = build(str(path))
+    except GpuopsError as refused:
+        assert refused.exit_code == 2
+        assert "\n" not in refused.message
+        assert len(refused.message) < 1000
+    else:
+        assert list(played.by_type("HostSystem"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("vms", 0, "count"), 10**9, "a host or VM is declared several times over"),
+        (("clusters", 0, "hosts", 0, "count"), 7, "a host or VM is declared several times over"),
+        (("vms", 0, "as_read"), None, "a host or VM is not as it was read"),
+        (("vms", 0, "name"), "{:01000000000}", "a name has a field for a number"),
+        (("vms", 0, "as_read", "moid"), "ServiceInstance", "'ServiceInstance' is not the id of one thing"),
+        (("vms", 0, "as_read", "moid"), "host-1010", "'host-1010' is not the id of one thing"),
+        (("vms", 0, "as_read", "datastore"), "datastore-7", "there is no datastore 'datastore-7'"),
+    ],
+)
+def test_what_no_bundle_has(path: tuple[Any, ...], value: Any, said: str, scenario: str, tmp_path: Path) -> None:
+    document = json.loads(scenario)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(GpuopsError) as refused:
+        build(str(packed(document, tmp_path / "b.zip")))
+    assert refused.value.message.endswith(said)
