@@ -59,7 +59,7 @@ class Prediction:
     """By PCI address, those that the VM is on afterwards."""
     seconds_at_most: float | None = None
     """What the task takes at the most: the plan goes by it."""
-    free_after: Mapping[str, int] = field(default_factory=dict)
+    free_after: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By `GPUs` or the name of a vGPU profile, how many of them are free on the host afterwards."""
 
 
@@ -70,7 +70,7 @@ class Misprediction:
     what: Predicted
     predicted: str
     found: str
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What the prediction went by, by its name: `profiles`, `mode of GPU 0000:3b:00.0`, `assignment policy`."""
 
 
@@ -129,5 +129,5 @@ class PastPredictions:
     """Oldest first."""
     right: int = 0
     """So many steps did what was predicted of them."""
-    cannot_say: Mapping[str, int] = field(default_factory=dict)
+    cannot_say: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By reason, of how many steps it cannot be said."""
