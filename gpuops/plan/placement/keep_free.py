@@ -221,6 +221,8 @@ class KeptRoom:
             extra_config={pin_key(number): str(seats[each.ordinal]) for number, each in enumerate(vgpus)},
         )
         taken = take(there, release(vm, self.inventory), self.catalog)
+        pins = {pin_key(number): str(each.pin) for number, each in enumerate(vgpus) if each.pin is not None}
+        taken = taken.with_vm(replace(taken.vms[vm.ref], extra_config=pins))  # the host chooses the other GPUs itself
         holding = taken.hosts[host.ref]
         bindings = (*holding.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
         return taken.with_hosts([replace(holding, bindings=bindings)]) if whole else taken

@@ -18,15 +18,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.capacity import Slots
-from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vm import VgpuDevice, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.placement.gpu_filters import holders
+from gpuops.plan.placement.wanted import pins_of
 
 _NONE: Final = Slots(0, 0)
 _MOST: Final = 128
@@ -100,13 +102,46 @@ def remaining(told: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slot
         if host is then and world.vms_on(host) is read.vms_on(then):
             continue
         states = {state.gpu.address: state for state in gpu_states(then, read, catalog)}
+        lost = 0
         for now in gpu_states(host, world, catalog):
             before = states.get(now.gpu.address)
             if before is not None and before != now:
                 was, is_now = (_room(told.profile, state, rooms) for state in (before, now))
-                least += is_now.at_least - _most(was)
+                lost += _most(was) - is_now.at_least
                 most += _most(is_now) - was.at_least
+        least -= max(
+            lost, _lost_elsewhere(told.profile, _started_there(host, then, world, read), states.values(), rooms)
+        )
     return Slots(max(0, least), max(0, most))
+
+
+def _started_there(host: Host, then: Host, world: Inventory, read: Inventory) -> tuple[Vm, ...]:
+    """The VMs that run on the host in the one snapshot, and did not in the other."""
+    running = {vm.ref for vm in read.vms_on(then) if vm.may_run}
+    return tuple(vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in running)
+
+
+def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuState], rooms: Rooms) -> int:
+    """The most that the starts may take of a profile, on whichever GPU the host puts them.
+
+    Where it is not sure that a vGPU fits on a GPU, since nobody tells where those on it lie, the host may take another
+    one than the plan expects. 0 = the host's choice is known.
+    """
+    states, lost = tuple(states), 0
+    for vm in started:
+        pins = pins_of(vm)
+        for ordinal, device in enumerate(vm.devices or ()):
+            if not isinstance(device, VgpuDevice) or ordinal in pins:
+                continue
+            may = [state for state in states if _room(device.profile, state, rooms).possible]
+            if all(_room(device.profile, state, rooms).at_least for state in may):
+                continue
+            tenant = Tenant(vm.ref, vm.name, device.profile)
+            lost += max(
+                _most(_room(profile, state, rooms)) - _room(profile, state.with_tenants(tenant), rooms).at_least
+                for state in may
+            )
+    return lost
 
 
 def devices_remaining(told: DeviceCapacity, world: Inventory) -> int:
