@@ -17,9 +17,12 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu
+from gpuops.plan.core.device_signature import is_no_gpu
 from gpuops.plan.core.scope import Scope, cluster_name
+from gpuops.plan.placement.gpu_filters import holders as device_holders
 from gpuops.report.text import visible
 
 POWER_WORDS: Final[Mapping[PowerState | None, str]] = {
@@ -50,6 +53,16 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherView:
+    """One device that is no NVIDIA GPU: how it is set, and who holds it."""
+
+    device: OtherDevice
+    mode: str
+    reboot_pending: bool
+    holders: tuple[Vm, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
 
@@ -68,6 +81,8 @@ class HostView:
     """Over all of its GPUs."""
     waiting: tuple[Vm, ...]
     """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+    others: tuple[OtherView, ...] = ()
+    """Its devices that are no NVIDIA GPU: those that VMs are given, and those made for it."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -121,6 +136,13 @@ class Fleet:
         """Each with the GPUs that are meant; with `free`, those where one has room."""
         views = (_host(host, self) for host in self.gpu_hosts)
         return tuple(view for view in views if view.nodes or not self.filters.free)
+
+    @cached_property
+    def device_hosts(self) -> tuple[HostView, ...]:
+        """The hosts without GPUs that give VMs other devices."""
+        meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
+        views = (_host(host, self) for host in meant)
+        return tuple(view for view in views if any(not other.holders for other in view.others) or not self.filters.free)
 
     @property
     def host_count(self) -> int:
@@ -193,6 +215,22 @@ _SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
 }
 
 
+def mode_of_other(device: OtherDevice) -> str:
+    """How it is set, in a few words."""
+    state = device.passthrough
+    if state is None:
+        return "unknown"
+    if state.active:
+        return f"DirectPath I/O, label {visible(state.label)}" if state.label else "DirectPath I/O"
+    return "not passed through"
+
+
+def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
+    """The VM that has it now; () = none."""
+    ref = device_holders(host, inventory).get(device.address)
+    return () if ref is None else (inventory.vms.get(ref) or Vm(ref, ref),)
+
+
 def reboot_pending(gpu: PhysicalGpu) -> bool:
     """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
     passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
@@ -225,7 +263,13 @@ def _host(host: Host, fleet: Fleet) -> HostView:
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
+        others=tuple(_other(device, host, inventory) for device in host.others),
     )
+
+
+def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
+    pending = device.passthrough is not None and device.passthrough.reboot_pending
+    return OtherView(device, mode_of_other(device), pending, holders_of_other(device, host, inventory))
 
 
 def _is_meant(view: GpuView, fleet: Fleet) -> bool:
@@ -245,6 +289,7 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
         own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
     shown = {view.gpu.address for view in gpus}
     holding = {vm.ref for view in gpus for vm in view.holders or ()}
+    holding |= set(device_holders(host, fleet.inventory).values()) if host.others else set()
     for gpu in host.gpus if own else ():
         if gpu.address not in shown:
             holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
@@ -265,7 +310,8 @@ def _total(figures: Iterable[Free]) -> Free:
 
 
 def _gpu_devices(vm: Vm) -> bool:
-    return any(is_gpu(device) for device in vm.devices or ())
+    """Whether it has a GPU device, or another device whole."""
+    return any(is_gpu(device) or is_no_gpu(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:

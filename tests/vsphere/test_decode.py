@@ -12,7 +12,7 @@ from lxml import etree
 from gpuops.errors import ProtocolError
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.soap_pages import read_objects
@@ -176,7 +176,7 @@ def test_gpus_come_from_the_pci_list_with_ids_as_people_know_them() -> None:
             pci("0000:04:00.0", 4318, 4097, 1, 0x0200, "a NIC of the same vendor"),
         ]
     )
-    gpus = pci_gpus(found("HostSystem", {"hardware.pciDevice": devices}))
+    gpus = pci_devices(found("HostSystem", {"hardware.pciDevice": devices}))
     assert [(str(gpu.address), gpu.device_id) for gpu in gpus] == [("0000:81:00.0", 0xA100)]
 
 

@@ -27,6 +27,9 @@ class SavedHosts:
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
 
+    def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
 

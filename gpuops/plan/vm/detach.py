@@ -14,7 +14,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, signature, signatures
+from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.baseline import KEY, Baseline, read, restored
@@ -158,8 +158,8 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
         devices_after=None if goal.unchanged else signatures(goal.devices),
         extra_config=pin_changes(vm, kept_pins(vm, goal)),
     )
-    if any(is_gpu(device) for device in goal.kept):
-        return removal
+    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
+        return removal  # one that was attached too needs its MMIO space
     # Another passthrough device needs the full reservation as much as the GPU did.
     before = restored(vm, memory_too=not goal.kept)
     return replace(
@@ -177,7 +177,7 @@ def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
 
 def _left(vm: Vm, goal: Goal) -> tuple[str, ...]:
     """What is not as it was before, though the last GPU goes."""
-    if any(is_gpu(device) for device in goal.kept):
+    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
         return ()
     baseline = read(vm)
     if baseline is None:

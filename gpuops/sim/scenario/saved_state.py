@@ -45,6 +45,7 @@ HOST_FIELDS: Final = (
     "loaded_module_options",
 )
 GPU_FIELDS: Final = ("graphics_type", "configured_type", "passthrough_enabled", "passthrough_active", "label")
+DEVICE_FIELDS: Final = ("passthrough_enabled", "passthrough_active", "label")
 
 
 def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
@@ -173,6 +174,9 @@ def _hosts(world: World) -> Iterator[tuple[str, Any]]:
                     gpu.pci_id: {"mode": gpu.mode.value, **{name: getattr(gpu, name) for name in GPU_FIELDS}}
                     for gpu in state.gpus
                 },
+                "others": {
+                    device.pci_id: {name: getattr(device, name) for name in DEVICE_FIELDS} for device in state.others
+                },
             },
         )
 
@@ -207,6 +211,9 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
         for name in GPU_FIELDS:
             setattr(gpu, name, values["gpus"][gpu.pci_id][name])
+    for device in state.others:
+        for name in DEVICE_FIELDS:
+            setattr(device, name, values["others"][device.pci_id][name])
 
 
 class StateFile:

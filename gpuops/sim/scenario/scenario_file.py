@@ -74,6 +74,25 @@ class GpuDeclared(_Declared, frozen=True):
     type: Literal["shared", "sharedDirect", "basic"] = "sharedDirect"
 
 
+class OtherDeviceDeclared(_Declared, frozen=True, kw_only=True):
+    """A PCI device of a host that is no NVIDIA GPU. The ids are hexadecimal."""
+
+    name: str
+    vendor_name: str
+    vendor: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    device: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    class_code: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    """`1200`: base class and subclass."""
+    class_name: str
+    at: str
+    """PCI address."""
+    node: int
+    memory_gib: int = 0
+    """What it maps as a BAR."""
+    passthrough: bool = False
+    label: str | None = None
+
+
 class HostsDeclared(_Declared, frozen=True, kw_only=True):
     """Hosts of one kind."""
 
@@ -89,6 +108,8 @@ class HostsDeclared(_Declared, frozen=True, kw_only=True):
     rebinds_without_reboot: bool = False
     no_suspend: tuple[str, ...] = ()
     gpus: tuple[GpuDeclared, ...] = ()
+    others: tuple[OtherDeviceDeclared, ...] = ()
+    """Devices that are no NVIDIA GPU."""
 
 
 class HostProfileDeclared(_Declared, frozen=True):
@@ -122,7 +143,9 @@ class DatastoreDeclared(_Declared, frozen=True):
 class DynamicDeclared(_Declared, frozen=True):
     """A Dynamic DirectPath I/O device."""
 
-    boards: tuple[str, ...]
+    boards: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    """Of devices that are no NVIDIA GPU: `1002:75a3`."""
     label: str | None = None
 
 
