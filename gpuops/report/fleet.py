@@ -135,14 +135,14 @@ class Fleet:
     def hosts(self) -> tuple[HostView, ...]:
         """Each with the GPUs that are meant; with `free`, those where one has room."""
         views = (_host(host, self) for host in self.gpu_hosts)
-        return tuple(view for view in views if view.nodes or not self.filters.free)
+        return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
 
     @cached_property
     def device_hosts(self) -> tuple[HostView, ...]:
         """The hosts without GPUs that give VMs other devices."""
         meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
         views = (_host(host, self) for host in meant)
-        return tuple(view for view in views if any(not other.holders for other in view.others) or not self.filters.free)
+        return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
     def host_count(self) -> int:
@@ -156,8 +156,14 @@ class Fleet:
     @cached_property
     def vms(self) -> tuple[Vm, ...]:
         """Those that carry a GPU device, by path."""
+        return tuple(vm for vm in self.vms_with_devices if any(map(is_gpu, vm.devices or ())))
+
+    @cached_property
+    def vms_with_devices(self) -> tuple[Vm, ...]:
+        """Those that carry a GPU device, or another device whole, by path."""
         of_hosts = self.filters.host is not None or self.filters.cluster is not None
-        refs = {view.host.ref for view in self.hosts} if self.filters.free else {host.ref for host in self.meant}
+        free = (*self.hosts, *self.device_hosts) if self.filters.free else ()
+        refs = {view.host.ref for view in free} if self.filters.free else {host.ref for host in self.meant}
         found = [
             vm
             for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
@@ -263,8 +269,17 @@ def _host(host: Host, fleet: Fleet) -> HostView:
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
-        others=tuple(_other(device, host, inventory) for device in host.others),
+        others=tuple(other for each in host.others if _is_other_meant(other := _other(each, host, inventory), fleet)),
     )
+
+
+def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
+    if fleet.profile is not None:
+        return False
+    if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders}:
+        return False
+    state = view.device.passthrough
+    return not fleet.filters.free or (state is not None and state.active and not view.holders)
 
 
 def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:

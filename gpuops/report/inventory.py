@@ -51,7 +51,7 @@ def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
     table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
-    for vm in fleet.vms[:limit]:
+    for vm in fleet.vms_with_devices[:limit]:
         host = fleet.inventory.host_of(vm)
         table.add_row(
             visible(vm.name),
@@ -63,7 +63,7 @@ def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
             visible(vm.path),
         )
     yield table
-    yield from _left_out(len(fleet.vms), "VM", limit)
+    yield from _left_out(len(fleet.vms_with_devices), "VM", limit)
 
 
 def _left_out(total: int, noun: str, limit: int | None) -> Iterator[Text]:
@@ -218,7 +218,7 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> Document:
     }
     if limit is not None:
         document["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
-        document["vms_left_out"] = max(len(fleet.vms) - limit, 0)
+        document["vms_left_out"] = max(len(fleet.vms_with_devices) - limit, 0)
     return document
 
 
@@ -227,7 +227,7 @@ def _host_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
 
 
 def _vm_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
-    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms[:limit])
+    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms_with_devices[:limit])
 
 
 def _host_document(view: HostView) -> Document:

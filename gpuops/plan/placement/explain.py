@@ -16,7 +16,7 @@ from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.vm import PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
@@ -171,7 +171,8 @@ def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog
     """A warning that names the displaced VMs; empty = none is."""
     others = displaced(vm, host, inventory, catalog)
     names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
-    return (f"while {vm.name} runs, {host.name} has no GPU left for {names}",) if others else ()
+    what = "GPU" if any(is_gpu(device) for other in others for device in other.devices or ()) else "device"
+    return (f"while {vm.name} runs, {host.name} has no {what} left for {names}",) if others else ()
 
 
 def _is_waiting(vm: Vm) -> bool:

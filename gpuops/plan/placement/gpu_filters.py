@@ -24,6 +24,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
 
@@ -252,7 +253,7 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
         return _is_held(subject, holder, inventory)
     device = host.device(demand.address)
     if device is not None:
-        return _refuse_inactive(device, subject) or ""
+        return _refuse_inactive(device, host, subject) or ""
     if not host.readable:
         return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
@@ -278,7 +279,7 @@ def _is_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
             return Rejection(subject, f"is taken by {name}, an earlier request", hint="choose another device")
 
 
-def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, subject: str) -> Rejection | None:
+def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -> Rejection | None:
     state = gpu.passthrough
     if state is None:
         return Rejection(subject, "its passthrough state cannot be read")
@@ -291,8 +292,10 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, subject: str) -> Rejection 
         )
     if not state.capable:
         return Rejection(subject, "cannot be passed through (the host says it is not capable)")
-    hint = "switch passthrough on for it on the host"
-    hint += "; vGPUs can then no longer use it" if isinstance(gpu, PhysicalGpu) else ": gpuops passthrough on --device"
+    hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
+    if isinstance(gpu, OtherDevice):
+        on = command("passthrough on", device=str(gpu.address), host=hosts_called(host.name))
+        hint = f"{on} gives it to VMs"
     return Rejection(subject, "is not switched to passthrough", hint=hint)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -24,6 +24,9 @@ from gpuops.plan.placement.wanted import Placement, pin_key
 from gpuops.plan.queue.eligible_hosts import scope_of
 
 Devices = tuple[GpuDevice, ...]
+
+_WITHOUT_BRACKETS: Final = str.maketrans("[]", "  ")
+"""In PCI names the product stands in them: `Aqua Vanjaram [Instinct MI355X]`."""
 
 
 def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
@@ -228,4 +231,4 @@ def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDev
     wanted = text.lower()
     if board is not None and wanted in (board.key.lower(), board.short_name.lower()):
         return True
-    return set(wanted.split()) <= set(name.lower().split())
+    return set(wanted.split()) <= set(name.lower().translate(_WITHOUT_BRACKETS).split())

@@ -33,6 +33,8 @@ _ACCELERATOR: Final = 0x12
 _PCI_TO_PCI: Final = 0x0604
 _AMD: Final = 0x1002
 """Its Instinct GPUs show as processing accelerators, and not as display controllers (from memory)."""
+_BOARD_GRAPHICS: Final = frozenset({0x1A03, 0x102B})
+"""ASPEED and Matrox: the graphics of a server's own management controller (PCI ID Repository; from memory)."""
 _FPGA_VENDORS: Final = frozenset({0x10EE, 0x1172})
 """Xilinx and Altera (PCI ID Repository; from memory)."""
 
@@ -57,6 +59,8 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
     base = pci_class >> 8
     if "fpga" in words or (base == _ACCELERATOR and vendor in _FPGA_VENDORS):
         return DeviceKind.FPGA
+    if vendor in _BOARD_GRAPHICS:
+        return DeviceKind.OTHER
     if base == _DISPLAY or (base == _ACCELERATOR and vendor == _AMD):
         return DeviceKind.GPU
     return {_ACCELERATOR: DeviceKind.ACCELERATOR, _NETWORK: DeviceKind.NIC, _STORAGE: DeviceKind.STORAGE}.get(

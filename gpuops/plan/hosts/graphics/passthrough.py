@@ -48,7 +48,7 @@ class SetPassthrough:
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
+        return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's passthrough devices. Raises UsageError."""
@@ -56,10 +56,14 @@ class SetPassthrough:
             hint = "gpuops inventory --hosts shows the addresses of GPUs"
             raise UsageError(f"{self._verb} needs --gpu or --device", hint=hint)
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in (*self.gpu, *self.device)))
-        hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
+        hosts = self._hosts(inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
         return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
+
+    def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
+        """One that has no GPU may have the other devices that are named."""
+        return hosts_meant(self._verb, self.host, self.cluster, inventory, every=bool(self.device))
 
     @property
     def _verb(self) -> str:
@@ -116,7 +120,9 @@ class SetPassthrough:
                     yield Rejection(host.name, rule)
             elif isinstance(there, OtherDevice):
                 hint = f"name it as another device: --device {address}"
-                yield Rejection(host.name, f"has no GPU {address}: it is a {there.kind} ({there.name})", hint=hint)
+                yield Rejection(
+                    host.name, f"has no GPU {address}: there is another device ({there.kind}, {there.name})", hint=hint
+                )
             elif there is None or address not in states:
                 yield Rejection(host.name, f"has no GPU {address}")
 
