@@ -1,4 +1,4 @@
-"""Give a VM a vGPU, several, a whole GPU, or a device group; at once, whole, or not at all.
+"""Give a VM a vGPU, several, a whole GPU or other device, or a device group; at once, whole, or not at all.
 
 Every reason against it is found before anything is planned, and all of them are said together. Then the devices, the
 place, and one reconfigure, with the stop, the move and the start that were allowed around it. `gpuops attach`, the
@@ -60,9 +60,11 @@ class Attach:
     """None = one, or as many as it has and as it replaces."""
     device: Annotated[
         tuple[str, ...],
-        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+        Option(
+            "A whole GPU or other device, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES
+        ),
     ] = ()
-    dynamic: Annotated[bool, Option("Any whole GPU of a kind, Dynamic DirectPath I/O.")] = False
+    dynamic: Annotated[bool, Option("Any whole GPU or other device of a kind, Dynamic DirectPath I/O.")] = False
     label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
         tuple[str, ...], Option("Kind of the dynamic one: 10de:20f1. May be repeated.", "VENDOR:DEVICE")

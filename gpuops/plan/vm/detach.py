@@ -33,7 +33,9 @@ class Detach:
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
     device: Annotated[
         tuple[str, ...],
-        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+        Option(
+            "A whole GPU or other device, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES
+        ),
     ] = ()
     dynamic: Annotated[bool, Option("Dynamic DirectPath I/O devices, all or those named below.")] = False
     label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL", Names.LABELS)] = None
