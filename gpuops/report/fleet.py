@@ -19,10 +19,8 @@ from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
 from gpuops.model.other_device import OtherDevice
 from gpuops.model.profile_name import resolve
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu
-from gpuops.plan.core.device_signature import is_no_gpu
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu, is_other_device
 from gpuops.plan.core.scope import Scope, cluster_name
-from gpuops.plan.placement.gpu_filters import holders as device_holders
 from gpuops.report.text import visible
 
 POWER_WORDS: Final[Mapping[PowerState | None, str]] = {
@@ -233,8 +231,7 @@ def mode_of_other(device: OtherDevice) -> str:
 
 def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
     """The VM that has it now; () = none."""
-    ref = device_holders(host, inventory).get(device.address)
-    return () if ref is None else (inventory.vms.get(ref) or Vm(ref, ref),)
+    return _vms_with(device.address, host, inventory)
 
 
 def reboot_pending(gpu: PhysicalGpu) -> bool:
@@ -246,11 +243,17 @@ def reboot_pending(gpu: PhysicalGpu) -> bool:
 
 def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
     """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
-    refs = set(gpu.vms or ())
-    refs |= {binding.vm for binding in host.bindings if binding.address == gpu.address}
-    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and gpu.address in _direct(vm)}
-    if not refs and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+    found = _vms_with(gpu.address, host, inventory, gpu.vms or ())
+    if not found and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
         return None
+    return found
+
+
+def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
+    """The VMs that the host binds the device to, those that run with it, and those that are `listed` on it."""
+    refs = set(listed)
+    refs |= {binding.vm for binding in host.bindings if binding.address == address}
+    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
     found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
     return tuple(sorted(found, key=lambda vm: vm.name))
 
@@ -304,7 +307,7 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
         own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
     shown = {view.gpu.address for view in gpus}
     holding = {vm.ref for view in gpus for vm in view.holders or ()}
-    holding |= set(device_holders(host, fleet.inventory).values()) if host.others else set()
+    holding |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
     for gpu in host.gpus if own else ():
         if gpu.address not in shown:
             holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
@@ -326,7 +329,7 @@ def _total(figures: Iterable[Free]) -> Free:
 
 def _gpu_devices(vm: Vm) -> bool:
     """Whether it has a GPU device, or another device whole."""
-    return any(is_gpu(device) or is_no_gpu(device) for device in vm.devices or ())
+    return any(is_gpu(device) or is_other_device(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:
