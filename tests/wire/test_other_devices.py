@@ -22,6 +22,7 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import HostStep
+from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.state import schedulers
@@ -266,6 +267,10 @@ def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site
     state = site.vcenter.inventory().find_host("esx-02.acc").others[-1].passthrough
     assert state is not None
     assert (state.enabled, state.active, state.label) == (True, False, "fpga")
+    seen = site.vcenter.inventory()
+    findings = examine(seen, catalog_of(seen), Scope(), {}).findings
+    (boot,) = [each for each in findings if each.subject == "esx-02.acc 0000:af:00.0"]
+    assert boot.fix == "gpuops passthrough on --device 0000:af:00.0 --host esx-02.acc --reboot rolling"
     waiting = run(Attach("rocm-02", device=("af:00.0",)), site, apply=True)
     assert "its passthrough is switched on and waits for a reboot of the host" in why(waiting)
     assert "a reboot is pending" in switch(site, "0000:af:00.0", label="fpga").plan.because[0]

@@ -43,7 +43,11 @@ class SetPassthrough:
     cluster: ClusterName = None
     device: Annotated[
         tuple[str, ...],
-        Option("Another PCI device of each host: an AMD GPU, an FPGA, a NIC. May be repeated.", "PCI-ADDRESS"),
+        Option(
+            "Another PCI device of each host: an AMD GPU, an FPGA, a NIC. May be repeated.",
+            "PCI-ADDRESS",
+            Names.DEVICES,
+        ),
     ] = ()
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
