@@ -229,6 +229,27 @@ def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_th
     assert all(each.carries is None for each in host.others), "nobody has asked"
 
 
+def test_a_gpu_of_another_vendor_is_none_of_nvidias_even_where_no_pci_list_can_be_read() -> None:
+    graphics = "".join(
+        f"<HostGraphicsInfo><deviceName>{name}</deviceName><vendorName>{vendor}</vendorName><pciId>{at}</pciId>"
+        "<graphicsType>shared</graphicsType><memorySizeInKB>47185920</memorySizeInKB></HostGraphicsInfo>"
+        for name, vendor, at in [
+            ("Instinct MI355X", "Advanced Micro Devices, Inc. [AMD/ATI]", "0000:41:00.0"),
+            ("NVIDIA A40", "NVIDIACorporation", "0000:3b:00.0"),
+        ]
+    )
+    thin = thin_host(found("HostSystem", {"config.graphicsInfo": graphics}))
+    assert [gpu.name for gpu in host_with_gpus(thin, ()).gpus] == ["NVIDIA A40"]
+    amd = pci("0000:41:00.0", 4098, 0x75A3, 1, 0x1200, "Aqua Vanjaram [Instinct MI355X]")
+    state = PASSTHROUGH.format("0000:41:00.0", "0000:41:00.0", "false", "false")
+    read = found(
+        "HostSystem",
+        {"config.graphicsInfo": graphics, "hardware.pciDevice": amd, "config.pciPassthruInfo": state},
+    )
+    host = host_with_gpus(thin_host(read), pci_devices(read))
+    assert [(each.kind.value, each.memory_mib) for each in host.others] == [("GPU", 46080)], "its memory is told"
+
+
 def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> None:
     network = (
         "<vswitch><name>vSwitch0</name><pnic>key-nic-0</pnic></vswitch>"
