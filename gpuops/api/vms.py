@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -62,7 +62,11 @@ def idle(
         found = ((each, policy.pool_of(each)) for each in inventory.vms.values())
         meant = [each for each, its in found if its is not None and pool in (None, its.name)]
     else:
-        meant = [each for each in inventory.vms.values() if each.devices and each.power is PowerState.ON]
+        meant = [
+            each
+            for each in inventory.vms.values()
+            if any(map(is_gpu, each.devices or ())) and each.power is PowerState.ON
+        ]
     refs = [each.ref for each in meant]
     if policy is not None:
         inventory = site.judged(inventory, policy, refs)

@@ -1,8 +1,9 @@
 """Loads what NVIDIA's documents say about GPUs and vGPU profiles from files that people can read and add to.
 
 `gpus/<board>.yaml` holds one GPU model with its profiles, `mig/<family>.yaml` the GPU instances its family can be cut
-into, `index.yaml` which board a profile name or a PCI id leads to. A new GPU is a file and its line in the index; no
-Python. Only the boards asked for are read, each once per process: a fleet has a handful of the 63.
+into, `index.yaml` which board a profile name or a PCI id leads to, `devices.yaml` what is known of devices that are no
+NVIDIA GPU. A new GPU is a file and its line in the index; no Python. Only the boards asked for are read, each once per
+process: a fleet has a handful of the 63.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
-from gpuops.model.catalog import Board, Catalog
+from gpuops.model.catalog import Board, Catalog, DeviceModel
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.model.profile_name import parse
 
 __all__ = ["load"]
 
 _INDEX: Final = Path(__file__).parent / "index.yaml"
+_DEVICES: Final = Path(__file__).parent / "devices.yaml"
 
 
 def load(
@@ -37,7 +39,7 @@ def load(
     read as meant.
     """
     if everything:
-        return _catalog(_index().keys)
+        return _catalog(_index().keys, _devices())
     return _leading_to(frozenset(profiles), frozenset(pci), frozenset(boards))
 
 
@@ -47,8 +49,12 @@ def _leading_to(
 ) -> Catalog:
     wanted = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
+    types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id not in (0, NVIDIA_VENDOR_ID)}
+    known = _devices() if types else ()
+    others = tuple(each for each in known if any((each.vendor_id, number) in types for number in each.device_ids))
     keys = set(boards) | (set(_index().find(wanted, devices)) if wanted or devices else set())
-    return _catalog(tuple(key for key in _index().keys if key in keys)) if keys else Catalog()
+    found = tuple(key for key in _index().keys if key in keys) if keys else ()
+    return _catalog(found, others) if found or others else Catalog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,22 @@ def _index() -> _Index:
 
 
 @cache
-def _catalog(keys: tuple[str, ...]) -> Catalog:
-    return Catalog(tuple(_board(key) for key in keys))
+def _catalog(keys: tuple[str, ...], devices: tuple[DeviceModel, ...]) -> Catalog:
+    return Catalog(tuple(_board(key) for key in keys), devices)
+
+
+@cache
+def _devices() -> tuple[DeviceModel, ...]:
+    from gpuops.catalog.fields import read
+
+    fields = read(_DEVICES)
+    found = []
+    for key in fields.keys:
+        row = fields.section(key)
+        name, vendor_id, device_ids = row.text("name"), row.hexadecimal("vendor"), row.hexadecimals("devices")
+        found.append(DeviceModel(key, name, vendor_id, device_ids, row.maybe_number("memory_mib"), row.text("source")))
+        row.done()
+    return tuple(found)
 
 
 @cache

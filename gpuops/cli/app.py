@@ -60,7 +60,7 @@ SECTIONS: Final = {
     "GPUs of hosts": {
         "scheduler": "Show and set the vGPU scheduler of hosts.",
         "mode": "Show and set graphics type, vGPU mode, assignment policy.",
-        "passthrough": "Switch DirectPath I/O of hosts' GPUs on and off.",
+        "passthrough": "Switch DirectPath I/O of hosts' GPUs and other devices on and off.",
         "mig": "Show and switch MIG mode of hosts' GPUs.",
         "change": "See, resume, abort or give up a rolling change of hosts.",
     },

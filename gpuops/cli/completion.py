@@ -36,7 +36,7 @@ def remember(name: str, inventory: Inventory) -> None:
         "clusters": sorted({cluster.name for cluster in inventory.clusters.values()}),
         "hosts": sorted({host.name for host in inventory.hosts.values()}),
         "profiles": list(inventory.offered_profiles),
-        "devices": sorted({str(gpu.address) for host in inventory.hosts.values() for gpu in host.gpus}),
+        "devices": sorted({str(gpu.address) for host in inventory.hosts.values() for gpu in host.devices}),
         "labels": sorted(_labels(inventory)),
     }
     path = _file(name)
@@ -51,7 +51,7 @@ def remember(name: str, inventory: Inventory) -> None:
 def _labels(inventory: Inventory) -> Iterator[str]:
     """Hardware labels of GPUs, and those that a host offers for Dynamic DirectPath I/O."""
     for host in inventory.hosts.values():
-        labels = [gpu.passthrough.label for gpu in host.gpus if gpu.passthrough is not None]
+        labels = [gpu.passthrough.label for gpu in host.devices if gpu.passthrough is not None]
         offered = [each.label for each in host.config_target.dynamic] if host.config_target is not None else []
         yield from (label for label in {*labels, *offered} if label)
 

@@ -120,7 +120,7 @@ def mode_set(
     set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
 
 
-passthrough = VerbTable("passthrough", "Switch DirectPath I/O of hosts' GPUs on and off.")
+passthrough = VerbTable("passthrough", "Switch DirectPath I/O of hosts' GPUs and other devices on and off.")
 
 
 @passthrough.command("on")
@@ -131,13 +131,14 @@ def passthrough_on(
     request: Annotated[SetPassthrough, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
-    """Give GPUs to VMs whole, by DirectPath I/O; vGPUs cannot run on them then.
+    """Give GPUs and other PCI devices to VMs whole, by DirectPath I/O; vGPUs cannot run on such GPUs then.
 
     Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
 
     \b
-    Example:
+    Examples:
       gpuops passthrough on --gpu 0000:af:00.0 --label a100-ml --host esx-01.lab --dry-run --vcenter sim:lab
+      gpuops passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
     """
 
     set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
@@ -151,7 +152,7 @@ def passthrough_off(
     request: Annotated[SetPassthrough, Fixed(on=False, label=None)],
     dry_run: DryRun = False,
 ) -> None:
-    """Give GPUs back to their host; refused while a VM has one.
+    """Give GPUs and other PCI devices back to their host; refused while a VM has one.
 
     Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
 

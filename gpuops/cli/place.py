@@ -29,11 +29,17 @@ class OneVm:
     ] = ()
     count: Annotated[int | None, Option("How many vGPUs in the one VM; default one.", "N", least=1, most=64)] = None
     gpus: Annotated[int | None, Option("Whole GPUs of one model, DirectPath I/O.", "N", least=1, most=64)] = None
-    model: Annotated[str | None, Option("Model of the whole GPUs: l40s; default any.", "NAME")] = None
-    label: Annotated[str | None, Option("Hardware label the whole GPUs must carry.", "LABEL", Names.LABELS)] = None
+    model: Annotated[str | None, Option("Model of the whole GPUs or other devices: l40s; default any GPU.", "NAME")] = (
+        None
+    )
+    label: Annotated[str | None, Option("Hardware label the whole devices must carry.", "LABEL", Names.LABELS)] = None
     device: Annotated[
         tuple[str, ...],
-        Option("This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+        Option(
+            "This whole GPU or other device, DirectPath I/O: 0000:5e:00.0. May be repeated.",
+            "PCI-ADDRESS",
+            Names.DEVICES,
+        ),
     ] = ()
     device_group: Annotated[str | None, Option("A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
     vcpu: Annotated[int | None, Option("vCPUs of the VM.", "N", least=1, most=4096)] = None

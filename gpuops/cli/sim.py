@@ -47,7 +47,7 @@ def serve(
         typer.Option(
             metavar="NAME|FILE",
             autocompletion=completion.scenarios,
-            help="lab, vdi, scattered, supervisor, fleet, a YAML file, or a bundle.",
+            help="lab, vdi, scattered, supervisor, accelerators, fleet, a YAML file, or a bundle.",
         ),
     ] = "lab",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,

@@ -93,11 +93,26 @@ class Board:
     """Profiles whose name in vCenter is not known: listed, never attached."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What is known of devices that are no NVIDIA GPU beyond what a host tells of them."""
+
+    key: str
+    name: str
+    vendor_id: int
+    device_ids: tuple[int, ...]
+    memory_mib: int | None
+    """What its BAR maps, or may map; None = not known."""
+    source: str
+
+
 @dataclass(frozen=True)
 class Catalog:
     """A set of boards. Not slotted: the indexes are computed once, on first use."""
 
     boards: tuple[Board, ...] = ()
+    devices: tuple[DeviceModel, ...] = ()
+    """That are no NVIDIA GPU."""
 
     def profile(self, name: str) -> VgpuProfile | None:
         """The profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
@@ -127,6 +142,11 @@ class Catalog:
             if exact is not None:
                 return exact
         return self._boards_by_pci.get((vendor_id, device_id, None))
+
+    def device_model(self, vendor_id: int, device_id: int) -> DeviceModel | None:
+        """What is known of devices of that type that are no NVIDIA GPU."""
+        known = (each for each in self.devices if each.vendor_id == vendor_id and device_id in each.device_ids)
+        return next(known, None)
 
     @cached_property
     def worked_out(self) -> dict[object, dict[object, object]]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host_settings import DeviceGroup, HostSettings
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import VmDrs
 
 _GRAPHICS: Final = ("config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.sharedGpuCapabilities")
@@ -115,6 +116,9 @@ class Host:
     cpu_mhz: int | None = None
     numa_nodes: tuple[NumaNode, ...] = ()
     gpus: tuple[PhysicalGpu, ...] = ()
+    """NVIDIA's, and those that the graphics stack lists and that have no PCI ids in sight."""
+    others: tuple[OtherDevice, ...] = ()
+    """Further devices that a VM may be given whole."""
     profiles: tuple[OfferedProfile, ...] | None = None
     default_graphics_type: GraphicsType | None = None
     assignment_policy: AssignmentPolicy | None = None
@@ -132,6 +136,19 @@ class Host:
 
     def gpu(self, address: PciAddress) -> PhysicalGpu | None:
         return next((gpu for gpu in self.gpus if gpu.address == address), None)
+
+    @property
+    def devices(self) -> tuple[PhysicalGpu | OtherDevice, ...]:
+        """All that a VM may be given whole."""
+        return (*self.gpus, *self.others) if self.others else self.gpus
+
+    def device(self, address: PciAddress) -> PhysicalGpu | OtherDevice | None:
+        return next((device for device in self.devices if device.address == address), None)
+
+    @property
+    def gives_others(self) -> bool:
+        """Whether a device that is no NVIDIA GPU is given to VMs."""
+        return any(device.passed_through for device in self.others)
 
     @property
     def readable(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.other_device import OtherDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class DeviceCapacity:
     unused_reservation: int
     """These four as those of `ProfileCapacity`."""
 
-    def is_of(self, gpu: PhysicalGpu) -> bool:
+    def is_of(self, device: PhysicalGpu | OtherDevice) -> bool:
         """Whether the device is one of them once it is given to DirectPath I/O."""
-        label = gpu.passthrough.label if gpu.passthrough is not None else None
-        return (gpu.vendor_id, gpu.device_id) in self.allowed and self.label in (None, label)
+        label = device.passthrough.label if device.passthrough is not None else None
+        return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
 
 
 @dataclass(frozen=True, slots=True)

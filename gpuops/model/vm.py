@@ -131,6 +131,17 @@ def is_gpu(device: GpuDevice) -> bool:
             assert_never(device)
 
 
+def is_other_device(device: GpuDevice) -> bool:
+    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    match device:
+        case DirectPathDevice(vendor_id=vendor_id):
+            return vendor_id not in (0, NVIDIA_VENDOR_ID)
+        case DynamicDevice(allowed=allowed):
+            return bool(allowed) and not is_gpu(device)
+        case _:
+            return False
+
+
 @dataclass(frozen=True, slots=True)
 class RunningTask:
     """A task now queued or running on a VM (VirtualMachine.recentTask)."""

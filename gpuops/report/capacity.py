@@ -47,7 +47,7 @@ def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> Shown:
     if found.after is not None:
         night = f"policy {visible(policy)}" if policy else "the policy"
         lines.append(Text(f"after: when {count(found.desktops, 'desktop')} that {night} may take now are suspended"))
-    if not found.now.gpus:
+    if not found.now.gpus and not found.now.devices:
         return (*lines, Text("no GPU to answer for"))
     if found.profile is not None:
         table = _places_table(whole, found.profile)
@@ -159,7 +159,8 @@ def _device_rows(place: _Both) -> Iterator[tuple[Device, tuple[str, ...]]]:
 
 
 def _device_name(device: Device) -> str:
-    return f"{device.name} (DirectPath{f', label {device.label}' if device.label else ''})"
+    kind = f"{device.kind}, " if device.kind else ""
+    return f"{device.name} ({kind}DirectPath{f', label {device.label}' if device.label else ''})"
 
 
 def _largest_lines(place: _Both) -> Iterator[Text]:
@@ -201,7 +202,8 @@ def _place(place: _Both, known: dict[tuple[int, int], list[Document]]) -> Docume
     if alike not in known:
         known[alike] = _profiles(place)
     document: Document = {} if now.level is Level.ALL else {"name": now.name}
-    document |= {"gpus": now.gpus, "profiles": known[alike], "whole_gpus": _whole_gpus(place)}
+    document |= {"gpus": now.gpus, "profiles": known[alike], "whole_gpus": _whole(place, gpus=True)}
+    document["other_devices"] = _whole(place, gpus=False)
     document["largest"] = _each(place, lambda world: _largest(world.largest))
     if now.level is Level.NODE:
         document["beside"] = _each(place, lambda world: _memory(world.beside))
@@ -223,15 +225,18 @@ def _profiles(place: _Both) -> list[Document]:
     ]
 
 
-def _whole_gpus(place: _Both) -> list[Document]:
+def _whole(place: _Both, *, gpus: bool) -> list[Document]:
+    """NVIDIA's GPUs that are given whole, or the other devices."""
     return [
         {
             "name": device.name,
+            **({} if gpus else {"device_kind": device.kind}),
             "device_type": f"{device.vendor_id:04x}:{device.device_id:04x}",
             "label": device.label or None,
             **_each(place, lambda world, device=device: _slots(world.devices[device])),  # type: ignore[misc]
         }
         for device in place.now.devices
+        if gpus is not bool(device.kind)
     ]
 
 

@@ -17,8 +17,9 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.profile_name import resolve
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu, is_other_device
 from gpuops.plan.core.scope import Scope, cluster_name
 from gpuops.report.text import visible
 
@@ -50,6 +51,16 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherView:
+    """One device that is no NVIDIA GPU: how it is set, and who holds it."""
+
+    device: OtherDevice
+    mode: str
+    reboot_pending: bool
+    holders: tuple[Vm, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
 
@@ -68,6 +79,8 @@ class HostView:
     """Over all of its GPUs."""
     waiting: tuple[Vm, ...]
     """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+    others: tuple[OtherView, ...] = ()
+    """Its devices that are no NVIDIA GPU: those that VMs are given, and those made for it."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -120,7 +133,14 @@ class Fleet:
     def hosts(self) -> tuple[HostView, ...]:
         """Each with the GPUs that are meant; with `free`, those where one has room."""
         views = (_host(host, self) for host in self.gpu_hosts)
-        return tuple(view for view in views if view.nodes or not self.filters.free)
+        return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
+
+    @cached_property
+    def device_hosts(self) -> tuple[HostView, ...]:
+        """The hosts without GPUs that give VMs other devices."""
+        meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
+        views = (_host(host, self) for host in meant)
+        return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
     def host_count(self) -> int:
@@ -134,8 +154,14 @@ class Fleet:
     @cached_property
     def vms(self) -> tuple[Vm, ...]:
         """Those that carry a GPU device, by path."""
+        return tuple(vm for vm in self.vms_with_devices if any(map(is_gpu, vm.devices or ())))
+
+    @cached_property
+    def vms_with_devices(self) -> tuple[Vm, ...]:
+        """Those that carry a GPU device, or another device whole, by path."""
         of_hosts = self.filters.host is not None or self.filters.cluster is not None
-        refs = {view.host.ref for view in self.hosts} if self.filters.free else {host.ref for host in self.meant}
+        free = (*self.hosts, *self.device_hosts) if self.filters.free else ()
+        refs = {view.host.ref for view in free} if self.filters.free else {host.ref for host in self.meant}
         found = [
             vm
             for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
@@ -193,6 +219,21 @@ _SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
 }
 
 
+def mode_of_other(device: OtherDevice) -> str:
+    """How it is set, in a few words."""
+    state = device.passthrough
+    if state is None:
+        return "unknown"
+    if state.active:
+        return f"DirectPath I/O, label {visible(state.label)}" if state.label else "DirectPath I/O"
+    return "not passed through"
+
+
+def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
+    """The VM that has it now; () = none."""
+    return _vms_with(device.address, host, inventory)
+
+
 def reboot_pending(gpu: PhysicalGpu) -> bool:
     """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
     passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
@@ -202,11 +243,17 @@ def reboot_pending(gpu: PhysicalGpu) -> bool:
 
 def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
     """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
-    refs = set(gpu.vms or ())
-    refs |= {binding.vm for binding in host.bindings if binding.address == gpu.address}
-    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and gpu.address in _direct(vm)}
-    if not refs and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+    found = _vms_with(gpu.address, host, inventory, gpu.vms or ())
+    if not found and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
         return None
+    return found
+
+
+def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
+    """The VMs that the host binds the device to, those that run with it, and those that are `listed` on it."""
+    refs = set(listed)
+    refs |= {binding.vm for binding in host.bindings if binding.address == address}
+    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
     found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
     return tuple(sorted(found, key=lambda vm: vm.name))
 
@@ -225,7 +272,22 @@ def _host(host: Host, fleet: Fleet) -> HostView:
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
+        others=tuple(other for each in host.others if _is_other_meant(other := _other(each, host, inventory), fleet)),
     )
+
+
+def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
+    if fleet.profile is not None:
+        return False
+    if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders}:
+        return False
+    state = view.device.passthrough
+    return not fleet.filters.free or (state is not None and state.active and not view.holders)
+
+
+def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
+    pending = device.passthrough is not None and device.passthrough.reboot_pending
+    return OtherView(device, mode_of_other(device), pending, holders_of_other(device, host, inventory))
 
 
 def _is_meant(view: GpuView, fleet: Fleet) -> bool:
@@ -245,6 +307,7 @@ def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...
         own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
     shown = {view.gpu.address for view in gpus}
     holding = {vm.ref for view in gpus for vm in view.holders or ()}
+    holding |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
     for gpu in host.gpus if own else ():
         if gpu.address not in shown:
             holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
@@ -265,7 +328,8 @@ def _total(figures: Iterable[Free]) -> Free:
 
 
 def _gpu_devices(vm: Vm) -> bool:
-    return any(is_gpu(device) for device in vm.devices or ())
+    """Whether it has a GPU device, or another device whole."""
+    return any(is_gpu(device) or is_other_device(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:

@@ -17,7 +17,7 @@ from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.report.device import describe
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView
+from gpuops.report.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.text import count, size, visible
 
@@ -27,15 +27,18 @@ _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """The heading, a tree per host with GPUs (of `limit` hosts), and a line for the hosts without."""
     yield heading(fleet.inventory, len(fleet.hosts), sum(len(view.gpus) for view in fleet.hosts))
-    yield from map(_host_text, fleet.hosts[:limit])
-    yield from _left_out(len(fleet.hosts), "host", limit)
+    shown = (*fleet.hosts, *fleet.device_hosts)
+    yield from map(_host_text, shown[:limit])
+    yield from _left_out(len(shown), "host", limit)
     yield from without_gpus(fleet)
 
 
 def without_gpus(fleet: Fleet) -> Iterator[Text]:
     """How many hosts have none."""
     if fleet.hosts_without_gpus:
-        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs", "dim")
+        given = len(fleet.device_hosts)
+        beside = f", {given} of them with other devices for VMs" if given else ""
+        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs{beside}", "dim")
 
 
 def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
@@ -48,7 +51,7 @@ def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
     table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
-    for vm in fleet.vms[:limit]:
+    for vm in fleet.vms_with_devices[:limit]:
         host = fleet.inventory.host_of(vm)
         table.add_row(
             visible(vm.name),
@@ -60,7 +63,7 @@ def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
             visible(vm.path),
         )
     yield table
-    yield from _left_out(len(fleet.vms), "VM", limit)
+    yield from _left_out(len(fleet.vms_with_devices), "VM", limit)
 
 
 def _left_out(total: int, noun: str, limit: int | None) -> Iterator[Text]:
@@ -72,6 +75,10 @@ def _host_text(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster))
     for node in view.nodes:
         _node_text(tree.add(_node_label(node)), node)
+    for other in view.others:
+        branch = tree.add(_other_label(other))
+        for vm in other.holders:
+            branch.add(_vm_label(vm))
     if together := _on_several_gpus(view):
         tree.add(Text("free on this host: ").append(_free(together), "green"))
     for vm in view.waiting:
@@ -124,6 +131,17 @@ def _gpu_label(view: GpuView) -> Text:
     label = Text(f"{gpu.address}  {visible(gpu.name)}  ").append(
         f"{size(gpu.memory_mib)}  " if gpu.memory_mib else "", "dim"
     )
+    label.append(view.mode)
+    if view.reboot_pending:
+        label.append("  host reboot pending", "bold yellow")
+    return label
+
+
+def _other_label(view: OtherView) -> Text:
+    device = view.device
+    node = "NUMA node unknown" if device.numa_node is None else f"NUMA node {device.numa_node}"
+    memory = f"{size(device.memory_mib)}  " if device.memory_mib else ""
+    label = Text(f"{device.address}  {visible(device.name)}  ").append(f"{device.kind}, {node}  {memory}", "dim")
     label.append(view.mode)
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
@@ -199,17 +217,17 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> Document:
         "vms_total": len(inventory.vms),
     }
     if limit is not None:
-        document["hosts_left_out"] = max(fleet.host_count - limit, 0)
-        document["vms_left_out"] = max(len(fleet.vms) - limit, 0)
+        document["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
+        document["vms_left_out"] = max(len(fleet.vms_with_devices) - limit, 0)
     return document
 
 
 def _host_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
-    yield from map(_host_document, fleet.hosts[:limit])
+    yield from map(_host_document, (*fleet.hosts, *fleet.device_hosts)[:limit])
 
 
 def _vm_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
-    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms[:limit])
+    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms_with_devices[:limit])
 
 
 def _host_document(view: HostView) -> Document:
@@ -227,6 +245,7 @@ def _host_document(view: HostView) -> Document:
         "cpu_threads": host.cpu_threads,
         "assignment_policy": host.assignment_policy,
         "numa_nodes": [_node_document(node) for node in view.nodes],
+        "other_devices": [_other(other) for other in view.others],
         "profiles": _profiles(view),
         "vms_not_on_a_gpu": [_named(vm) for vm in view.waiting],
         "unreadable": list(host.unreadable),
@@ -276,6 +295,26 @@ def _gpu(view: GpuView) -> Document:
         "reboot_pending": view.reboot_pending,
         "holders": None if view.holders is None else [_named(vm) for vm in view.holders],
         "free": {name: _slots(slots) for name, slots in view.free.items()},
+    }
+
+
+def _other(view: OtherView) -> Document:
+    device, state = view.device, view.device.passthrough
+    return {
+        "address": str(device.address),
+        "name": device.name,
+        "device_kind": device.kind,
+        "vendor_id": f"{device.vendor_id:04x}",
+        "device_id": f"{device.device_id:04x}",
+        "subsystem_id": None if device.subsystem_id is None else f"{device.subsystem_id:04x}",
+        "memory_mib": device.memory_mib,
+        "numa_node": device.numa_node,
+        "mode": view.mode,
+        "passthrough_enabled": state.enabled if state else None,
+        "passthrough_active": state.active if state else None,
+        "label": state.label if state else None,
+        "reboot_pending": view.reboot_pending,
+        "holders": [_named(vm) for vm in view.holders],
     }
 
 

@@ -121,7 +121,7 @@ def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: s
         (
             "ml-07 --label l40s-ml",
             [
-                "esx-01.lab: has no GPU with hardware label l40s-ml",
+                "esx-01.lab: has no device with hardware label l40s-ml",
                 "next: gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels",
                 "ml-07: is registered on esx-01.lab, which cannot take it",
                 "next: esx-02.lab can take it: --move cold moves it there while it is off",
@@ -400,7 +400,7 @@ def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
         CliRunner().invoke(app, ["demo", "--scenario", "nosuch"]),
         2,
         "no scenario 'nosuch'",
-        "fleet, lab, scattered, supervisor, vdi",
+        "accelerators, fleet, lab, scattered, supervisor, vdi",
     )
 
 

@@ -198,7 +198,7 @@ def test_every_command_hides_it(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["fleet", "scattered", "supervisor", "vdi"])
+@pytest.mark.parametrize("scenario", ["accelerators", "fleet", "scattered", "supervisor", "vdi"])
 def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean: Path) -> None:
     """What the other simulated vCenters bring up: their names, their sizes, their hosts."""
     with SimServer(build(scenario), password=CANARY) as other:

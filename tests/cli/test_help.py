@@ -42,6 +42,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "container",
         "cron",
         "defrag",
+        "devices",
         "doctor",
         "evidence",
         "exit-codes",

@@ -88,4 +88,4 @@ def test_a_command_takes_its_options_from_the_fields_of_its_request(
 
 def test_help_of_a_command_begins_with_its_request() -> None:
     assert list(parameters("mig set on"))[:4] == ["gpu", "host", "cluster", "dry_run"]
-    assert list(parameters("passthrough off"))[:4] == ["gpu", "host", "cluster", "dry_run"]
+    assert list(parameters("passthrough off"))[:5] == ["gpu", "host", "cluster", "device", "dry_run"]

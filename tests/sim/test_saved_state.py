@@ -163,3 +163,17 @@ def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state.write_text(text, encoding="utf-8")
     with pytest.raises(StateDamaged, match="is not the state of this scenario"):
         start("lab", tls=False, clock="stepped", state=state)
+
+
+def test_what_is_set_on_devices_that_are_no_gpu_is_kept(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    with run("accelerators", state) as lab:
+        host = next(host for host in lab.world.by_type("HostSystem") if host.name == "esx-02.acc")
+        config = vim.host.PciPassthruConfig(id="0000:af:00.0", passthruEnabled=True, hardwareLabel="fast")
+        moid = host.read("configManager").pciPassthruSystem._moId
+        vim.host.PciPassthruSystem(moid, lab.si._stub).UpdatePassthruConfig([config])
+    with run("accelerators", state) as lab:
+        host = next(host for host in lab.world.by_type("HostSystem") if host.name == "esx-02.acc")
+        device = host.state.device("0000:AF:00.0")
+        assert (device.passthrough_enabled, device.passthrough_active, device.label) == (True, False, "fast")
+        assert host.state.reboot_required

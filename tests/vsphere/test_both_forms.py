@@ -17,7 +17,7 @@ from gpuops.sim.core.encoder import encoder
 from gpuops.sim.core.json_encoder import json_encoder
 from gpuops.vsphere.reading import property_paths as paths
 from gpuops.vsphere.reading.collect import _decode
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.values import BOXED
@@ -192,7 +192,7 @@ def as_json(value: Any) -> Any:
 
 def decode(found: ReadObject) -> Any:
     if found.type == "HostSystem":
-        return host_with_gpus(thin_host(found), pci_gpus(found))
+        return host_with_gpus(thin_host(found), pci_devices(found))
     return with_detail(thin_vm(found), found).vm if found.type == "VirtualMachine" else _decode(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,8 @@ from lxml import etree
 from gpuops.errors import ProtocolError
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_device import carried
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.soap_pages import read_objects
@@ -176,8 +178,116 @@ def test_gpus_come_from_the_pci_list_with_ids_as_people_know_them() -> None:
             pci("0000:04:00.0", 4318, 4097, 1, 0x0200, "a NIC of the same vendor"),
         ]
     )
-    gpus = pci_gpus(found("HostSystem", {"hardware.pciDevice": devices}))
-    assert [(str(gpu.address), gpu.device_id) for gpu in gpus] == [("0000:81:00.0", 0xA100)]
+    host = host_with_gpus(
+        thin_host(found("HostSystem", {})), pci_devices(found("HostSystem", {"hardware.pciDevice": devices}))
+    )
+    assert [(str(gpu.address), gpu.device_id) for gpu in host.gpus] == [("0000:81:00.0", 0xA100)]
+    assert host.others == ()
+
+
+PASSTHROUGH = (
+    "<HostPciPassthruInfo><id>{}</id><dependentDevice>{}</dependentDevice><passthruEnabled>{}</passthruEnabled>"
+    "<passthruCapable>true</passthruCapable><passthruActive>{}</passthruActive></HostPciPassthruInfo>"
+)
+
+
+def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_the_gpus() -> None:
+    devices = "".join(
+        [
+            pci("0000:3b:00.0", 4318, 8757, 5211, 0x0302, "NVIDIA A40"),
+            pci("0000:41:00.0", 4098, 0x75A3, 1, 0x1200, "Aqua Vanjaram [Instinct MI355X]"),
+            pci("0000:42:00.0", 0x8086 - 0x10000, 0x09C4, 0, 0x1200, "PAC with Intel Arria 10 GX FPGA"),
+            pci("0000:42:00.1", 0x8086 - 0x10000, 0x09C5, 0, 0x1200, "PAC with Intel Arria 10 GX FPGA [VF]"),
+            pci("0000:43:00.0", 0x10EE, 0x500C, 1, 0x1200, "Alveo U280"),
+            pci("0000:44:00.0", 0x1DA3, 1, 1, 0x1200, "an accelerator"),
+            pci("0000:45:00.0", 0x15B3, 0x101D, 1, 0x0200, "ConnectX-6 Dx"),
+            pci("0000:45:00.2", 0x15B3, 0x101E, 1, 0x0200, "ConnectX Family mlx5Gen Virtual Function"),
+            pci("0000:46:00.0", 0x144D, 0xA80A, 1, 0x0108, "NVMe SSD"),
+            pci("0000:47:00.0", 6659, 8192, 8192, 0x0300, "the board's own VGA"),
+            pci("0000:48:00.0", 0x8086 - 0x10000, 0x0BD5, 1, 0x0380, ""),
+            pci("0000:49:00.0", 4098, 0x74A1, 1, 0x1200, "one that is not capable"),
+        ]
+    )
+    given = ["45:00.0", "45:00.2", "46:00.0"]
+    able = ["41:00.0", "42:00.0", "42:00.1", "43:00.0", "44:00.0", "47:00.0", "48:00.0"]
+    states = "".join(PASSTHROUGH.format(at, at, "true", "true") for at in (f"0000:{each}" for each in given))
+    states += "".join(PASSTHROUGH.format(at, at, "false", "false") for at in (f"0000:{each}" for each in able))
+    read = found("HostSystem", {"hardware.pciDevice": devices, "config.pciPassthruInfo": states})
+    thin = thin_host(read)
+    host = host_with_gpus(thin, pci_devices(read, thin.passed_through))
+    assert [gpu.name for gpu in host.gpus] == ["NVIDIA A40"]
+    assert [(str(each.address)[5:10], each.kind.value) for each in host.others] == [
+        ("41:00", "GPU"),
+        ("42:00", "FPGA"),
+        ("43:00", "FPGA"),
+        ("44:00", "accelerator"),
+        ("45:00", "NIC"),
+        ("46:00", "storage controller"),
+        ("48:00", "GPU"),
+    ]
+    assert host.others[1].vendor_id == 0x8086, "an id as people know it, though vSphere sends a signed short"
+    assert all(each.carries is None for each in host.others), "nobody has asked"
+
+
+def test_a_gpu_of_another_vendor_is_none_of_nvidias_even_where_no_pci_list_can_be_read() -> None:
+    graphics = "".join(
+        f"<HostGraphicsInfo><deviceName>{name}</deviceName><vendorName>{vendor}</vendorName><pciId>{at}</pciId>"
+        "<graphicsType>shared</graphicsType><memorySizeInKB>47185920</memorySizeInKB></HostGraphicsInfo>"
+        for name, vendor, at in [
+            ("Instinct MI355X", "Advanced Micro Devices, Inc. [AMD/ATI]", "0000:41:00.0"),
+            ("NVIDIA A40", "NVIDIACorporation", "0000:3b:00.0"),
+        ]
+    )
+    thin = thin_host(found("HostSystem", {"config.graphicsInfo": graphics}))
+    assert [gpu.name for gpu in host_with_gpus(thin, ()).gpus] == ["NVIDIA A40"]
+    amd = pci("0000:41:00.0", 4098, 0x75A3, 1, 0x1200, "Aqua Vanjaram [Instinct MI355X]")
+    state = PASSTHROUGH.format("0000:41:00.0", "0000:41:00.0", "false", "false")
+    read = found(
+        "HostSystem",
+        {"config.graphicsInfo": graphics, "hardware.pciDevice": amd, "config.pciPassthruInfo": state},
+    )
+    host = host_with_gpus(thin_host(read), pci_devices(read))
+    assert [(each.kind.value, each.memory_mib) for each in host.others] == [("GPU", 46080)], "its memory is told"
+
+
+def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> None:
+    network = (
+        "<vswitch><name>vSwitch0</name><pnic>key-nic-0</pnic></vswitch>"
+        "<proxySwitch><dvsUuid>50-1a</dvsUuid><dvsName>dvs</dvsName><pnic>key-nic-1</pnic></proxySwitch>"
+        "<portgroup><spec><name>Management</name><vswitchName>vSwitch0</vswitchName></spec></portgroup>"
+        "<pnic><key>key-nic-0</key><device>vmnic0</device><pci>0000:45:00.0</pci></pnic>"
+        "<pnic><key>key-nic-1</key><device>vmnic1</device><pci>0000:45:00.1</pci></pnic>"
+        "<pnic><key>key-nic-2</key><device>vmnic2</device><pci>0000:45:00.3</pci></pnic>"
+        "<vnic><device>vmk0</device><portgroup>Management</portgroup><spec><mtu>1500</mtu></spec></vnic>"
+        "<vnic><device>vmk1</device><portgroup></portgroup><spec><distributedVirtualPort><switchUuid>50-1a</switchUuid>"
+        "</distributedVirtualPort></spec></vnic>"
+    )
+    adapters = (
+        "<HostHostBusAdapter><key>key-hba-0</key><device>vmhba0</device><pci>0000:46:00.0</pci></HostHostBusAdapter>"
+        "<HostHostBusAdapter><key>key-hba-1</key><device>vmhba1</device><pci>0000:46:01.0</pci></HostHostBusAdapter>"
+    )
+    topology = (
+        "<adapter><key>a</key><adapter>key-hba-0</adapter><target><key>t</key></target><target><key>u</key></target>"
+        "</adapter><adapter><key>b</key><adapter>key-hba-1</adapter></adapter>"
+    )
+    divided = (
+        "<HostPciPassthruInfo><id>0000:45:00.3</id><numVirtualFunction>4</numVirtualFunction></HostPciPassthruInfo>"
+    )
+    read = {
+        "config.network": network,
+        "config.storageDevice.hostBusAdapter": adapters,
+        "config.storageDevice.scsiTopology": topology,
+        "config.pciPassthruInfo": divided,
+    }
+    told = carried(found("HostSystem", read))
+    assert told is not None
+    assert {str(address): uses for address, uses in told.items()} == {
+        "0000:45:00.0": ("vmnic0 is an uplink of vSwitch0, which carries vmk0",),
+        "0000:45:00.1": ("vmnic1 is an uplink of dvs, which carries vmk1",),
+        "0000:45:00.3": ("it is divided into 4 virtual functions (SR-IOV)",),
+        "0000:46:00.0": ("vmhba0 has disks of the host (2)",),
+    }
+    assert carried(replace(found("HostSystem", read), unreadable=("config.network",))) is None
 
 
 def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_graphics() -> None:

@@ -132,11 +132,11 @@ def _typed(found: Recorded) -> Decoder:
 
 def _record(one: ReadObject) -> Any:
     from gpuops.vsphere.reading import collect
-    from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+    from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
     from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
 
     if one.type == "HostSystem":
-        return host_with_gpus(thin_host(one), pci_gpus(one))
+        return host_with_gpus(thin_host(one), pci_devices(one))
     return with_detail(thin_vm(one), one).vm if one.type == "VirtualMachine" else collect._decode(one)
 
 

@@ -5,6 +5,7 @@ A host that fails ends nothing for the others: their settings do not depend on i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from gpuops.execute.site import Site, catalog_of
@@ -15,6 +16,7 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import needed_on_host, too_old
 from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
 
 
@@ -41,9 +43,16 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
     return Report(request, report.before, plan, outcomes, applied=True, after=executor.inventory)
 
 
+def settings_for(request: HostRequest, site: Site, before: Inventory, hosts: Collection[str]) -> Inventory:
+    """The snapshot with the settings of these hosts, and with all their devices where the request names any."""
+    before = site.hosts.with_settings(before, hosts)
+    named = isinstance(request, SetPassthrough) and request.device
+    return site.hosts.with_other_devices(before, hosts) if named else before
+
+
 def _look(request: HostRequest, site: Site) -> Report[HostStep]:
     before = site.vcenter.inventory()
-    before = site.hosts.with_settings(before, request.hosts(before))
+    before = settings_for(request, site, before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
     return Report(request, before, _permitted(plan, site.hosts, before))
 

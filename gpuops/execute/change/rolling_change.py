@@ -12,6 +12,7 @@ from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_ord
 from gpuops.execute.change.current_ids import order_now
 from gpuops.execute.change.history import History, history_of, taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
+from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease, leased
@@ -142,7 +143,7 @@ def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
     before = site.vcenter.inventory()
     meant = request.hosts(before)
-    before = site.hosts.with_settings(before, meant)
+    before = settings_for(request, site, before, meant)
     leave = stun_hosts([before.hosts[ref] for ref in meant if ref in before.hosts], before)
     before = site.vcenter.with_config_targets(before, leave)
     catalog = catalog_of(before)

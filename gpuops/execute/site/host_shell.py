@@ -66,6 +66,9 @@ class ShelledHosts:
         told = ask_in_parallel(lambda host: self._with_mig(host.name, host.settings), asked)
         return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
 
+    def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return self._hosts.with_other_devices(inventory, hosts)
+
     def _with_mig(self, name: str, settings: HostSettings | None) -> HostSettings:
         known = settings or HostSettings()
         try:

@@ -26,6 +26,11 @@ class Hosts(Protocol):
         """The same snapshot with the settings of these hosts asked for; what cannot be read is said in them."""
         ...
 
+    def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with every device of these hosts that could be passed through, and what the host itself has
+        it for."""
+        ...
+
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
         ...

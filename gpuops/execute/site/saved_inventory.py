@@ -30,6 +30,9 @@ class SavedHosts:
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
 
+    def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
 

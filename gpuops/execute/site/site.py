@@ -200,7 +200,7 @@ def catalog_of(inventory: Inventory) -> Catalog:
     from gpuops.catalog import load
 
     carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
-    gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus]
+    gpus = [gpu for host in inventory.hosts.values() for gpu in host.devices]
     return load(
         profiles={*inventory.offered_profiles, *carried},
         pci={(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus},

@@ -98,13 +98,15 @@ Fits = Mapping[str, Fit]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Device:
-    """A kind of GPU that is given whole."""
+    """A kind of device that is given whole."""
 
     name: str
     vendor_id: int
     device_id: int
     label: str = ""
     """Hardware label of Dynamic DirectPath I/O; "" = none."""
+    kind: str = ""
+    """What it is, where it is no GPU of NVIDIA."""
 
 
 @dataclass(frozen=True, slots=True)

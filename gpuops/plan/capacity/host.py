@@ -5,7 +5,7 @@ Source for whole GPUs: vSphere API, HostPciPassthruInfo (enabled = configured, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -16,6 +16,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Vm
 from gpuops.plan.capacity.fleet_part import (
@@ -81,12 +82,13 @@ class DeviceHolders:
                     if address is not None:
                         self._may_be_held[address] = vm.name
 
-    def room(self, gpu: PhysicalGpu) -> Slots | None:
+    def room(self, gpu: PhysicalGpu | OtherDevice) -> Slots | None:
         """1 or 0 more VMs, or which of them is not known; None = the GPU is not there to be given whole."""
         state = gpu.passthrough
         if state is None:
             # A GPU that serves graphics is not in passthrough, whatever cannot be read of it.
-            return Slots(0, 1, "its passthrough state cannot be read") if gpu.graphics_type is None else None
+            unknown = isinstance(gpu, PhysicalGpu) and gpu.graphics_type is None
+            return Slots(0, 1, "its passthrough state cannot be read") if unknown else None
         if not state.active and not state.enabled:
             return None
         if state.reboot_pending:
@@ -98,15 +100,18 @@ class DeviceHolders:
         return Slots(1, 1)
 
 
-def rooms(gpus: Iterable[PhysicalGpu], holding: DeviceHolders, bars: Iterable[Bar]) -> Mapping[Device, Slots]:
-    """Room among these GPUs behind the host's bars, by kind of device."""
+def rooms(
+    gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
+) -> Mapping[Device, Slots]:
+    """Room among these devices behind the host's bars, by kind of device."""
     general = [bar for bar in bars if not bar.vgpus_alone]
     found: dict[Device, list[Slots]] = {}
     for gpu in gpus:
         room = holding.room(gpu)
         if room is not None:
             label = (gpu.passthrough.label if gpu.passthrough else None) or ""
-            found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label), []).append(room)
+            kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
+            found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
     return {device: behind(general, total(found[device])) for device in sorted(found)}
 
 
@@ -154,23 +159,25 @@ class HostRoom:
         here = _Here(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
         states = gpu_states(host, inventory, self._catalog)
         nodes = tuple(
-            self._node(here, "NUMA node unknown", there, UNKNOWN)
+            self._node(here, "NUMA node unknown", there, UNKNOWN, others)
             if node is None
-            else self._node(here, f"NUMA node {node.id}", there, beside(node, host, inventory))
-            for node, there in _by_node(host, states)
+            else self._node(here, f"NUMA node {node.id}", there, beside(node, host, inventory), others)
+            for node, there, others in _by_node(host, states)
         )
         return FleetPart(
             level=Level.HOST,
             name=host.name,
             gpus=len(states),
             fits=self._host_fits([node.fits for node in nodes], host),
-            devices=rooms([state.gpu for state in states], here.holding, here.bars),
+            devices=rooms([*(state.gpu for state in states), *host.others], here.holding, here.bars),
             largest=largest_of(node.largest for node in nodes),
             parts=nodes,
             notes=tuple(bar.because for bar in here.bars),
         )
 
-    def _node(self, here: _Here, name: str, states: Sequence[GpuState], local: Beside) -> FleetPart:
+    def _node(
+        self, here: _Here, name: str, states: Sequence[GpuState], local: Beside, others: Sequence[OtherDevice]
+    ) -> FleetPart:
         profiles = self._profiles(here.host)
         fits = self._node_fits([self._rooms.on(state, profiles) for state in states], here, local)
         return FleetPart(
@@ -178,7 +185,7 @@ class HostRoom:
             name=name,
             gpus=len(states),
             fits=fits,
-            devices=rooms([state.gpu for state in states], here.holding, here.bars),
+            devices=rooms([*(state.gpu for state in states), *others], here.holding, here.bars),
             largest=self._largest_in(fits, f"{here.host.name} {name}", local),
             beside=local,
         )
@@ -234,13 +241,18 @@ def _fed(slots: Slots, local: Beside) -> Slots:
     return slots
 
 
-def _by_node(host: Host, states: Sequence[GpuState]) -> Iterator[tuple[NumaNode | None, list[GpuState]]]:
-    """The nodes that have GPUs, each with its own; last, under None, the GPUs whose node is not known."""
-    for node in sorted(host.numa_nodes, key=lambda node: node.id):
-        there = [state for state in states if state.gpu.numa_node == node.id]
-        if there:
-            yield node, there
-    known = {node.id for node in host.numa_nodes}
-    elsewhere = [state for state in states if state.gpu.numa_node not in known]
-    if elsewhere:
-        yield None, elsewhere
+def _by_node(
+    host: Host, states: Sequence[GpuState]
+) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
+    """The nodes that have GPUs or give other devices, each with its own; last, under None, what is of no known node."""
+    known = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
+    given = [device for device in host.others if device.passed_through]
+    for number in (*known, None):
+        there = [state for state in states if _known(state.gpu.numa_node, known) == number]
+        others = [device for device in given if _known(device.numa_node, known) == number]
+        if there or others:
+            yield None if number is None else known[number], there, others
+
+
+def _known(number: int | None, nodes: Collection[int]) -> int | None:
+    return number if number in nodes else None

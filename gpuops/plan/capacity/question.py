@@ -65,7 +65,7 @@ def capacity(
     *,
     profile: str | None = None,
 ) -> Capacity:
-    """How many more vGPUs and whole GPUs fit on the hosts of the scope; of one `profile` alone, where one is given.
+    """How many more vGPUs and whole devices fit on the hosts of the scope; of one `profile` alone, where one is given.
 
     `desktops` are those a night may suspend, None = no night is asked about.
     Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
@@ -73,7 +73,9 @@ def capacity(
     scope = scope or Scope()
     scope.check(inventory)
     profile = None if profile is None else offered_profile(profile, inventory)
-    hosts = [host for host in scope.hosts(inventory) if _answers_for(host, profile)]
+    # a host without GPUs has nothing to say about a profile
+    asked = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
+    hosts = [host for host in asked if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
     now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))

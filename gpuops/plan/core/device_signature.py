@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
@@ -32,6 +33,25 @@ def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
 def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
     """(vendor id, device id) pairs as people write them: `10de:20f1`."""
     return ",".join(f"{vendor:04x}:{device:04x}" for vendor, device in sorted(allowed))
+
+
+def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
+    """(vendor id, device id) of a device given whole, any of several if it is dynamic; () = it is none."""
+    match device:
+        case DirectPathDevice(vendor_id=vendor, device_id=number) | NewDirectPath(vendor_id=vendor, device_id=number):
+            return ((vendor, number),)
+        case DynamicDevice(allowed=allowed) | NewDynamic(allowed=allowed):
+            return allowed
+        case VgpuDevice() | NewVgpu() | OtherPassthrough():
+            return ()
+        case _:
+            assert_never(device)
+
+
+def is_no_gpu(device: GpuDevice | NewDevice) -> bool:
+    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    types = types_of(device)
+    return bool(types) and all(vendor not in (0, NVIDIA_VENDOR_ID) for vendor, _ in types)
 
 
 def gpu_names(vm: Vm) -> str:

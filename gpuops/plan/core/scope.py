@@ -39,6 +39,10 @@ class Scope:
         """The hosts with GPUs that are meant, by name: the order in which equals are chosen."""
         return tuple(host for host in gpu_hosts(inventory) if self.outside(host, inventory) is None)
 
+    def device_hosts(self, inventory: Inventory) -> tuple[Host, ...]:
+        """The hosts that are meant and have GPUs, or give VMs other devices whole, by name."""
+        return tuple(host for host in device_hosts(inventory) if self.outside(host, inventory) is None)
+
     def check(self, inventory: Inventory) -> None:
         """Raises UsageError for a cluster, HostNotFound for a host that is not there at all, with or without GPUs."""
         if self.cluster is not None:
@@ -68,6 +72,12 @@ class Scope:
 def gpu_hosts(inventory: Inventory) -> tuple[Host, ...]:
     """The hosts with GPUs, by name."""
     found = (host for host in inventory.hosts.values() if host.gpus)
+    return tuple(sorted(found, key=lambda host: (host.name, host.ref)))
+
+
+def device_hosts(inventory: Inventory) -> tuple[Host, ...]:
+    """The hosts with GPUs, and those that give VMs other devices whole, by name."""
+    found = (host for host in inventory.hosts.values() if host.gpus or host.gives_others)
     return tuple(sorted(found, key=lambda host: (host.name, host.ref)))
 
 

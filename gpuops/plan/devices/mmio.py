@@ -5,7 +5,9 @@
   rounded up to a power of two.
 
 Too much costs some megabytes of overhead; too little fails at power-on. Both rules are for whole GPUs and for C-series
-vGPUs, which count as the GPU they are cut from; A, B and Q types need none, nor does a GPU with a BAR1 of 256 MB.
+vGPUs, which count as the GPU they are cut from; A, B and Q types need none, nor does a GPU with a BAR1 of 256 MB. Of
+a device that is no NVIDIA GPU the first rule is followed where its memory is known; where it is not, as of most FPGAs
+and NICs, what it needs is not known, and is said.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from gpuops.model.catalog import Board, Catalog
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.model.host import Host
+from gpuops.model.other_device import DeviceKind
 from gpuops.model.profile_name import parse
 from gpuops.model.vgpu import Series
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
-from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.device_signature import signature, types_of
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 USE_KEY: Final = "pciPassthru.use64bitMMIO"
@@ -49,7 +53,7 @@ def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalo
     gpus: list[_Gpu] = []
     unknown: list[str] = []
     for device in devices:
-        if not needs_large_bar(device, host, catalog):
+        if needs_large_bar(device, host, catalog) is False:
             continue
         gpu = _gpu(device, host, catalog)
         if gpu is None:
@@ -63,8 +67,8 @@ def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalo
     return Mmio(max(by_memory, by_table), tuple(unknown))
 
 
-def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool:
-    """Whether the device maps a large BAR into the VM: 64-bit MMIO, and with it EFI firmware."""
+def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool | None:
+    """Whether the device maps a large BAR into the VM: 64-bit MMIO, and with it EFI firmware; None = not known."""
     board = board_of(device, host, catalog)
     if board is not None and board.short_name in SMALL_BAR:
         return False
@@ -72,7 +76,9 @@ def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: C
         case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
             return series_of(profile, catalog) is Series.C
         case DirectPathDevice() | NewDirectPath() | DynamicDevice() | NewDynamic():
-            return True
+            kinds = [_kind_of(*pair, host) for pair in types_of(device)]
+            is_gpu = any(kind in (None, DeviceKind.GPU) for kind in kinds)
+            return True if is_gpu or _memory_mib(device, host, catalog) is not None else None
         case OtherPassthrough():
             return False
         case _:
@@ -124,11 +130,29 @@ def _gpu(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> 
     board = board_of(device, host, catalog)
     if board is not None:
         return _Gpu(board.framebuffer_mib, board.mmio_gib or 0)
-    if isinstance(device, (DirectPathDevice, NewDirectPath)) and host is not None:
-        gpu = host.gpu(device.address)
-        if gpu is not None and gpu.memory_mib is not None:
-            return _Gpu(gpu.memory_mib, 0)
-    return None
+    memory_mib = _memory_mib(device, host, catalog)
+    return None if memory_mib is None else _Gpu(memory_mib, 0)
+
+
+def _memory_mib(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> int | None:
+    """Its memory, as its host tells it or the catalogue knows it; of several types any may come, so the largest."""
+    if isinstance(device, DirectPathDevice | NewDirectPath) and host is not None:
+        there = host.device(device.address)
+        if there is not None and there.memory_mib is not None:
+            return there.memory_mib
+    models = [catalog.device_model(*pair) for pair in types_of(device)]
+    sizes = [model.memory_mib for model in models if model is not None and model.memory_mib is not None]
+    return max(sizes) if sizes and len(sizes) == len(models) else None
+
+
+def _kind_of(vendor_id: int, device_id: int, host: Host | None) -> DeviceKind | None:
+    """What a device of that type is; None = a GPU of NVIDIA, or not known to be anything else."""
+    if vendor_id in (0, NVIDIA_VENDOR_ID):
+        return None
+    there = (
+        each for each in (host.others if host else ()) if (each.vendor_id, each.device_id) == (vendor_id, device_id)
+    )
+    return next((each.kind for each in there), DeviceKind.OTHER)
 
 
 def _power_of_two(number: int) -> int:

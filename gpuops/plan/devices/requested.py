@@ -64,7 +64,7 @@ def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old:
     """The devices at these addresses; what their backings carry is filled in when the host is chosen."""
     wanted = []
     for address in dict.fromkeys(addresses):
-        gpu = host.gpu(address) if host else None
+        gpu = host.device(address) if host else None
         vendor_id, device_id = (gpu.vendor_id, gpu.device_id) if gpu else (0, 0)
         wanted.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
     return with_devices(vm, wanted, old)
@@ -81,7 +81,7 @@ def dynamic_goal(
     if not allowed:
         allowed = _labelled(label, hosts)
     if not allowed:
-        what = f"has no GPU with hardware label {label}" if label else "has no GPU in passthrough"
+        what = f"has no device with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
@@ -141,10 +141,11 @@ def pci_type(text: str) -> tuple[int, int]:
 
 
 def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    """The types that carry the label; without one those of NVIDIA's GPUs, for `--dynamic` alone asks for a GPU."""
     found = {
         (gpu.vendor_id, gpu.device_id)
         for host in hosts
-        for gpu in host.gpus
+        for gpu in (host.gpus if label is None else host.devices)
         if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
     }
     return tuple(sorted(found))

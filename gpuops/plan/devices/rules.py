@@ -54,12 +54,15 @@ def efi_firmware(case: Case) -> Iterator[Finding]:
     if not case.devices or case.vm.firmware is Firmware.EFI:
         return
     large = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog)]
+    unknown = [signature(each) for each in case.devices if needs_large_bar(each, case.host, case.catalog) is None]
     bios = case.vm.firmware is Firmware.BIOS
     if large and bios:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
         yield Rejection(case.vm.name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
     elif large:
         yield Rejection(case.vm.name, f"its firmware cannot be read; {large[0]} needs EFI")
+    elif bios and unknown:
+        yield f"{case.vm.name} has BIOS firmware, and whether {unknown[0]} needs EFI is not known"
     elif bios:
         yield f"{case.vm.name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
 

@@ -14,6 +14,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
@@ -50,6 +51,8 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
     yield from _driver(found, Severity.NOTE if by_roles else Severity.WARNING)
     for gpu in host.gpus:
         yield from _of_gpu(gpu, host)
+    for device in host.others:
+        yield from _waiting_for_a_boot(device, host)
     yield from _nothing_offered(host, catalog)
     yield from of_modes(host)
     yield from _options(found)
@@ -69,12 +72,20 @@ def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
         yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
 
 
+def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:
+    """DirectPath I/O that is configured and not in force."""
+    state = device.passthrough
+    if state is not None and state.reboot_pending:
+        will, named = "on" if state.enabled else "off", "gpu" if isinstance(device, PhysicalGpu) else "device"
+        options = {named: str(device.address), "host": hosts_called(host.name), "reboot": _ROLLING}
+        fix = command(f"passthrough {will}", **options)
+        subject = f"{host.name} {device.address}"
+        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
+
+
 def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
     subject = f"{host.name} {gpu.address}"
-    if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
-        will = "on" if gpu.passthrough.enabled else "off"
-        fix = _passthrough_fix(host.name, gpu.address, on=gpu.passthrough.enabled)
-        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
+    yield from _waiting_for_a_boot(gpu, host)
     if gpu.passed_through:
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
@@ -159,12 +170,6 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
             word = "on" if fewer[0] else "off"
             reason = f"ECC of {model} is {word} on {', '.join(sorted(fewer[1]))} alone: no vGPU moves between them"
             yield Finding(Severity.WARNING, cluster, reason, "set it alike: nvidia-smi -e on the hosts, and a reboot")
-
-
-def _passthrough_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
-    """The command that brings DirectPath I/O that waits into force."""
-    verb = f"passthrough {'on' if on else 'off'}"
-    return command(verb, gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
 
 
 def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:

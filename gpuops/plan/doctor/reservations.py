@@ -57,7 +57,7 @@ def _is_usable(host: Host) -> bool:
 
 def _devices(told: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
     holding = DeviceHolders(host, inventory)
-    rooms = [room for gpu in host.gpus if told.is_of(gpu) and (room := holding.room(gpu)) is not None]
+    rooms = [room for device in host.devices if told.is_of(device) and (room := holding.room(device)) is not None]
     return total(rooms)
 
 

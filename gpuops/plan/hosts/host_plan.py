@@ -93,12 +93,19 @@ class HostPart:
     """What is configured already and waits for a reboot; None = nothing does, or `step` changes it."""
 
 
-def hosts_meant(verb: str, host: str | None, cluster: str | None, inventory: Inventory) -> tuple[Host, ...]:
-    """The hosts with GPUs that a change is of. Raises UsageError where none is named, HostNotFound."""
+def hosts_meant(
+    verb: str, host: str | None, cluster: str | None, inventory: Inventory, *, every: bool = False
+) -> tuple[Host, ...]:
+    """The hosts with GPUs, or with `every` with none too, that a change is of.
+
+    Raises UsageError where none is named, HostNotFound.
+    """
     if host is None and cluster is None:
         raise UsageError(f"{verb} needs --host or --cluster", hint="--host '*' means every host with GPUs")
     scope = Scope(cluster=cluster, host=host)
     scope.check(inventory)
+    if every:
+        return tuple(host for host in inventory.hosts.values() if scope.outside(host, inventory) is None)
     return scope.hosts(inventory)
 
 

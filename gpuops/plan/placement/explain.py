@@ -15,7 +15,8 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.other_device import OtherDevice
+from gpuops.model.vm import PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
@@ -47,6 +48,11 @@ def explain_gpus(wanted: Wanted, host: Host, inventory: Inventory, catalog: Cata
                 answer = _judge_whole_gpu(demand, wanted, state.gpu, host, inventory)
                 room = "free as a whole"
             yield _as_choice(subject, answer, room)
+    for device in host.others if any(not isinstance(each, WantsVgpu) for each in kinds) else ():
+        for demand in kinds:
+            if not isinstance(demand, WantsVgpu) and device.passed_through:
+                told = _judge_whole_gpu(demand, wanted, device, host, inventory)
+                yield _as_choice(f"{host.name} {device.address}", told, "free as a whole")
 
 
 def _one_demand_per_kind(wanted: Wanted) -> tuple[Demand, ...]:
@@ -64,7 +70,11 @@ def _one_demand_per_kind(wanted: Wanted) -> tuple[Demand, ...]:
 
 
 def _judge_whole_gpu(
-    demand: WantsDirectPath | WantsDynamic, wanted: Wanted, gpu: PhysicalGpu, host: Host, inventory: Inventory
+    demand: WantsDirectPath | WantsDynamic,
+    wanted: Wanted,
+    gpu: PhysicalGpu | OtherDevice,
+    host: Host,
+    inventory: Inventory,
 ) -> Rejection | str:
     if isinstance(demand, WantsDynamic) and (gpu.vendor_id, gpu.device_id) not in demand.allowed:
         return Rejection(f"{host.name} {gpu.address}", f"is another model ({gpu.name})")
@@ -88,7 +98,7 @@ def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inv
     """Warnings of what is short beside the GPUs, where locality is only preferred."""
     if numa is not NumaPolicy.PREFERRED or placement.bound_to:
         return
-    gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.gpu(address)) is not None]
+    gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.device(address)) is not None]
     nodes = {gpu.numa_node for gpu in gpus} - {None}
     if not nodes:
         yield f"on which NUMA node of {placement.host.name} the GPU is cannot be read: its memory may be remote"
@@ -161,7 +171,8 @@ def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog
     """A warning that names the displaced VMs; empty = none is."""
     others = displaced(vm, host, inventory, catalog)
     names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
-    return (f"while {vm.name} runs, {host.name} has no GPU left for {names}",) if others else ()
+    what = "GPU" if any(is_gpu(device) for other in others for device in other.devices or ()) else "device"
+    return (f"while {vm.name} runs, {host.name} has no {what} left for {names}",) if others else ()
 
 
 def _is_waiting(vm: Vm) -> bool:

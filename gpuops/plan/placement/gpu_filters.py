@@ -22,7 +22,9 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
 
@@ -249,9 +251,9 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     holder = holders(host, inventory).get(demand.address)
     if holder is not None and holder != vm.ref:
         return _is_held(subject, holder, inventory)
-    gpu = host.gpu(demand.address)
-    if gpu is not None:
-        return _refuse_inactive(gpu, subject) or ""
+    device = host.device(demand.address)
+    if device is not None:
+        return _refuse_inactive(device, host, subject) or ""
     if not host.readable:
         return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
@@ -277,7 +279,7 @@ def _is_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
             return Rejection(subject, f"is taken by {name}, an earlier request", hint="choose another device")
 
 
-def _refuse_inactive(gpu: PhysicalGpu, subject: str) -> Rejection | None:
+def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -> Rejection | None:
     state = gpu.passthrough
     if state is None:
         return Rejection(subject, "its passthrough state cannot be read")
@@ -291,6 +293,9 @@ def _refuse_inactive(gpu: PhysicalGpu, subject: str) -> Rejection | None:
     if not state.capable:
         return Rejection(subject, "cannot be passed through (the host says it is not capable)")
     hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
+    if isinstance(gpu, OtherDevice):
+        on = command("passthrough on", device=str(gpu.address), host=hosts_called(host.name))
+        hint = f"{on} gives it to VMs"
     return Rejection(subject, "is not switched to passthrough", hint=hint)
 
 
@@ -307,7 +312,7 @@ def find_free_device(
 
     `missing` is how many such devices the VM has yet to be given, this one among them.
     """
-    fitting = [gpu for gpu in host.gpus if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
+    fitting = [gpu for gpu in host.devices if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
     free = [address for address in active if address not in held_by_others and address not in taken]
@@ -353,7 +358,7 @@ def _may_hold(ref: str, inventory: Inventory) -> bool:
     return vm is None or vm.power is not PowerState.OFF
 
 
-def matches_type(gpu: PhysicalGpu, demand: WantsDynamic) -> bool:
+def matches_type(gpu: PhysicalGpu | OtherDevice, demand: WantsDynamic) -> bool:
     if (gpu.vendor_id, gpu.device_id) not in demand.allowed:
         return False
     return demand.label is None or (gpu.passthrough is not None and gpu.passthrough.label == demand.label)

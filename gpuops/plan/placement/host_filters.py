@@ -185,7 +185,7 @@ def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
     free_mib = unreserved(host, _NO_VM, inventory)
     if free_mib is not None and free_mib <= 0:
         yield Bar("has no memory left to reserve", True)
-    if host.profiles is None:
+    if host.profiles is None and host.gpus:
         yield Bar("the vGPU profiles it offers cannot be read", False, vgpus_alone=True)
 
 

@@ -23,6 +23,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host, NumaNode, NumaPolicy
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
@@ -103,14 +104,14 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
 
 def _room_if_empty(node: NumaNode, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
     """How many such devices the GPUs beside the node could give if all were free; what is not known counts as room."""
-    gpus = [gpu for gpu in host.gpus if gpu.numa_node == node.id]
-    return sum(max((_devices_possible(gpu, demand, catalog) for demand in demands), default=0) for gpu in gpus)
+    there = [device for device in host.devices if device.numa_node == node.id]
+    return sum(max((_devices_possible(each, demand, catalog) for demand in demands), default=0) for each in there)
 
 
-def _devices_possible(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int:
+def _devices_possible(gpu: PhysicalGpu | OtherDevice, demand: Demand, catalog: Catalog) -> int:
     match demand:
         case WantsVgpu(profile=profile):
-            most = free_slots(gpu, (), profile, catalog).at_most
+            most = free_slots(gpu, (), profile, catalog).at_most if isinstance(gpu, PhysicalGpu) else 0
             return _UNKNOWN_DEVICES if most is None else most
         case WantsDynamic():
             return int(matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active)

@@ -159,8 +159,8 @@ def devices_remaining(told: DeviceCapacity, world: Inventory) -> int:
 def _free(told: DeviceCapacity, host: Host, inventory: Inventory) -> int:
     """How many of these devices nobody holds on the host."""
     held = holders(host, inventory)
-    given = (gpu for gpu in host.gpus if gpu.passthrough is not None and gpu.passthrough.active)
-    return sum(gpu.address not in held and told.is_of(gpu) for gpu in given)
+    given = (device for device in host.devices if device.passthrough is not None and device.passthrough.active)
+    return sum(device.address not in held and told.is_of(device) for device in given)
 
 
 def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:

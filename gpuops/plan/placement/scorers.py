@@ -91,7 +91,7 @@ def local_node(candidate: Candidate, question: PlacementQuestion) -> int | None:
     """The NUMA node that holds the GPUs the VM is expected on, and has its cores and memory."""
     if candidate.node is not None:
         return candidate.node.id
-    gpus = [candidate.host.gpu(address) for address in candidate.seating.seats.values()]
+    gpus = [candidate.host.device(address) for address in candidate.seating.seats.values()]
     number = node_of(gpu.numa_node if gpu else None for gpu in gpus)
     node = next((node for node in candidate.host.numa_nodes if node.id == number), None)
     if node is None or short_beside(question.wanted.vm, node, candidate.host, question.inventory):

@@ -220,7 +220,7 @@ def _seat_vgpu(
 def _seat_device(
     demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory, node: int | None
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    gpu = host.gpu(demand.address)
+    gpu = host.device(demand.address)
     if node is not None and gpu is not None and gpu.numa_node != node:
         rule = f"is not on NUMA node {node}"
         return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""

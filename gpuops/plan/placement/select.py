@@ -43,7 +43,7 @@ def place(
 
     With `wanted.explain` there is a line for every place looked at.
     """
-    if not wanted.explain and scorers is SCORERS:
+    if not wanted.explain and scorers is SCORERS and not wanted.beyond_gpus:
         placement = place_in_fleet(wanted, inventory, catalog) if len(wanted.hosts) > _FEW_HOSTS else None
         if placement is not None:
             return placement
@@ -52,7 +52,7 @@ def place(
 
 def without_full_hosts(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Wanted:
     """The same, asked of no host that surely has no room for the devices; of few hosts all are asked."""
-    if len(wanted.hosts) <= _FEW_HOSTS:
+    if len(wanted.hosts) <= _FEW_HOSTS or wanted.beyond_gpus:
         return wanted
     from gpuops.plan.placement.fleet.choice import hosts_with_room
     from gpuops.plan.placement.fleet.index import FleetIndex
@@ -175,7 +175,7 @@ class _RankedCandidate:
 
 
 def _node(host: Host, address: PciAddress) -> int | None:
-    gpu = host.gpu(address)
+    gpu = host.device(address)
     return None if gpu is None else gpu.numa_node
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.errors import UsageError
-from gpuops.model.gpu import PciAddress
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice
@@ -101,6 +101,12 @@ class Wanted:
     coming: ShapeCounts = field(default_factory=dict)
     """What other requests of the same plan ask for that have no place yet; it counts as demand of the site."""
     keep_free: KeepFree = NOTHING_KEPT
+
+    @property
+    def beyond_gpus(self) -> bool:
+        """Whether a device may be no NVIDIA GPU: the index of the fleet knows of those alone."""
+        types = {pair for demand in self.demands if isinstance(demand, WantsDynamic) for pair in demand.allowed}
+        return any(vendor != NVIDIA_VENDOR_ID for vendor, _ in types)
 
     @property
     def bindable(self) -> str | None:

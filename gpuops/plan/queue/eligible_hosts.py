@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.scope import Scope, gpu_hosts
+from gpuops.plan.core.scope import Scope, device_hosts, gpu_hosts
 from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import groups_of
 from gpuops.plan.devices.rules import Case, findings
@@ -44,7 +44,8 @@ def eligible_hosts(
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
     known: dict[str | None, tuple[Rejection, ...]] = {}
-    everywhere = gpu_hosts(inventory)
+    whole = bool(workload.device or workload.gpus)
+    everywhere = device_hosts(inventory) if whole else gpu_hosts(inventory)
     for host in everywhere:
         outside = scope.outside(host, inventory)
         against = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
@@ -23,6 +24,9 @@ from gpuops.plan.placement.wanted import Placement, pin_key
 from gpuops.plan.queue.eligible_hosts import scope_of
 
 Devices = tuple[GpuDevice, ...]
+
+_WITHOUT_BRACKETS: Final = str.maketrans("[]", "  ")
+"""In PCI names the product stands in them: `Aqua Vanjaram [Instinct MI355X]`."""
 
 
 def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
@@ -133,13 +137,13 @@ def _memory_mib(device: GpuDevice, catalog: Catalog) -> int:
 def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
     """The devices at these addresses, as the first host that is meant and has all of them knows them."""
     wanted = workload.device
-    meant = scope_of(workload).hosts(inventory)
-    host = next((host for host in meant if all(host.gpu(address) for address in wanted)), None)
+    meant = scope_of(workload).device_hosts(inventory)
+    host = next((host for host in meant if all(host.device(address) for address in wanted)), None)
     if host is None:
-        there = sorted({str(gpu.address) for each in meant for gpu in each.gpus if _is_given(gpu)})
-        rule = f"no host here has a GPU at {' and at '.join(map(str, wanted))}"
+        there = sorted({str(each.address) for host in meant for each in host.devices if _is_given(each)})
+        rule = f"no host here has a GPU or another device at {' and at '.join(map(str, wanted))}"
         return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(there) or 'none'})"),)
-    gpus = [gpu for address in wanted if (gpu := host.gpu(address)) is not None]
+    gpus = [gpu for address in wanted if (gpu := host.device(address)) is not None]
     return (
         tuple(
             DirectPathDevice(FIRST_DEVICE_KEY + number, gpu.address, gpu.vendor_id, gpu.device_id, system_id="")
@@ -178,20 +182,24 @@ def _member(key: int, device: NewDevice) -> GpuDevice:
             assert_never(device)
 
 
-def _is_given(gpu: PhysicalGpu) -> bool:
+def _is_given(gpu: PhysicalGpu | OtherDevice) -> bool:
     return gpu.passthrough is not None and gpu.passthrough.active
 
 
 def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
-    """So many devices of one model, for each model that hosts have in passthrough and that is meant."""
+    """So many devices of one model, for each model that hosts have in passthrough and that is meant.
+
+    Who names neither a model nor a label asks for GPUs of NVIDIA.
+    """
     label = workload.label
+    named = label is not None or workload.model is not None
     given = [
         gpu
         for host in inventory.hosts.values()
-        for gpu in host.gpus
+        for gpu in (host.devices if named else host.gpus)
         if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
     ]
-    models: dict[str, list[PhysicalGpu]] = {}
+    models: dict[str, list[PhysicalGpu | OtherDevice]] = {}
     for gpu in given:
         models.setdefault(_model(gpu, catalog), []).append(gpu)
     meant = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
@@ -205,17 +213,17 @@ def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[
     return tuple(sorted(found, key=lambda devices: framebuffer_mib(devices, catalog)))
 
 
-def _devices(count: int, gpus: Iterable[PhysicalGpu], label: str | None) -> Devices:
+def _devices(count: int, gpus: Iterable[PhysicalGpu | OtherDevice], label: str | None) -> Devices:
     allowed = tuple(sorted({(gpu.vendor_id, gpu.device_id) for gpu in gpus}))
     return tuple(DynamicDevice(key, allowed, label) for key in range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + count))
 
 
-def _model(gpu: PhysicalGpu, catalog: Catalog) -> str:
+def _model(gpu: PhysicalGpu | OtherDevice, catalog: Catalog) -> str:
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     return board.name if board else gpu.name
 
 
-def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu], catalog: Catalog) -> bool:
+def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDevice], catalog: Catalog) -> bool:
     """Whether people who write `text` mean this model: its key, its short name, or words of its name."""
     if text is None:
         return True
@@ -223,4 +231,4 @@ def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu], catalog:
     wanted = text.lower()
     if board is not None and wanted in (board.key.lower(), board.short_name.lower()):
         return True
-    return set(wanted.split()) <= set(name.lower().split())
+    return set(wanted.split()) <= set(name.lower().translate(_WITHOUT_BRACKETS).split())

@@ -1,4 +1,4 @@
-"""Give a VM a vGPU, several, a whole GPU, or a device group; at once, whole, or not at all.
+"""Give a VM a vGPU, several, a whole GPU or other device, or a device group; at once, whole, or not at all.
 
 Every reason against it is found before anything is planned, and all of them are said together. Then the devices, the
 place, and one reconfigure, with the stop, the move and the start that were allowed around it. `gpuops attach`, the
@@ -20,7 +20,7 @@ from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import GpuDevice, PowerState, Vm
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, option_of, signature
+from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, option_of, signature
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported
@@ -60,9 +60,11 @@ class Attach:
     """None = one, or as many as it has and as it replaces."""
     device: Annotated[
         tuple[str, ...],
-        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+        Option(
+            "A whole GPU or other device, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES
+        ),
     ] = ()
-    dynamic: Annotated[bool, Option("Any whole GPU of a kind, Dynamic DirectPath I/O.")] = False
+    dynamic: Annotated[bool, Option("Any whole GPU or other device of a kind, Dynamic DirectPath I/O.")] = False
     label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL", Names.LABELS)] = None
     device_type: Annotated[
         tuple[str, ...], Option("Kind of the dynamic one: 10de:20f1. May be repeated.", "VENDOR:DEVICE")
@@ -104,7 +106,7 @@ class Attach:
         """Refs of the hosts whose QueryConfigTarget the plan needs: for static DirectPath and device groups."""
         if not self.device and self.device_group is None:
             return ()
-        hosts = hosts_for(inventory.find_vm(self.vm), self.host, self.move, inventory)
+        hosts = hosts_for(inventory.find_vm(self.vm), self.host, self.move, inventory, whole=bool(self.device))
         wanted = {PciAddress.parse(text) for text in self.device}
         return tuple(
             host.ref
@@ -112,7 +114,7 @@ class Attach:
             if len(hosts) == 1
             or self.device_group
             or host.ref == inventory.find_vm(self.vm).host  # may have it as a device that it does not list as a GPU
-            or all(host.gpu(address) for address in wanted)
+            or all(host.device(address) for address in wanted)
         )
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
@@ -127,7 +129,7 @@ class Attach:
         )
         if beyond is not None:
             return refuse(Rejection(vm.name, beyond, hint="leave that option out, or use a newer vCenter"))
-        hosts = hosts_for(vm, self.host, self.move, inventory)
+        hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
             return refuse(*blockers, *(out for host in hosts[:1] if (out := unreachable(host)) is not None))
@@ -188,19 +190,26 @@ class Attach:
         if not self._is_dynamic or own is None or hosts != (own,):
             return ()
         ask = (vm, self.device_type, self.label, self.count)
-        found = [each for each in others_with_gpus(vm, inventory) if isinstance(dynamic_goal(*ask, (each,), old), Goal)]
+        others = others_with_gpus(vm, inventory, whole=True)
+        found = [each for each in others if isinstance(dynamic_goal(*ask, (each,), old), Goal)]
         return (able_instead(vm, [each.name for each in found], own),) if found else ()
 
     def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
         """Devices that are not asked for, and not said to stay or to give way."""
         if self.replace and not old and not goal.unchanged:
             return (Rejection(vm.name, f"has no {self.replace} to replace", hint=f"it has: {gpu_names(vm)}"),)
-        others = () if self.add else other_gpus(goal)
+        others = () if self.add or _beside_gpus(goal) else other_gpus(goal)
         if not others:
             return ()
         names = ", ".join(dict.fromkeys(signature(device) for device in others))
         hint = f"--add keeps it beside the new one, --replace {option_of(others[0])} puts the new one in its place"
         return (Rejection(vm.name, f"has {names} already", hint=hint),)
+
+
+def _beside_gpus(goal: Goal) -> bool:
+    """Whether what is asked for is no GPU of NVIDIA, and so takes no place of one."""
+    meant = (*goal.add, *(device for device in goal.kept if device.key in goal.asked))
+    return bool(meant) and all(map(is_no_gpu, meant))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, signature, signatures
+from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.baseline import KEY, Baseline, read, restored
@@ -33,7 +33,9 @@ class Detach:
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
     device: Annotated[
         tuple[str, ...],
-        Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES),
+        Option(
+            "A whole GPU or other device, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES
+        ),
     ] = ()
     dynamic: Annotated[bool, Option("Dynamic DirectPath I/O devices, all or those named below.")] = False
     label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL", Names.LABELS)] = None
@@ -158,8 +160,8 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
         devices_after=None if goal.unchanged else signatures(goal.devices),
         extra_config=pin_changes(vm, kept_pins(vm, goal)),
     )
-    if any(is_gpu(device) for device in goal.kept):
-        return removal
+    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
+        return removal  # one that was attached too needs its MMIO space
     # Another passthrough device needs the full reservation as much as the GPU did.
     before = restored(vm, memory_too=not goal.kept)
     return replace(
@@ -177,7 +179,7 @@ def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
 
 def _left(vm: Vm, goal: Goal) -> tuple[str, ...]:
     """What is not as it was before, though the last GPU goes."""
-    if any(is_gpu(device) for device in goal.kept):
+    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
         return ()
     baseline = read(vm)
     if baseline is None:

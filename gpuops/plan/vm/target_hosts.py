@@ -11,6 +11,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import device_hosts, gpu_hosts
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
@@ -19,8 +20,11 @@ from gpuops.plan.vm.power import MoveMode
 _FEW: Final = 5
 
 
-def hosts_for(vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory) -> tuple[Host, ...]:
-    """The hosts to look at: the named one, or the VM's own, and with a move every other that has GPUs.
+def hosts_for(
+    vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory, *, whole: bool = False
+) -> tuple[Host, ...]:
+    """The hosts to look at: the named one, or the VM's own, and with a move every other that has GPUs, or with `whole`
+    gives VMs any device.
 
     Raises HostNotFound.
     """
@@ -28,7 +32,7 @@ def hosts_for(vm: Vm, named: str | None, move: MoveMode | None, inventory: Inven
         return (inventory.find_host(named),)
     own = inventory.host_of(vm)
     stay = (own,) if own else ()
-    return (*stay, *others_with_gpus(vm, inventory)) if move else stay
+    return (*stay, *others_with_gpus(vm, inventory, whole=whole)) if move else stay
 
 
 def move_blockers(
@@ -62,7 +66,8 @@ def _unseen(vm: Vm) -> Rejection:
 def able_elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
     """The hosts that could take the VM where its own cannot: what to do instead."""
     own = inventory.host_of(wanted.vm)
-    others = others_with_gpus(wanted.vm, inventory)
+    whole = any(not isinstance(demand, WantsVgpu) for demand in wanted.demands)
+    others = others_with_gpus(wanted.vm, inventory, whole=whole)
     able = [host.name for host in others if _takes(host, wanted, inventory, catalog)]
     offering = [host.name for host in others if _offers(host, wanted) and host.name not in able]
     if own is None:
@@ -95,10 +100,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
-def others_with_gpus(vm: Vm, inventory: Inventory) -> tuple[Host, ...]:
-    """Every host with GPUs but the VM's own, by name."""
-    hosts = (host for host in inventory.hosts.values() if host.gpus and host.ref != vm.host)
-    return tuple(sorted(hosts, key=lambda host: host.name))
+def others_with_gpus(vm: Vm, inventory: Inventory, *, whole: bool = False) -> tuple[Host, ...]:
+    """Every host but the VM's own that has GPUs, or with `whole` gives VMs any device, by name."""
+    hosts = device_hosts(inventory) if whole else gpu_hosts(inventory)
+    return tuple(sorted((host for host in hosts if host.ref != vm.host), key=lambda host: host.name))
 
 
 def _takes(host: Host, wanted: Wanted, inventory: Inventory, catalog: Catalog) -> bool:

@@ -60,6 +60,14 @@ def facts(host: HostEntity) -> dict[str, Any]:
             }
             for gpu in host.state.gpus
         },
+        "other_devices": {
+            device.pci_id: {
+                "passthrough_enabled": device.passthrough_enabled,
+                "passthrough_active": device.passthrough_active,
+                "label": device.label,
+            }
+            for device in host.state.others
+        },
     }
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.gpu import PciAddress
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
-from gpuops.sim.state.host_state import HostGpu, HostState
+from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def _bars_fit(vm: VmState, host: HostState) -> None:
     The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
     only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
     """
-    gpus = [gpu for gpu in map(host.gpu, _static_ids(vm)) if gpu is not None]
-    if not gpus:
+    there = [device for device in map(host.device, _static_ids(vm)) if device is not None]
+    needed_gib = sum(device.memory_mib for device in there) >> 10
+    if not needed_gib:
         return
     if vm.firmware != "efi":
         raise faults.will_not_power_on("The firmware of the virtual machine cannot map the device's memory (not EFI).")
-    needed_gib = sum(gpu.board.framebuffer_mib for gpu in gpus) >> 10
     named = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
     enabled = (vm.option("pciPassthru.use64bitMMIO") or "").lower() == "true"
     space_gib = int(named) if enabled and named.isdigit() else DEFAULT_MMIO_GIB
@@ -148,7 +148,7 @@ def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
 
 
 def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) -> str:
-    gpu = host.state.gpu(backing.pci_id)
+    gpu = host.state.device(backing.pci_id)
     if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
         raise faults.will_not_power_on(
             "The systemId does not match the current system or the deviceId and vendorId do not match the device "
@@ -161,17 +161,17 @@ def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) ->
     return gpu.pci_id
 
 
-def _is_the_device(backing: StaticBacking, gpu: HostGpu) -> bool:
+def _is_the_device(backing: StaticBacking, gpu: HostGpu | HostDevice) -> bool:
     # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
-    same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.board.device_id:x}"
-    return same_device and backing.vendor_id & 0xFFFF == NVIDIA_VENDOR_ID
+    same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.device_id:x}"
+    return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
 
 
 def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, taken: set[str]) -> str:
     backing = device.backing
     assert isinstance(backing, DynamicBacking)
-    for gpu in host.state.gpus:
-        wanted = (NVIDIA_VENDOR_ID, gpu.board.device_id) in backing.allowed
+    for gpu in host.state.devices:
+        wanted = (gpu.vendor_id, gpu.device_id) in backing.allowed
         labelled = backing.label is None or backing.label == gpu.label
         if wanted and labelled and gpu.passthrough_active and gpu.pci_id not in taken:
             return gpu.pci_id

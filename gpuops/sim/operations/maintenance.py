@@ -126,11 +126,13 @@ def boot(host: HostEntity, call: Call) -> None:
         if options is not None:
             state.module_options = options
     pending = {
-        "passthrough": [gpu.pci_id for gpu in state.gpus if gpu.passthrough_active != gpu.passthrough_enabled],
+        "passthrough": [each.pci_id for each in state.devices if each.passthrough_active != each.passthrough_enabled],
         "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
         "module_options": state.module_options,
         "mig": [gpu.pci_id for gpu in state.gpus if gpu.next_mode not in (None, gpu.mode)],
     }
+    for device in state.others:
+        device.passthrough_active = device.passthrough_enabled
     for gpu in state.gpus:
         gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
         gpu.graphics_type = gpu.configured_type

@@ -15,7 +15,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.operations.graphics_change import facts
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.device_mode import DIRECT_PATH, HOST, SIZES, configurable_modes, configured_mode
-from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostDevice, HostGpu
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -31,7 +31,7 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
 
     Raises NotFound, InvalidArgument, HostConfigFault; on a fault nothing has changed.
     """
-    gpu = host.state.gpu(pci_id)
+    gpu = host.state.device(pci_id)
     if gpu is None:
         raise vim.fault.NotFound(msg=f"Host {host.name} has no device {pci_id} whose mode can be set.")
     if mode is None or mode == configured_mode(gpu):
@@ -49,8 +49,10 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
     return [impact]
 
 
-def _set(gpu: HostGpu, mode: str) -> None:
+def _set(gpu: HostGpu | HostDevice, mode: str) -> None:
     gpu.passthrough_enabled = mode == DIRECT_PATH
+    if isinstance(gpu, HostDevice):
+        return
     if mode == HOST:
         gpu.configured_type = "shared"
     elif mode in SIZES:
@@ -58,21 +60,23 @@ def _set(gpu: HostGpu, mode: str) -> None:
         gpu.mode = gpu.mode if gpu.mode is GpuMode.MULTI_INSTANCE else SIZES[mode]
 
 
-def _impact(host: HostEntity, gpu: HostGpu) -> str:
+def _impact(host: HostEntity, gpu: HostGpu | HostDevice) -> str:
     rebinds = gpu.passthrough_enabled != gpu.passthrough_active and host.state.rebinds_without_reboot
     gpu.waits_for_maintenance = rebinds and not host.state.in_maintenance
     if rebinds and not gpu.waits_for_maintenance:
         gpu.passthrough_active = gpu.passthrough_enabled
     if gpu.waits_for_maintenance:
         return MAINTENANCE
-    in_force = gpu.passthrough_enabled == gpu.passthrough_active and gpu.configured_type == gpu.graphics_type
+    in_force = gpu.passthrough_enabled == gpu.passthrough_active
+    if isinstance(gpu, HostGpu):
+        in_force = in_force and gpu.configured_type == gpu.graphics_type
     return NO_IMPACT if in_force else REBOOT
 
 
 def enter_maintenance(host: HostEntity) -> None:
     """What waited for maintenance mode is in force."""
-    waiting = [gpu for gpu in host.state.gpus if gpu.waits_for_maintenance]
-    for gpu in waiting:
-        gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
+    waiting = [device for device in host.state.devices if device.waits_for_maintenance]
+    for device in waiting:
+        device.passthrough_active, device.waits_for_maintenance = device.passthrough_enabled, False
     if waiting:
         host.graphics_changed()

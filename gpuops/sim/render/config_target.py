@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.inventory.switches import PortgroupEntity
 from gpuops.sim.render import distributed, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
-from gpuops.sim.render.pci import device_name, gpu_device
-from gpuops.sim.state.host_state import HostGpu, HostState
+from gpuops.sim.render.pci import pci_device
+from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -59,27 +58,30 @@ def config_target(hosts: list[HostEntity]) -> Any:
 def dynamic_devices(states: Iterable[HostState]) -> list[Any]:
     """What Dynamic DirectPath I/O may ask for: each device type and label once."""
     offered = {
-        (gpu.board.device_id, gpu.label): gpu for state in states for gpu in state.gpus if gpu.passthrough_active
+        (device.vendor_id, device.device_id, device.label): device
+        for state in states
+        for device in state.devices
+        if device.passthrough_active
     }
     return [
         vim.vm.DynamicPassthroughInfo(
-            name=device_name(gpu),
-            vendorName="NVIDIA Corporation",
-            deviceName=device_name(gpu),
+            name=device.device_name,
+            vendorName=device.vendor_name,
+            deviceName=device.device_name,
             customLabel=label,
-            vendorId=NVIDIA_VENDOR_ID,
+            vendorId=vendor_id,
             deviceId=device_id,
         )
-        for (device_id, label), gpu in offered.items()
+        for (vendor_id, device_id, label), device in offered.items()
     ]
 
 
 def _static_devices(state: HostState) -> list[Any]:
-    return [_static_device(state, gpu) for gpu in state.gpus if gpu.passthrough_active]
+    return [_static_device(state, device) for device in state.devices if device.passthrough_active]
 
 
-def _static_device(state: HostState, gpu: HostGpu) -> Any:
-    return vim.vm.PciPassthroughInfo(name=device_name(gpu), pciDevice=gpu_device(gpu), systemId=state.system_id)
+def _static_device(state: HostState, device: HostGpu | HostDevice) -> Any:
+    return vim.vm.PciPassthroughInfo(name=device.device_name, pciDevice=pci_device(device), systemId=state.system_id)
 
 
 def _unique(items: Iterable[Any]) -> list[Any]:

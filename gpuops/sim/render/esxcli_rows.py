@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.gpu import PciAddress
 from gpuops.sim.render.pci import BRIDGE, bridge_of, pci_devices
-from gpuops.sim.state.host_state import HostGpu, HostState
+from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -76,8 +76,8 @@ def graphics_host(host: HostState) -> Row:
 
 def pci_rows(host: HostState) -> list[Row]:
     """`hardware pci list`."""
-    gpus = {gpu.pci_id: gpu for gpu in host.gpus}
-    nodes = {bridge_of(gpu.pci_id): gpu.numa_node for gpu in host.gpus}
+    gpus = {gpu.pci_id: gpu for gpu in host.devices}
+    nodes = {bridge_of(gpu.pci_id): gpu.numa_node for gpu in host.devices}
     rows: list[Row] = []
     nics = 0
     for device in pci_devices(host):
@@ -108,7 +108,7 @@ def _identity(device: Any) -> dict[str, str]:
     }
 
 
-def _owner(host: HostState, device: Any, gpu: HostGpu | None) -> dict[str, str]:
+def _owner(host: HostState, device: Any, gpu: HostGpu | HostDevice | None) -> dict[str, str]:
     """Whose the device is and will be after a reboot, and the kernel module that drives it."""
     if gpu is None:
         module = "None" if device.classId == BRIDGE else "nmlx5_core"
@@ -118,7 +118,7 @@ def _owner(host: HostState, device: Any, gpu: HostGpu | None) -> dict[str, str]:
             "ModuleName": module,
             "PassthruCapable": str(device.classId != BRIDGE).lower(),
         }
-    driver = "nvidia" if host.driver_version else "None"
+    driver = "nvidia" if host.driver_version and isinstance(gpu, HostGpu) else "None"
     return {
         "ConfiguredOwner": _PASSTHROUGH if gpu.passthrough_enabled else _VMKERNEL,
         "CurrentOwner": _PASSTHROUGH if gpu.passthrough_active else _VMKERNEL,

@@ -76,7 +76,7 @@ def numa(host: HostState) -> Any:
 
 def _devices_of_node(host: HostState, node: int) -> list[str]:
     nics = nic_addresses(host) if node == 0 else []
-    return nics + [id_ for gpu in host.gpus_of_node(node) for id_ in (bridge_of(gpu.pci_id), gpu.pci_id)]
+    return nics + [id_ for gpu in host.devices if gpu.numa_node == node for id_ in (bridge_of(gpu.pci_id), gpu.pci_id)]
 
 
 def _threads(host: HostState, part: int, parts: int) -> range:

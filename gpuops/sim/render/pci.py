@@ -8,7 +8,7 @@ from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.state.host_state import HostGpu, HostState
+from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3
@@ -33,7 +33,7 @@ def _byte(value: int) -> int:
 def pci_devices(host: HostState) -> list[Any]:
     """`hardware.pciDevice`: what lspci would list, in order of address."""
     return [_nic(address) for address in nic_addresses(host)] + [
-        device for gpu in host.gpus for device in (_root_port(gpu), gpu_device(gpu))
+        device for gpu in host.devices for device in (_root_port(gpu), pci_device(gpu))
     ]
 
 
@@ -57,6 +57,21 @@ def gpu_device(gpu: HostGpu) -> Any:
     )
 
 
+def pci_device(device: HostGpu | HostDevice) -> Any:
+    """The HostPciDevice of a GPU or another device."""
+    if isinstance(device, HostGpu):
+        return gpu_device(device)
+    return _device(
+        device.pci_id,
+        class_id=device.pci_class,
+        vendor=(device.vendor_id, device.vendor_name),
+        device=(device.device_id, device.device_name),
+        subsystem=(device.vendor_id, device.subsystem_id),
+        class_name=device.class_name,
+        parent=bridge_of(device.pci_id),
+    )
+
+
 def bridge_of(pci_id: str) -> str:
     """The root port a GPU sits behind: one bus below it."""
     address = PciAddress.parse(pci_id)
@@ -70,7 +85,7 @@ def device_name(gpu: HostGpu) -> str:
     return gpu.board.name
 
 
-def _root_port(gpu: HostGpu) -> Any:
+def _root_port(gpu: HostGpu | HostDevice) -> Any:
     return _device(
         bridge_of(gpu.pci_id),
         class_id=BRIDGE,

@@ -15,12 +15,19 @@ from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.scenario.as_read import ClusterAsRead
-from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
+from gpuops.sim.scenario.scenario_file import (
+    ClusterDeclared,
+    GpuDeclared,
+    HostsDeclared,
+    ModelDeclared,
+    OtherDeviceDeclared,
+    numbers,
+)
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
 from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
-from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState
+from gpuops.sim.state.host_state import HostDevice, HostGpu, HostModel, HostNode, HostState
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity
@@ -127,6 +134,7 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
         datastores=tuple(store.moid for store in site.datastores) if seen is None else seen,
         networks=tuple(network.moid for network in networks),
+        others=tuple(_other(each) for each in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))),
         network=installed(tuple(network.name for network in networks)),
     )
     if read is not None:
@@ -169,6 +177,23 @@ def _gpu(declared: GpuDeclared) -> HostGpu:
         passthrough_active=declared.passthrough,
         label=declared.label,
         nvlink=declared.nvlink,
+    )
+
+
+def _other(declared: OtherDeviceDeclared) -> HostDevice:
+    return HostDevice(
+        pci_id=str(PciAddress.parse(declared.at)),
+        vendor_id=int(declared.vendor, 16),
+        device_id=int(declared.device, 16),
+        vendor_name=declared.vendor_name,
+        device_name=declared.name,
+        pci_class=int(declared.class_code, 16),
+        class_name=declared.class_name,
+        numa_node=declared.node,
+        memory_mib=declared.memory_gib << 10,
+        passthrough_enabled=declared.passthrough,
+        passthrough_active=declared.passthrough,
+        label=declared.label,
     )
 
 

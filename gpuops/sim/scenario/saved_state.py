@@ -52,6 +52,7 @@ GPU_FIELDS: Final = (
     "label",
     "waits_for_maintenance",
 )
+DEVICE_FIELDS: Final = ("passthrough_enabled", "passthrough_active", "label", "waits_for_maintenance")
 
 
 def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
@@ -180,6 +181,9 @@ def _hosts(world: World) -> Iterator[tuple[str, Any]]:
                     gpu.pci_id: {"mode": gpu.mode.value, **{name: getattr(gpu, name) for name in GPU_FIELDS}}
                     for gpu in state.gpus
                 },
+                "others": {
+                    device.pci_id: {name: getattr(device, name) for name in DEVICE_FIELDS} for device in state.others
+                },
             },
         )
 
@@ -214,6 +218,9 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
         for name in GPU_FIELDS:
             setattr(gpu, name, values["gpus"][gpu.pci_id].get(name, getattr(gpu, name)))  # newer fields: as they were
+    for device in state.others:
+        for name in DEVICE_FIELDS:
+            setattr(device, name, values["others"][device.pci_id][name])
 
 
 class StateFile:

@@ -94,6 +94,25 @@ class DeviationDeclared(_Declared, frozen=True):
     forbids: tuple[str, ...] = ()
 
 
+class OtherDeviceDeclared(_Declared, frozen=True, kw_only=True):
+    """A PCI device of a host that is no NVIDIA GPU. The ids are hexadecimal."""
+
+    name: str
+    vendor_name: str
+    vendor: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    device: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    class_code: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4}$")]
+    """`1200`: base class and subclass."""
+    class_name: str
+    at: str
+    """PCI address."""
+    node: int
+    memory_gib: int = 0
+    """What it maps as a BAR."""
+    passthrough: bool = False
+    label: str | None = None
+
+
 class HostsDeclared(_Declared, frozen=True, kw_only=True):
     """Hosts of one kind."""
 
@@ -112,6 +131,8 @@ class HostsDeclared(_Declared, frozen=True, kw_only=True):
     gpus: tuple[GpuDeclared, ...] = ()
     as_read: HostAsRead | None = None
     """Of one host that was read from a vCenter."""
+    others: tuple[OtherDeviceDeclared, ...] = ()
+    """Devices that are no NVIDIA GPU."""
 
 
 class HostProfileDeclared(_Declared, frozen=True):
@@ -154,7 +175,7 @@ class DynamicDeclared(_Declared, frozen=True):
     boards: tuple[str, ...] = ()
     label: str | None = None
     allowed: tuple[tuple[int, int], ...] = ()
-    """(vendor id, device id) pairs, of what is in no catalogue."""
+    """(vendor id, device id) pairs, of what is in no catalogue: `[0x1002, 0x75a3]`."""
 
 
 class DeviceDeclared(_Declared, frozen=True):

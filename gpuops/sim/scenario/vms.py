@@ -199,10 +199,11 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
         if device.sriov not in nic_addresses(host.state):
             raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
         return SriovBacking(device.sriov, network)
-    gpu = host.state.gpu(device.direct_path or "")
-    if gpu is None:
-        raise PolicyError(f"host {host.name} has no GPU {device.direct_path!r}")
-    return StaticBacking(gpu.pci_id, f"{gpu.board.device_id:x}", host.state.system_id, NVIDIA_VENDOR_ID, gpu.board.name)
+    there = host.state.device(device.direct_path or "")
+    if there is None:
+        raise PolicyError(f"host {host.name} has no GPU and no other device {device.direct_path!r}")
+    identity = f"{there.device_id:x}"
+    return StaticBacking(there.pci_id, identity, host.state.system_id, there.vendor_id, there.device_name)
 
 
 def _power_of(declared: VmsDeclared, index: int) -> str:

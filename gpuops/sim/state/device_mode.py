@@ -1,7 +1,7 @@
-"""The modes of a GPU as vSphere 9.1 names them: configured, in force, and those that it can be configured to.
+"""The modes of a device as vSphere 9.1 names them: configured, in force, and those that it can be configured to.
 
 Source: vSphere API 9.1, HostPciPassthruInfoDirectPathDeviceMode. MIG mode is none of them: here such a GPU serves vGPUs
-of one size.
+of one size. A device that is no NVIDIA GPU is the host's or given to VMs whole.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostDevice, HostGpu
 
 HOST: Final = "host"
 DIRECT_PATH: Final = "directPath"
 SIZES: Final = {"vGpuSameSize": GpuMode.SAME_SIZE, "vGpuMixedSize": GpuMode.MIXED_SIZE}
 
 
-def configured_mode(gpu: HostGpu) -> str:
+def configured_mode(device: HostGpu | HostDevice) -> str:
     """The mode that is configured, in the words of the vSphere API."""
-    return _mode(gpu, passed_through=gpu.passthrough_enabled, graphics_type=gpu.configured_type)
+    if isinstance(device, HostDevice):
+        return DIRECT_PATH if device.passthrough_enabled else HOST
+    return _mode(device, passed_through=device.passthrough_enabled, graphics_type=device.configured_type)
 
 
 def current_mode(gpu: HostGpu) -> str:
@@ -26,9 +28,11 @@ def current_mode(gpu: HostGpu) -> str:
     return _mode(gpu, passed_through=gpu.passthrough_active, graphics_type=gpu.graphics_type)
 
 
-def configurable_modes(gpu: HostGpu) -> list[str]:
+def configurable_modes(device: HostGpu | HostDevice) -> list[str]:
     """The modes that it can be configured to."""
-    mixed = gpu.board.mixed_size and gpu.mode is not GpuMode.MULTI_INSTANCE
+    if isinstance(device, HostDevice):
+        return [HOST, DIRECT_PATH]
+    mixed = device.board.mixed_size and device.mode is not GpuMode.MULTI_INSTANCE
     return [HOST, DIRECT_PATH, *(name for name in SIZES if mixed or name == "vGpuSameSize")]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Final
 
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.state.board import GpuBoard, GpuMode
 from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
 from gpuops.sim.state.host_network import HostNetwork, installed
@@ -100,6 +101,27 @@ class HostGpu:
     """Whether what is configured of passthrough is in force in the next maintenance mode: it needs no reboot."""
 
     @property
+    def vendor_id(self) -> int:
+        return NVIDIA_VENDOR_ID
+
+    @property
+    def device_id(self) -> int:
+        return self.board.device_id
+
+    @property
+    def device_name(self) -> str:
+        return self.board.name
+
+    @property
+    def vendor_name(self) -> str:
+        return "NVIDIA Corporation"
+
+    @property
+    def memory_mib(self) -> int:
+        """What it maps as a BAR."""
+        return self.board.framebuffer_mib
+
+    @property
     def listed(self) -> bool:
         """Whether the host's graphics stack lists it: a passthrough device belongs to no host driver."""
         return not self.passthrough_active
@@ -111,6 +133,28 @@ class HostGpu:
     def for_admission(self, seats: tuple[RunningVgpu, ...]) -> GpuLoad:
         own = tuple(seat for seat in seats if seat.pci_id == self.pci_id)
         return GpuLoad(self.pci_id, self.board, self.mode, self.serves_vgpus, own)
+
+
+@dataclass(slots=True)
+class HostDevice:
+    """A PCI device that is no NVIDIA GPU, and that VMs can be given whole."""
+
+    pci_id: str
+    vendor_id: int
+    device_id: int
+    vendor_name: str
+    device_name: str
+    pci_class: int
+    class_name: str
+    numa_node: int
+    memory_mib: int = 0
+    """What it maps as a BAR; 0 = little."""
+    passthrough_enabled: bool = False
+    passthrough_active: bool = False
+    label: str | None = None
+    subsystem_id: int = 0
+    waits_for_maintenance: bool = False
+    """What of `passthrough_enabled` is not in force yet takes maintenance mode, and no reboot."""
 
 
 @dataclass(slots=True)
@@ -142,6 +186,8 @@ class HostState:
     network: HostNetwork = INSTALLED
     vms: dict[str, None] = field(default_factory=dict)
     """The VMs registered there, in the order they came."""
+    others: tuple[HostDevice, ...] = ()
+    """Devices that are no NVIDIA GPU."""
 
     @property
     def board_names(self) -> tuple[str, ...]:
@@ -150,8 +196,9 @@ class HostState:
 
     @property
     def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
-        """All that is set on each GPU, comparable: hosts alike in it show their GPUs alike."""
-        return tuple(
+        """All that is set on each GPU and other device, comparable: hosts alike in it show them alike."""
+        others = tuple(astuple(device) for device in self.others)
+        return others + tuple(
             (
                 gpu.pci_id,
                 gpu.board.name,
@@ -179,15 +226,31 @@ class HostState:
 
     @property
     def reboot_required(self) -> bool:
-        return any(
-            (gpu.passthrough_enabled != gpu.passthrough_active and not gpu.waits_for_maintenance)
-            or gpu.configured_type != gpu.graphics_type
-            for gpu in self.gpus
-        ) or (self.module_options != self.loaded_module_options)
+        return (
+            any(
+                (gpu.passthrough_enabled != gpu.passthrough_active and not gpu.waits_for_maintenance)
+                or gpu.configured_type != gpu.graphics_type
+                for gpu in self.gpus
+            )
+            or any(
+                device.passthrough_enabled != device.passthrough_active and not device.waits_for_maintenance
+                for device in self.others
+            )
+            or (self.module_options != self.loaded_module_options)
+        )
 
     def gpu(self, pci_id: str) -> HostGpu | None:
         wanted = pci_id.lower()
         return next((gpu for gpu in self.gpus if gpu.pci_id == wanted), None)
+
+    @property
+    def devices(self) -> tuple[HostGpu | HostDevice, ...]:
+        """All that can be passed through but the host's own network card."""
+        return (*self.gpus, *self.others)
+
+    def device(self, pci_id: str) -> HostGpu | HostDevice | None:
+        wanted = pci_id.lower()
+        return next((device for device in self.devices if device.pci_id == wanted), None)
 
     def for_admission(self, seats: tuple[RunningVgpu, ...]) -> list[GpuLoad]:
         """The GPUs as admission sees them, with the vGPUs that run on them."""

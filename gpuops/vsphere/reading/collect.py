@@ -15,9 +15,11 @@ from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere.reading import property_paths as paths
-from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_device import ADAPTERS, DISK_PATHS, NETWORK, carried
+from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.reader import Reader, reading
@@ -91,7 +93,7 @@ def inventory(session: Session) -> Inventory:
         )
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
-        gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
+        gpu_hosts = {host.ref for host in hosts.values() if host.gpus or host.gives_others}
         detailed = _detailed(reader, version, [vm for vm in thin if isinstance(vm, ThinVm) and vm.host in gpu_hosts])
         return Inventory(
             vcenter=session.about.get("instanceUuid") or "",
@@ -160,6 +162,24 @@ def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> In
     return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in fresh}})
 
 
+def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+    """The same snapshot with every device of these hosts that could be passed through, and what the host has it for."""
+    version = session.api_version
+    wanted = (*paths.known(paths.HOST, version), *paths.HOST_DEVICES, NETWORK, ADAPTERS, DISK_PATHS)
+    with reading(session) as reader:
+        refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
+        found = reader.read_named({"HostSystem": wanted}, refs, _others) if refs else []
+    before = inventory.hosts
+    return inventory.with_hosts([replace(before[ref], others=others) for ref, others in found if ref in before])
+
+
+def _others(found: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
+    whole = host_with_gpus(thin_host(found), pci_devices(found, every=True), carried(found) or {})
+    if carried(found) is not None:
+        return found.ref, whole.others
+    return found.ref, tuple(replace(device, carries=None) for device in whole.others)
+
+
 def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
     """The VM with its tags, which this API does not tell."""
     return fresh if seen is None else replace(fresh, tags=seen.tags)
@@ -187,7 +207,7 @@ def _decode_host(found: ReadObject) -> Host:
     """A host that was read with its PCI devices."""
     thin_paths = tuple(path for path in found.unreadable if path not in paths.HOST_DEVICES)
     thin = thin_host(replace(found, unreadable=thin_paths))
-    return host_with_gpus(thin, pci_gpus(found) if thin.has_devices else ())
+    return host_with_gpus(thin, pci_devices(found, thin.passed_through) if thin.has_devices else ())
 
 
 def _decode(found: ReadObject) -> _Record:
@@ -226,10 +246,14 @@ def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Parent]) 
     return hosts
 
 
-def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu, ...]]:
-    refs = [("HostSystem", each.host.ref) for each in thin if each.has_devices]
-    found = reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, lambda each: (each.ref, pci_gpus(each)))
-    return dict(found)
+def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu | OtherDevice, ...]]:
+    given = {each.host.ref: each.passed_through for each in thin if each.has_devices}
+    refs = [("HostSystem", ref) for ref in given]
+
+    def devices(found: ReadObject) -> tuple[str, tuple[PhysicalGpu | OtherDevice, ...]]:
+        return found.ref, pci_devices(found, given.get(found.ref, ()))
+
+    return dict(reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, devices))
 
 
 def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -26,6 +26,8 @@ from gpuops.model.host import (
     OfferedProfile,
     RuleKind,
 )
+from gpuops.model.other_device import OtherDevice
+from gpuops.vsphere.reading.decode_device import MADE_FOR_VMS, kind_of, may_be_function
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.values import (
     child,
@@ -46,11 +48,6 @@ from gpuops.vsphere.reading.values import (
 )
 from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, spoken, unsigned
 
-# PCI class codes (PCI Code and ID Assignment Specification): base class 03 display controllers, 12 accelerators
-_DISPLAY_CLASS: Final = 0x03
-_ACCELERATOR_CLASS: Final = 0x12
-_GPU_VENDORS: Final = frozenset({NVIDIA_VENDOR_ID, 0x1002, 0x8086})
-
 _BETWEEN_VMS: Final = {
     "ClusterAffinityRuleSpec": RuleKind.TOGETHER,
     "ClusterAntiAffinityRuleSpec": RuleKind.APART,
@@ -67,6 +64,7 @@ class _Graphics:
     mode: VgpuMode | None
     memory_mib: int | None
     vms: tuple[str, ...] | None
+    vendor: str = ""
 
 
 _UNLISTED: Final = _Graphics("", None, None, None, None)
@@ -86,7 +84,11 @@ class ThinHost:
     @property
     def has_devices(self) -> bool:
         """Whether its PCI devices are worth reading: it shows a GPU, or a device for passthrough."""
-        return bool(self.graphics) or any(state.enabled or state.active for state in self.passthrough.values())
+        return bool(self.graphics) or bool(self.passed_through)
+
+    @property
+    def passed_through(self) -> frozenset[PciAddress]:
+        return frozenset(address for address, state in self.passthrough.items() if state.enabled or state.active)
 
 
 def thin_host(found: ReadObject) -> ThinHost:
@@ -125,46 +127,93 @@ def thin_host(found: ReadObject) -> ThinHost:
     )
 
 
-def host_with_gpus(thin: ThinHost, devices: tuple[PhysicalGpu, ...]) -> Host:
-    """The host with its GPUs: `devices` from its PCI list, or the graphics list alone where that was not readable."""
+def host_with_gpus(
+    thin: ThinHost,
+    devices: tuple[PhysicalGpu | OtherDevice, ...],
+    carried: Mapping[PciAddress, tuple[str, ...]] | None = None,
+) -> Host:
+    """The host with its GPUs: `devices` from its PCI list, or the graphics list alone where that was not readable.
+
+    Of what is no NVIDIA GPU it has whatever is passed through, or could be and is made for that. `carried`: what the
+    host has devices for; where that was asked, it has all that could be passed through.
+    """
     nodes = {address: node.id for node in thin.host.numa_nodes for address in node.devices}
     known = {device.address for device in devices}
     listed = [
         PhysicalGpu(address, graphics.name, vendor_id=0, device_id=0)
         for address, graphics in thin.graphics.items()
-        if address not in known and graphics.graphics_type is not GraphicsType.BASIC
+        if address not in known and graphics.graphics_type is not GraphicsType.BASIC and _may_be_nvidia(graphics)
     ]
-    gpus = [_gpu(thin, device, nodes.get(device.address)) for device in (*devices, *listed)]
-    return replace(thin.host, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.address)))
+    own = [device for device in devices if isinstance(device, PhysicalGpu)]
+    gpus = [_gpu(thin, device, nodes.get(device.address)) for device in (*own, *listed)]
+    others = [
+        _other(thin, device, nodes.get(device.address), carried)
+        for device in devices
+        if isinstance(device, OtherDevice) and _may_be_given(thin, device, in_any_use=carried is not None)
+    ]
+    return replace(
+        thin.host,
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.address)),
+        others=tuple(sorted(others, key=lambda device: device.address)),
+    )
 
 
-def pci_gpus(found: ReadObject) -> tuple[PhysicalGpu, ...]:
-    """The GPUs in a host's `hardware.pciDevice`; their graphics and passthrough state come from the thin read."""
+def pci_devices(
+    found: ReadObject, passed_through: Collection[PciAddress] = (), *, every: bool = False
+) -> tuple[PhysicalGpu | OtherDevice, ...]:
+    """The GPUs and accelerators in a host's `hardware.pciDevice`, and what of it is passed through, or with `every`
+    whatever is no bridge; their graphics and passthrough state come from the thin read."""
     devices = each_with(found.properties.get("hardware.pciDevice"), "classId")
-    return tuple(gpu for code, each in devices if _may_be_gpu(code) and (gpu := _pci_gpu(owner(each))) is not None)
+    wanted = (each for code, each in devices if may_be_function(code, given=every or bool(passed_through)))
+    made = (_pci_device(owner(each), passed_through, every=every) for each in wanted)
+    return tuple(device for device in made if device is not None)
 
 
-@lru_cache(maxsize=256)
-def _may_be_gpu(pci_class: Any) -> bool:
-    """Asked before anything else of a device, and remembered: a host has sixty, most of them bridges."""
-    return unsigned(whole(pci_class)) >> 8 in (_DISPLAY_CLASS, _ACCELERATOR_CLASS)
-
-
-def _pci_gpu(device: Any) -> PhysicalGpu | None:
+def _pci_device(
+    device: Any, passed_through: Collection[PciAddress], *, every: bool
+) -> PhysicalGpu | OtherDevice | None:
     told = leaves(device)
     address = pci_address(said(told.get("id")))
+    if address is None:
+        return None
+    pci_class = unsigned(whole(told.get("classId")))
     vendor = unsigned(whole(told.get("vendorId")))
     subsystem = unsigned(whole(told.get("subDeviceId")))
-    if address is None or vendor not in _GPU_VENDORS:
+    name = said(told.get("deviceName")) or ""
+    kind = kind_of(pci_class, vendor, name, said(told.get("deviceClassName")) or "")
+    if kind is None or not (every or address in passed_through or may_be_function(pci_class, given=False)):
         return None
-    if vendor == NVIDIA_VENDOR_ID and subsystem == 0:
-        return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
-    return PhysicalGpu(
-        address,
-        name=said(told.get("deviceName")) or "GPU",
-        vendor_id=vendor,
-        device_id=unsigned(whole(told.get("deviceId"))),
-        subsystem_id=subsystem or None,
+    device_id = unsigned(whole(told.get("deviceId")))
+    if vendor == NVIDIA_VENDOR_ID and may_be_function(pci_class, given=False):
+        if subsystem == 0:
+            return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
+        return PhysicalGpu(address, name or "GPU", vendor, device_id, subsystem)
+    name = name or " ".join(filter(None, [said(told.get("vendorName")), kind]))
+    return OtherDevice(address, name, kind, vendor, device_id, subsystem or None)
+
+
+def _may_be_nvidia(graphics: _Graphics) -> bool:
+    """Whether a GPU whose PCI ids nobody may read can be one of NVIDIA's: its vendor is not told, or is NVIDIA."""
+    return not graphics.vendor or "nvidia" in graphics.vendor.lower()
+
+
+def _may_be_given(thin: ThinHost, device: OtherDevice, *, in_any_use: bool) -> bool:
+    state = thin.passthrough.get(device.address)
+    if state is None:
+        return False
+    return state.enabled or state.active or (state.capable and (in_any_use or device.kind in MADE_FOR_VMS))
+
+
+def _other(
+    thin: ThinHost, device: OtherDevice, numa_node: int | None, carried: Mapping[PciAddress, tuple[str, ...]] | None
+) -> OtherDevice:
+    graphics = thin.graphics.get(device.address, _UNLISTED)
+    return replace(
+        device,
+        memory_mib=graphics.memory_mib,
+        numa_node=numa_node,
+        passthrough=thin.passthrough.get(device.address),
+        carries=None if carried is None else carried.get(device.address, ()),
     )
 
 
@@ -200,6 +249,7 @@ def _graphics(value: Any) -> dict[PciAddress, _Graphics]:
                 mode=spoken(VgpuMode, said(told.get("vgpuMode"))),
                 memory_mib=kib // 1024 if kib else None,
                 vms=_texts(each, "vm") if "vm" in told else (),
+                vendor=said(told.get("vendorName")) or "",
             )
     return found
 

@@ -57,9 +57,9 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
 
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
-    """Ref -> type of each cluster with GPUs, and of each host with GPUs that is in none."""
-    with_gpus = sorted((host for host in hosts if host.gpus), key=lambda host: host.ref)
-    return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in with_gpus}
+    """Ref -> type of each cluster with GPUs or other devices for VMs, and of each such host that is in none."""
+    giving = sorted((host for host in hosts if host.gpus or host.gives_others), key=lambda host: host.ref)
+    return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in giving}
 
 
 @dataclass(frozen=True, slots=True)

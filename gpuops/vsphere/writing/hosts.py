@@ -23,6 +23,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.vsphere.authorization import held_on_hosts, lacking_on_hosts
 from gpuops.vsphere.faults import is_gone
+from gpuops.vsphere.reading.collect import with_all_devices
 from gpuops.vsphere.reading.host_settings import MODULE, settings_of
 from gpuops.vsphere.transport.xml_values import pci_address
 from gpuops.vsphere.waiting.states import wait_for_boot
@@ -71,6 +72,11 @@ class HostConnection:
         from gpuops.vsphere.reading.device_modes import with_devices
 
         return with_devices(self._connection, inventory, hosts)
+
+    def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with every device of these hosts that could be passed through. Raises NotConnected in its
+        kinds."""
+        return with_all_devices(self._connection, inventory, hosts)
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """By host, those of the needed privileges that this login does not have."""

@@ -15,7 +15,7 @@ from gpuops.model.host import Host
 from gpuops.model.target import Secret, Target
 from gpuops.model.vm import Vm
 from gpuops.vsphere.reading.collect import inventory
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.reader import reading
@@ -40,7 +40,7 @@ def decode(found: ReadObject) -> Vm | Host:
     """A record with everything that was read of it."""
     if found.type == "VirtualMachine":
         return with_detail(thin_vm(found), found).vm
-    return host_with_gpus(thin_host(found), pci_gpus(found))
+    return host_with_gpus(thin_host(found), pci_devices(found))
 
 
 def main() -> None:

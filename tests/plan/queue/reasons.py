@@ -510,7 +510,10 @@ _READERS: Final[list[tuple[str, Callable[[_Place, re.Match[str]], bool]]]] = [
     (r"(?P<profile>\S+) \(series \S\) is alone in its VM; (?P<count>\d+) vGPUs are wanted", _alone),
     (r"its vGPUs must be of one GPU model, not of (?P<models>.*)", _models),
     (r"no host has a whole GPU in passthrough \(there: (?P<there>.*)\)", _given_nowhere),
-    (r"no host here has a GPU at (?P<address>\S+) \(in passthrough: (?P<there>.*)\)", _address_nowhere),
+    (
+        r"no host here has a GPU or another device at (?P<address>\S+) \(in passthrough: (?P<there>.*)\)",
+        _address_nowhere,
+    ),
     (r"is given to DirectPath I/O", _whole),
     (r"is held by (?P<name>\S+), which runs", _holder),
     (r"is kept for (?P<name>.*)", _kept),

@@ -1,4 +1,4 @@
-"""Switch DirectPath I/O of a host's GPUs on or off, with their hardware labels.
+"""Switch DirectPath I/O of a host's GPUs and other devices on or off, with their hardware labels.
 
 Where NVLink joins GPUs, and only some of them are switched, a warning says that what is left is no device group.
 Source: NVIDIA AI Enterprise docs, device groups: all GPUs of a group serve vGPUs of one VM, none is passed through; the
@@ -7,7 +7,7 @@ host tells which groups it offers, and not which GPUs they are made of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeGuard
 
@@ -17,6 +17,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import DeviceKind, OtherDevice
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
@@ -32,6 +33,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode
 from gpuops.plan.hosts.graphics.reserved import with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.placement.gpu_filters import holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +43,41 @@ class SetPassthrough:
     on: bool
     gpu: Annotated[
         tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS", Names.DEVICES)
-    ]
+    ] = ()
     label: Annotated[
         str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL", Names.LABELS)
     ] = None
     """None leaves it as it is."""
     host: HostPattern = None
     cluster: ClusterName = None
+    device: Annotated[
+        tuple[str, ...],
+        Option(
+            "Another PCI device of each host: an AMD GPU, an FPGA, a NIC. May be repeated.",
+            "PCI-ADDRESS",
+            Names.DEVICES,
+        ),
+    ] = ()
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
-        return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
+        return tuple(host.ref for host in self._hosts(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's passthrough devices. Raises UsageError."""
-        if not self.gpu:
-            raise UsageError(f"{self._verb} needs --gpu", hint="gpuops inventory --hosts shows the addresses of GPUs")
-        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
-        hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
+        if not self.gpu and not self.device:
+            hint = "gpuops inventory --hosts shows the addresses of GPUs"
+            raise UsageError(f"{self._verb} needs --gpu or --device", hint=hint)
+        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in (*self.gpu, *self.device)))
+        hosts = self._hosts(inventory)
         if not hosts:
             return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
         parts = [self._of_host(host, addresses, inventory, catalog) for host in hosts]
         return with_reserved(combined(parts, "mode"), inventory, catalog)
+
+    def _hosts(self, inventory: Inventory) -> tuple[Host, ...]:
+        """One that has no GPU may have the other devices that are named."""
+        return hosts_meant(self._verb, self.host, self.cluster, inventory, every=bool(self.device))
 
     @property
     def _verb(self) -> str:
@@ -78,11 +93,7 @@ class SetPassthrough:
             why = "; ".join(settings.unread) or "the host does not tell"
             return HostPart(host.name, (Rejection(host.name, f"its passthrough devices cannot be read: {why}"),))
         states = {state.address: state for state in settings.passthrough}
-        missing = tuple(
-            Rejection(host.name, f"has no GPU {address}")
-            for address in addresses
-            if host.gpu(address) is None or address not in states
-        )
+        missing = tuple(self._missing(host, addresses, states))
         if missing:
             return HostPart(host.name, missing)
         changes = {address: change for address in addresses if (change := self._change(states[address])) is not None}
@@ -121,6 +132,29 @@ class SetPassthrough:
         }
         return mode_changes(settings, wanted)
 
+    def _missing(
+        self, host: Host, addresses: Iterable[PciAddress], states: Mapping[PciAddress, PassthroughState]
+    ) -> Iterator[Rejection]:
+        """Each address at which the host has nothing of what is meant."""
+        others = {PciAddress.parse(text) for text in self.device}
+        for address in addresses:
+            there = host.device(address)
+            if address in others:
+                if isinstance(there, PhysicalGpu):
+                    name = f"at {address} is a GPU ({there.name})"
+                    yield Rejection(host.name, name, hint=f"name it as one: --gpu {address}")
+                elif there is None or address not in states:
+                    known = ", ".join(f"{each.address} {each.name}" for each in host.others) or "none"
+                    rule = f"has no device {address} that could be passed through (it has: {known})"
+                    yield Rejection(host.name, rule)
+            elif isinstance(there, OtherDevice):
+                hint = f"name it as another device: --device {address}"
+                yield Rejection(
+                    host.name, f"has no GPU {address}: there is another device ({there.kind}, {there.name})", hint=hint
+                )
+            elif there is None or address not in states:
+                yield Rejection(host.name, f"has no GPU {address}")
+
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
         """What is to change of a device; None = it is so already."""
         if state.enabled == self.on and self.label in (None, state.label or ""):
@@ -153,9 +187,11 @@ class SetPassthrough:
         if self.on:
             yield from kept_as_they_are(host, inventory)
         for address in switched:
-            gpu = host.gpu(address)
-            if gpu is not None:
-                yield from _in_use(host, gpu, states[address], inventory)
+            device = host.device(address)
+            if device is not None:
+                yield from _in_use(host, device, states[address], inventory)
+            if isinstance(device, OtherDevice) and self.on:
+                yield from _carries(host, device)
             if self.on and not states[address].capable:
                 yield Rejection(f"{host.name} {address}", "cannot be passed through (PciPassthruInfo.passthruCapable)")
             yield from _not_whole(host, states[address], states, set(changes))
@@ -171,26 +207,48 @@ class SetPassthrough:
     ) -> Iterator[str]:
         """VMs that take any GPU of a kind or a label, and then have one fewer to take."""
         for address, change in changes.items():
-            gpu, label = host.gpu(address), states[address].label
+            gpu, label = host.device(address), states[address].label
             relabelled = label is not None and change.label is not None and change.label != label
             if gpu is None or not (relabelled or not self.on):
                 continue
             for vm in inventory.vms_on(host):
                 taking = [device for device in vm.devices or () if _may_take(device, gpu)]
                 if taking and not self.on:
-                    yield f"{vm.name} takes any GPU like {host.name} {address}: there is one fewer for it"
+                    what = _noun(gpu)
+                    yield f"{vm.name} takes any {what} like {host.name} {address}: there is one fewer for it"
                 elif any(device.label == label for device in taking):
-                    yield f"{vm.name} asks for GPUs labelled {label}: {host.name} {address} is none any more"
+                    what = f"{_noun(gpu)}s"
+                    yield f"{vm.name} asks for {what} labelled {label}: {host.name} {address} is none any more"
 
 
-def _in_use(host: Host, gpu: PhysicalGpu, state: PassthroughState, inventory: Inventory) -> Iterator[Rejection]:
+def _noun(device: PhysicalGpu | OtherDevice) -> str:
+    return "GPU" if isinstance(device, PhysicalGpu) else "device"
+
+
+def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
+    """A host that gives away its uplink or its disks is lost to vCenter (vSphere docs, DirectPath I/O)."""
+    subject = f"{host.name} {device.address}"
+    if device.carries is None and device.kind in (DeviceKind.NIC, DeviceKind.STORAGE):
+        yield Rejection(subject, f"what the host has this {device.kind} for cannot be read")
+    for use in device.carries or ():
+        hint = "take that from it first, or choose another device"
+        yield Rejection(subject, f"is in the host's own use: {use}", hint=hint)
+
+
+def _in_use(
+    host: Host, gpu: PhysicalGpu | OtherDevice, state: PassthroughState, inventory: Inventory
+) -> Iterator[Rejection]:
     """A device changes hands only while no VM has it (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
     subject = f"{host.name} {gpu.address}"
-    refs = {binding.vm for binding in host.bindings if binding.address == gpu.address} | set(gpu.vms or ())
+    if isinstance(gpu, OtherDevice):
+        holder = holders(host, inventory).get(gpu.address)
+        refs = set() if holder is None else {holder}
+    else:
+        refs = {binding.vm for binding in host.bindings if binding.address == gpu.address} | set(gpu.vms or ())
     names = sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in refs)
     if names:
         yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
-    elif gpu.vms is None and not state.active:
+    elif isinstance(gpu, PhysicalGpu) and gpu.vms is None and not state.active:
         yield Rejection(subject, "who runs on it cannot be read")
 
 
@@ -221,7 +279,7 @@ def _given(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Ite
                 yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
 
 
-def _may_take(device: GpuDevice, gpu: PhysicalGpu) -> TypeGuard[DynamicDevice]:
+def _may_take(device: GpuDevice, gpu: PhysicalGpu | OtherDevice) -> TypeGuard[DynamicDevice]:
     label = gpu.passthrough.label if gpu.passthrough else None
     return (
         isinstance(device, DynamicDevice)

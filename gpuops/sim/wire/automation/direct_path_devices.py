@@ -241,9 +241,9 @@ class DirectPathDevices:
         return task
 
     def _refuse_other(self, host: HostEntity, device: str) -> None:
-        """Raises VapiFault for a device that is no GPU: its mode is shown, and its change not simulated."""
+        """Raises VapiFault for a device of the host's own, such as its NIC: its mode is shown, and never changed."""
         known = {each.id for each in host.read("config.pciPassthruInfo") if each.passthruCapable}
-        if host.state.gpu(device) is None and device in known:
+        if host.state.device(device) is None and device in known:
             raise VapiFault("unsupported", f"The mode of {device} cannot be changed in the simulated vCenter.")
 
     def _task(self, task: str) -> _Configuring:

@@ -66,13 +66,13 @@ options:
         description: Whole GPUs of one model, by DirectPath I/O.
         type: int
       model:
-        description: Model of the whole GPUs, V(l40s); any if it is left out.
+        description: Model of the whole GPUs or other devices, V(l40s); any GPU if it is left out.
         type: str
       label:
-        description: Hardware label that the whole GPUs must carry.
+        description: Hardware label that the whole GPUs or other devices must carry.
         type: str
       device:
-        description: PCI addresses of given whole GPUs.
+        description: PCI addresses of given whole GPUs or other devices.
         type: list
         elements: str
       device_group:

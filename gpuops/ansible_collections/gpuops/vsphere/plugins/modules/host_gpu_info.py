@@ -65,7 +65,7 @@ hosts_without_gpus:
   returned: success
   type: int
 hosts:
-  description: Hosts with GPUs. V(null) means unknown, never off, free or zero.
+  description: Hosts with GPUs, or that give VMs other devices. V(null) means unknown, never off, free or zero.
   returned: success
   type: list
   elements: dict
@@ -84,6 +84,10 @@ hosts:
       type: bool
     numa_nodes:
       description: NUMA nodes, each with its C(gpus), and each of these with C(holders) and C(free).
+      type: list
+      elements: dict
+    other_devices:
+      description: Devices that are no NVIDIA GPU, each with C(device_kind), C(mode) and C(holders).
       type: list
       elements: dict
     profiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_passthrough
-short_description: Give GPUs of hosts to VMs whole, or back to their hosts
+short_description: Give GPUs and other PCI devices of hosts to VMs whole, or back to their hosts
 version_added: 0.1.0
 description:
   - Switches DirectPath I/O of GPUs on and off, and sets the hardware label by which VMs ask for them.
@@ -13,6 +13,7 @@ description:
   - Switching it off is refused while a VM has the GPU.
   - On vCenter 9.1 the mode of each GPU is set by vCenter's own call, which says whether that takes maintenance mode or
     a reboot; before that nobody knows, so check mode cannot tell it.
+  - A NIC or a storage controller in the host's own use is never given away.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -34,10 +35,14 @@ options:
     default: enabled
   gpu:
     description:
-      - PCI addresses of the GPUs, on each host.
+      - PCI addresses of the GPUs, on each host. One of this and O(device) is needed.
     type: list
     elements: str
-    required: true
+  device:
+    description:
+      - PCI addresses of other devices on each host that are no NVIDIA GPU, such as AMD GPUs, FPGAs and NICs.
+    type: list
+    elements: str
   label:
     description:
       - Hardware label of the GPUs; empty removes it. Goes with O(state=enabled).
@@ -62,6 +67,16 @@ EXAMPLES = r"""
     password: "{{ vcenter_password }}"
     gpu: ["0000:af:00.0"]
     label: a40-ml
+    host: esx-02.lab
+  delegate_to: localhost
+
+- name: An FPGA for VMs that ask for its label
+  gpuops.vsphere.host_passthrough:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    device: ["0000:5e:00.0"]
+    label: fpga
     host: esx-02.lab
   delegate_to: localhost
 
@@ -112,7 +127,8 @@ from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECT
 from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
-    "gpu": {"type": "list", "elements": "str", "required": True},
+    "gpu": {"type": "list", "elements": "str"},
+    "device": {"type": "list", "elements": "str"},
     "label": {"type": "str"},
     "host": {"type": "str"},
     "cluster": {"type": "str"},
@@ -136,7 +152,7 @@ def main():
             **OPTIONS,
         },
         mutually_exclusive=[("password", "password_file")],
-        required_one_of=[("host", "cluster")],
+        required_one_of=[("host", "cluster"), ("gpu", "device")],
         supports_check_mode=True,
     )
     finish(module, ask)

@@ -66,13 +66,13 @@ options:
         type: int
       device:
         description:
-          - PCI addresses of whole devices (DirectPath I/O), V(0000:5e:00.0).
+          - PCI addresses of whole devices (DirectPath I/O), V(0000:5e:00.0); GPUs, or other devices such as FPGAs.
         type: list
         elements: str
         default: []
       dynamic:
         description:
-          - Any whole GPU of a kind (Dynamic DirectPath I/O).
+          - Any whole device of a kind (Dynamic DirectPath I/O); by itself a GPU of NVIDIA.
         type: bool
         default: false
       label:
@@ -81,7 +81,7 @@ options:
         type: str
       device_type:
         description:
-          - Kinds of the dynamic device, vendor and device id, V(10de:20f1).
+          - Kinds of the dynamic device, vendor and device id, V(10de:20f1); of an AMD GPU V(1002:75a3).
         type: list
         elements: str
         default: []

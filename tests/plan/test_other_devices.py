@@ -1,0 +1,112 @@
+"""Devices that are no NVIDIA GPU in generated fleets: they change no answer about GPUs, and none is given twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.model.gpu import Passthrough, PciAddress
+from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import DeviceKind, OtherDevice
+from gpuops.model.vm import PowerState
+from gpuops.plan.capacity.question import capacity
+from gpuops.plan.placement.gpu_filters import holders
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from tests.plan.snapshots import catalog
+from tests.plan.test_properties import FAST, attachments, carried_out, fleets, planned
+
+TYPES: Final = {
+    (0x1002, 0x75A3): (DeviceKind.GPU, "Aqua Vanjaram [Instinct MI355X]"),
+    (0x8086, 0x09C4): (DeviceKind.FPGA, "PAC with Intel Arria 10 GX FPGA"),
+    (0x15B3, 0x101D): (DeviceKind.NIC, "MT2892 Family [ConnectX-6 Dx]"),
+    (0x144D, 0xA80A): (DeviceKind.STORAGE, "NVMe SSD"),
+}
+WRITTEN: Final = [f"{vendor:04x}:{device:04x}" for vendor, device in TYPES]
+
+
+@st.composite
+def others(draw: st.DrawFn) -> tuple[OtherDevice, ...]:
+    """Up to four devices of a host, each passed through, waiting for a reboot, or not."""
+    found = []
+    for bus in range(0x10, 0x10 + draw(st.integers(0, 4))):
+        vendor, device = draw(st.sampled_from(sorted(TYPES)))
+        kind, name = TYPES[vendor, device]
+        state = Passthrough(
+            draw(st.booleans()), draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([None, "fast"]))
+        )
+        node, memory_mib = draw(st.sampled_from([0, 1, None])), draw(st.sampled_from([None, 16384]))
+        address = PciAddress(0, bus, 0, 0)
+        found.append(
+            OtherDevice(address, name, kind, vendor, device, memory_mib=memory_mib, numa_node=node, passthrough=state)
+        )
+    return tuple(found)
+
+
+@st.composite
+def mixed_fleets(draw: st.DrawFn) -> tuple[Inventory, Inventory]:
+    """The same fleet without and with such devices."""
+    plain = draw(fleets())
+    return plain, plain.with_hosts([replace(host, others=draw(others())) for host in plain.hosts.values()])
+
+
+@FAST
+@given(mixed_fleets())
+def test_capacity_for_gpus_is_the_same_with_and_without_them(both: tuple[Inventory, Inventory]) -> None:
+    plain, mixed = (capacity(world, catalog()).now for world in both)
+    assert (mixed.gpus, mixed.fits, mixed.largest) == (plain.gpus, plain.fits, plain.largest)
+    assert {each: room for each, room in mixed.devices.items() if not each.kind} == plain.devices
+    free = [
+        device
+        for host in both[1].hosts.values()
+        for device in host.others
+        if device.passthrough is not None and device.passthrough.active and device.passthrough.enabled
+    ]
+    assert sum(room.at_least for each, room in mixed.devices.items() if each.kind) == len(free), "nobody holds any"
+
+
+@FAST
+@given(st.data(), mixed_fleets())
+def test_no_attachment_of_a_vgpu_changes_its_mind(data: st.DataObject, both: tuple[Inventory, Inventory]) -> None:
+    plain, mixed = both
+    if not plain.vms:
+        return
+    request = data.draw(attachments(plain))
+    assert planned(request, mixed) == planned(request, plain)
+
+
+@FAST
+@given(st.data(), mixed_fleets())
+def test_none_is_given_to_two_vms_and_a_second_run_changes_nothing(
+    data: st.DataObject, both: tuple[Inventory, Inventory]
+) -> None:
+    _, world = both
+    for name in sorted(vm.name for vm in world.vms.values()):
+        request = Attach(
+            name,
+            device_type=(data.draw(st.sampled_from(WRITTEN)),),
+            label=data.draw(st.sampled_from([None, "fast"])),
+            move=data.draw(st.sampled_from([None, MoveMode.COLD])),
+            power=PowerPolicy.ON,
+        )
+        before = world
+        world = carried_out(planned(request, world), world)
+        running = world is not before and world.find_vm(name).power is PowerState.ON
+        assert not running or planned(replace(request, move=None), world).steps == ()
+    for host in world.hosts.values():
+        held = Counter(
+            device.address
+            for address in holders(host, world)
+            for device in host.others
+            if device.address == address and device.passthrough is not None and device.passthrough.active
+        )
+        carriers = [
+            vm.name
+            for vm in world.vms_on(host)
+            if vm.power is PowerState.ON and any(each.kind == "dynamic" for each in vm.devices or ())
+        ]
+        assert len(carriers) <= sum(held.values()), f"{carriers} run on {dict(held)}"
