@@ -1,4 +1,5 @@
-"""Debian's Chromium, one for all tests of a process: playwright's loop can run once at a time."""
+"""Debian's Chromium, one for all tests of a file: while it runs, playwright's loop is the one of the process, and no
+test of asyncio could have its own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """Without it: fail in CI, where .ci/run installs it; skip elsewhere, saying what to type."""
     from playwright.sync_api import sync_playwright

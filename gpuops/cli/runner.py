@@ -93,7 +93,7 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
 
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.model.runners import Turn
+    from gpuops.model.runners import PolicyTurn
     from gpuops.report.runner import asked_document
     from gpuops.runner.due import half_of, refuse_other_modes
 
@@ -111,7 +111,7 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
     asked = asyncio.run(_asked(_url(common), site, wanted.name))
     half = half_of(wanted, wall_clock())
     text = f"{site}: rotate {half} of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, asked_document(Turn(site, wanted.name), half, asked=asked))
+    output.show(text, asked_document(PolicyTurn(site, wanted.name), half, asked=asked))
 
 
 async def _made(url: str) -> bool:
@@ -122,12 +122,12 @@ async def _made(url: str) -> bool:
 
 
 async def _asked(url: str, site: str, policy: str) -> bool:
-    from gpuops.model.runners import Turn
+    from gpuops.model.runners import PolicyTurn
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 
     async with ProcrastinateQueue(url).opened() as queue:
         await queue.require()
-        return await queue.ask(Turn(site, policy))
+        return await queue.ask(PolicyTurn(site, policy))
 
 
 async def _status(url: str) -> QueueStatus:

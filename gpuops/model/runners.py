@@ -22,7 +22,7 @@ class TurnState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PolicyTurn:
     """A turn of one policy of one vCenter; which half it is, whoever takes it sees by the clock."""
 
     site: str
@@ -35,7 +35,7 @@ class Turn:
 class QueuedTurn:
     """A turn as the queue shows it."""
 
-    turn: Turn
+    turn: PolicyTurn
     state: TurnState
     runner: int | None
     """Number of the runner that has it."""

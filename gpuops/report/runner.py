@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from gpuops.model.runners import QueueStatus, Turn
+from gpuops.model.runners import PolicyTurn, QueueStatus
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import visible
@@ -56,7 +56,7 @@ def init_document(*, made: bool) -> Document:
     return {"schema_version": SCHEMA_VERSION, "kind": "runner-init", "made": made}
 
 
-def asked_document(turn: Turn, half: str, *, asked: bool) -> Document:
+def asked_document(turn: PolicyTurn, half: str, *, asked: bool) -> Document:
     """A turn that was asked for. `asked` False = it waited already."""
     kind = {"schema_version": SCHEMA_VERSION, "kind": "runner-asked"}
     return {**kind, "site": turn.site, "policy": turn.policy, "half": half, "asked": asked}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpuops.errors import GpuopsError
-from gpuops.model.runners import QueueStatus, Turn
+from gpuops.model.runners import PolicyTurn, QueueStatus
 
 
 class QueueAway(GpuopsError):
@@ -20,7 +20,7 @@ class HandedOver(Exception):
     """A turn that was given back: another runner is to take it at once."""
 
 
-Play = Callable[[Turn], Awaitable[None]]
+Play = Callable[[PolicyTurn], Awaitable[None]]
 
 
 class JobQueue(Protocol):
@@ -30,11 +30,11 @@ class JobQueue(Protocol):
         """Makes what it needs in the database, or brings it up to date; whether anything was missing."""
         ...
 
-    async def offer(self, turn: Turn, since: datetime) -> bool:
+    async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
         """Offers a turn that is due since that moment; whether nobody had offered it before."""
         ...
 
-    async def ask(self, turn: Turn) -> bool:
+    async def ask(self, turn: PolicyTurn) -> bool:
         """Offers a turn now, whatever was due; whether none was waiting already."""
         ...
 

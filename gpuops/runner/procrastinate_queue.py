@@ -23,7 +23,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from gpuops.clock import machine_time
 from gpuops.errors import UsageError
-from gpuops.model.runners import QueuedTurn, QueueStatus, RunnerSeen, Turn, TurnState
+from gpuops.model.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ProcrastinateQueue:
         """`timestamp`: since when it is due; it only tells two turns apart."""
         assert self._play is not None, "a worker is started by serve()"
         self._number = context.job.worker_id
-        await self._play(Turn(site, policy))
+        await self._play(PolicyTurn(site, policy))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
@@ -116,7 +116,7 @@ class ProcrastinateQueue:
             )
         return bool(found[0]["there"])
 
-    async def offer(self, turn: Turn, since: datetime) -> bool:
+    async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
         moment = int(since.timestamp())
         with _told():
             try:
@@ -129,7 +129,7 @@ class ProcrastinateQueue:
                 return False
         return made is not None
 
-    async def ask(self, turn: Turn) -> bool:
+    async def ask(self, turn: PolicyTurn) -> bool:
         with _told():
             try:
                 await self._app.job_manager.defer_job_async(self._job(turn))
@@ -137,7 +137,7 @@ class ProcrastinateQueue:
                 return False
         return True
 
-    def _job(self, turn: Turn, **words: int) -> Job:
+    def _job(self, turn: PolicyTurn, **words: int) -> Job:
         return self._task.configure(
             queue=turn.site,
             lock=turn.site,
@@ -192,7 +192,7 @@ class ProcrastinateQueue:
             self._rank = numbers.index(self._number)
         turns = tuple(
             QueuedTurn(
-                Turn(each["args"]["site"], each["args"]["policy"]),
+                PolicyTurn(each["args"]["site"], each["args"]["policy"]),
                 TurnState.RUNNING if each["status"] == "doing" else TurnState.WAITING,
                 each["worker_id"],
                 each["at"],

@@ -18,7 +18,7 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.model.rotation import Policy
-from gpuops.model.runners import Half, Turn
+from gpuops.model.runners import Half, PolicyTurn
 from gpuops.runner.children import Children
 from gpuops.runner.due import DueTurn, due, half_of
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
@@ -51,12 +51,12 @@ class Service:
     rotations: Rotations
     children: Children
     say: Callable[[str], None]
-    offered: dict[Turn, DueTurn] = field(default_factory=dict)
+    offered: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
     """The latest turn of each policy that somebody has offered."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     away_since: datetime | None = None
     """Since when the database does not answer; None = it answers."""
-    returned: dict[Turn, datetime] = field(default_factory=dict)
+    returned: dict[PolicyTurn, datetime] = field(default_factory=dict)
     """When this runner last began a return on its own account."""
     alone: set[asyncio.Task[int]] = field(default_factory=set)
     """Returns that it began so and that have not ended."""
@@ -83,7 +83,7 @@ class Service:
         """Takes no more turns, and ends what runs: each turn is handed over."""
         self.ending.set()
 
-    async def play(self, turn: Turn) -> None:
+    async def play(self, turn: PolicyTurn) -> None:
         """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end."""
         known = self.rotations.get(turn.site, {}).get(turn.policy)
         if known is None:
@@ -129,7 +129,7 @@ class Service:
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
             for name, known in policies.items():
-                turn, found = Turn(site, name), due(known.policy, now)
+                turn, found = PolicyTurn(site, name), due(known.policy, now)
                 if self.offered.get(turn) != found:
                     await self.queue.offer(turn, found.since)
                     self.offered[turn] = found
@@ -141,7 +141,7 @@ class Service:
             return
         for site, policies in self.rotations.items():
             for name, known in policies.items():
-                turn, found = Turn(site, name), due(known.policy, now)
+                turn, found = PolicyTurn(site, name), due(known.policy, now)
                 mine = found.since + self.queue.rank * BESIDE
                 last = self.returned.get(turn)
                 if found.half is Half.DAY and now >= mine and (last is None or last < found.since):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vim
 
+from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.sim.core.object_store import somebody
 from tests.cli.conftest import LAB_POLICY, Lab
 
@@ -71,6 +73,7 @@ def test_the_queue_of_a_watch_is_that_of_now(lab: Lab, tmp_path: Path) -> None:
 def test_what_runs_for_a_night_is_counted_for_its_team(lab_by_night: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
+    set_ahead(wall_clock() - machine_time() + timedelta(minutes=5))
     shown = lab_by_night.run("queue", "--policy", str(policy), "--output", "json")
     found = json.loads(shown.stdout)
     [team] = found["teams"]

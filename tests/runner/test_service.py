@@ -12,14 +12,14 @@ import pytest
 
 from gpuops import clock
 from gpuops.clock import set_ahead
-from gpuops.model.runners import Half, QueueStatus, Turn
+from gpuops.model.runners import Half, PolicyTurn, QueueStatus
 from gpuops.runner import service as module
 from gpuops.runner.children import Children
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 from gpuops.runner.service import Service, SitePolicy
 from tests.runner.test_due import PARIS, policy_of
 
-TURN = Turn("prod", "nights")
+TURN = PolicyTurn("prod", "nights")
 
 
 @dataclass
@@ -28,7 +28,7 @@ class MemoryQueue:
 
     place: int = 0
     away: bool = False
-    offered: list[tuple[Turn, datetime]] = field(default_factory=list)
+    offered: list[tuple[PolicyTurn, datetime]] = field(default_factory=list)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     lost: int = 0
 
@@ -39,12 +39,12 @@ class MemoryQueue:
     async def make(self) -> bool:
         return False
 
-    async def offer(self, turn: Turn, since: datetime) -> bool:
+    async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
         self._reach()
         self.offered.append((turn, since))
         return True
 
-    async def ask(self, turn: Turn) -> bool:
+    async def ask(self, turn: PolicyTurn) -> bool:
         return True
 
     async def serve(self, sites: Sequence[str], play: Play) -> None:
@@ -160,7 +160,7 @@ def test_what_came_back_is_said_and_the_turns_of_a_dead_runner_too(at: object) -
 
 def test_a_turn_of_a_policy_that_is_not_configured_here_is_left_out(at: object) -> None:
     service, children, said = service_of(MemoryQueue())
-    asyncio.run(service.play(Turn("prod", "other")))
+    asyncio.run(service.play(PolicyTurn("prod", "other")))
     assert children.called == []
     assert said == ["prod: no policy other is configured here: its turn is left out"]
 

@@ -15,7 +15,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.reserved_capacity import refuse_over_reservations
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) ->
     return gpu.pci_id
 
 
-def _is_the_device(backing: StaticBacking, gpu: HostGpu | HostDevice) -> bool:
+def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bool:
     # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
     same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.device_id:x}"
     return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id

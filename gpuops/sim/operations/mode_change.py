@@ -15,7 +15,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.operations.graphics_change import facts
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.device_mode import DIRECT_PATH, HOST, SIZES, configurable_modes, configured_mode
-from gpuops.sim.state.host_state import SHARED_DIRECT, HostDevice, HostGpu
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -49,9 +49,9 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
     return [impact]
 
 
-def _set(gpu: HostGpu | HostDevice, mode: str) -> None:
+def _set(gpu: HostGpu | OtherHostDevice, mode: str) -> None:
     gpu.passthrough_enabled = mode == DIRECT_PATH
-    if isinstance(gpu, HostDevice):
+    if isinstance(gpu, OtherHostDevice):
         return
     if mode == HOST:
         gpu.configured_type = "shared"
@@ -60,7 +60,7 @@ def _set(gpu: HostGpu | HostDevice, mode: str) -> None:
         gpu.mode = gpu.mode if gpu.mode is GpuMode.MULTI_INSTANCE else SIZES[mode]
 
 
-def _impact(host: HostEntity, gpu: HostGpu | HostDevice) -> str:
+def _impact(host: HostEntity, gpu: HostGpu | OtherHostDevice) -> str:
     rebinds = gpu.passthrough_enabled != gpu.passthrough_active and host.state.rebinds_without_reboot
     gpu.waits_for_maintenance = rebinds and not host.state.in_maintenance
     if rebinds and not gpu.waits_for_maintenance:

@@ -15,7 +15,7 @@ from gpuops.sim.operations.graphics_change import facts
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import HostEntity
-    from gpuops.sim.state.host_state import HostDevice, HostGpu
+    from gpuops.sim.state.host_state import HostGpu, OtherHostDevice
 
 
 def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
@@ -35,14 +35,14 @@ def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
     host.world.ledger.record(call, host, before=before, after=facts(host))
 
 
-def _device(host: HostEntity, pci_id: str) -> HostGpu | HostDevice:
+def _device(host: HostEntity, pci_id: str) -> HostGpu | OtherHostDevice:
     gpu = host.state.device(pci_id)
     if gpu is None:
         raise _fault(f"Device {pci_id} of host {host.name} cannot be a passthrough device.")
     return gpu
 
 
-def _refuse(host: HostEntity, gpu: HostGpu | HostDevice, config: Any) -> None:
+def _refuse(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> None:
     if config.applyNow and not host.state.rebinds_without_reboot:
         raise _fault(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
     if config.passthruEnabled == gpu.passthrough_enabled:

@@ -18,7 +18,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.state.direct_path import DirectPathConfig, ReservationState, room
 from gpuops.sim.state.gpu_admission import NotAdmitted, WantedVgpu, admit
-from gpuops.sim.state.host_state import HostDevice
+from gpuops.sim.state.host_state import OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
@@ -157,16 +157,16 @@ def _room(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> int:
     return sum(gpu.pci_id not in held for gpu in _devices(config, host.state))
 
 
-def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | HostDevice]:
+def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | OtherHostDevice]:
     """The devices of the host that are given whole and are of this kind, whoever has them."""
     return [device for device in host.devices if is_device_of(config, device)]
 
 
-def is_device_of(config: DirectPathConfig, device: HostGpu | HostDevice) -> bool:
+def is_device_of(config: DirectPathConfig, device: HostGpu | OtherHostDevice) -> bool:
     """Whether the device is given whole, and of the kind that is meant."""
     ids = (
         (device.vendor_id, device.device_id)
-        if isinstance(device, HostDevice)
+        if isinstance(device, OtherHostDevice)
         else (NVIDIA_VENDOR_ID, device.board.device_id)
     )
     return ids in config.devices and config.label in (None, device.label) and device.passthrough_active

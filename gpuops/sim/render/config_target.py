@@ -11,7 +11,7 @@ from gpuops.sim.inventory.switches import PortgroupEntity
 from gpuops.sim.render import distributed, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
 from gpuops.sim.render.pci import pci_device
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -80,7 +80,7 @@ def _static_devices(state: HostState) -> list[Any]:
     return [_static_device(state, device) for device in state.devices if device.passthrough_active]
 
 
-def _static_device(state: HostState, device: HostGpu | HostDevice) -> Any:
+def _static_device(state: HostState, device: HostGpu | OtherHostDevice) -> Any:
     return vim.vm.PciPassthroughInfo(name=device.device_name, pciDevice=pci_device(device), systemId=state.system_id)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.gpu import PciAddress
 from gpuops.sim.render.pci import BRIDGE, bridge_of, pci_devices
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -108,7 +108,7 @@ def _identity(device: Any) -> dict[str, str]:
     }
 
 
-def _owner(host: HostState, device: Any, gpu: HostGpu | HostDevice | None) -> dict[str, str]:
+def _owner(host: HostState, device: Any, gpu: HostGpu | OtherHostDevice | None) -> dict[str, str]:
     """Whose the device is and will be after a reboot, and the kernel module that drives it."""
     if gpu is None:
         module = "None" if device.classId == BRIDGE else "nmlx5_core"

@@ -11,7 +11,7 @@ from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
 from gpuops.sim.state.board import GpuMode, Sharing, VgpuType
 from gpuops.sim.state.device_mode import configurable_modes, configured_mode
 from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, offered_types, supported_types
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -101,7 +101,7 @@ def passthrough_info(host: HostState) -> list[Any]:
     return nics + bridges + [_gpu_passthrough(gpu) for gpu in host.devices]
 
 
-def _gpu_passthrough(gpu: HostGpu | HostDevice) -> Any:
+def _gpu_passthrough(gpu: HostGpu | OtherHostDevice) -> Any:
     return vim.host.PciPassthruInfo(
         id=gpu.pci_id,
         dependentDevice=gpu.pci_id,

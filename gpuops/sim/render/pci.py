@@ -8,7 +8,7 @@ from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostState
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3
@@ -57,7 +57,7 @@ def gpu_device(gpu: HostGpu) -> Any:
     )
 
 
-def pci_device(device: HostGpu | HostDevice) -> Any:
+def pci_device(device: HostGpu | OtherHostDevice) -> Any:
     """The HostPciDevice of a GPU or another device."""
     if isinstance(device, HostGpu):
         return gpu_device(device)
@@ -85,7 +85,7 @@ def device_name(gpu: HostGpu) -> str:
     return gpu.board.name
 
 
-def _root_port(gpu: HostGpu | HostDevice) -> Any:
+def _root_port(gpu: HostGpu | OtherHostDevice) -> Any:
     return _device(
         bridge_of(gpu.pci_id),
         class_id=BRIDGE,

@@ -27,7 +27,7 @@ from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
 from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
-from gpuops.sim.state.host_state import HostDevice, HostGpu, HostModel, HostNode, HostState
+from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import ComputeEntity
@@ -180,8 +180,8 @@ def _gpu(declared: GpuDeclared) -> HostGpu:
     )
 
 
-def _other(declared: OtherDeviceDeclared) -> HostDevice:
-    return HostDevice(
+def _other(declared: OtherDeviceDeclared) -> OtherHostDevice:
+    return OtherHostDevice(
         pci_id=str(PciAddress.parse(declared.at)),
         vendor_id=int(declared.vendor, 16),
         device_id=int(declared.device, 16),

@@ -175,7 +175,7 @@ class DynamicDeclared(_Declared, frozen=True):
     boards: tuple[str, ...] = ()
     label: str | None = None
     allowed: tuple[tuple[int, int], ...] = ()
-    """(vendor id, device id) pairs, of what is in no catalogue: `[0x1002, 0x75a3]`."""
+    """(vendor id, device id) pairs, of what is in no catalogue: `[4098, 30115]` is 1002:75a3."""
 
 
 class DeviceDeclared(_Declared, frozen=True):

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.host_state import SHARED_DIRECT, HostDevice, HostGpu
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu, OtherHostDevice
 
 HOST: Final = "host"
 DIRECT_PATH: Final = "directPath"
 SIZES: Final = {"vGpuSameSize": GpuMode.SAME_SIZE, "vGpuMixedSize": GpuMode.MIXED_SIZE}
 
 
-def configured_mode(device: HostGpu | HostDevice) -> str:
+def configured_mode(device: HostGpu | OtherHostDevice) -> str:
     """The mode that is configured, in the words of the vSphere API."""
-    if isinstance(device, HostDevice):
+    if isinstance(device, OtherHostDevice):
         return DIRECT_PATH if device.passthrough_enabled else HOST
     return _mode(device, passed_through=device.passthrough_enabled, graphics_type=device.configured_type)
 
@@ -28,9 +28,9 @@ def current_mode(gpu: HostGpu) -> str:
     return _mode(gpu, passed_through=gpu.passthrough_active, graphics_type=gpu.graphics_type)
 
 
-def configurable_modes(device: HostGpu | HostDevice) -> list[str]:
+def configurable_modes(device: HostGpu | OtherHostDevice) -> list[str]:
     """The modes that it can be configured to."""
-    if isinstance(device, HostDevice):
+    if isinstance(device, OtherHostDevice):
         return [HOST, DIRECT_PATH]
     mixed = device.board.mixed_size and device.mode is not GpuMode.MULTI_INSTANCE
     return [HOST, DIRECT_PATH, *(name for name in SIZES if mixed or name == "vGpuSameSize")]

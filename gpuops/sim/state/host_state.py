@@ -136,7 +136,7 @@ class HostGpu:
 
 
 @dataclass(slots=True)
-class HostDevice:
+class OtherHostDevice:
     """A PCI device that is no NVIDIA GPU, and that VMs can be given whole."""
 
     pci_id: str
@@ -186,7 +186,7 @@ class HostState:
     network: HostNetwork = INSTALLED
     vms: dict[str, None] = field(default_factory=dict)
     """The VMs registered there, in the order they came."""
-    others: tuple[HostDevice, ...] = ()
+    others: tuple[OtherHostDevice, ...] = ()
     """Devices that are no NVIDIA GPU."""
 
     @property
@@ -244,11 +244,11 @@ class HostState:
         return next((gpu for gpu in self.gpus if gpu.pci_id == wanted), None)
 
     @property
-    def devices(self) -> tuple[HostGpu | HostDevice, ...]:
+    def devices(self) -> tuple[HostGpu | OtherHostDevice, ...]:
         """All that can be passed through but the host's own network card."""
         return (*self.gpus, *self.others)
 
-    def device(self, pci_id: str) -> HostGpu | HostDevice | None:
+    def device(self, pci_id: str) -> HostGpu | OtherHostDevice | None:
         wanted = pci_id.lower()
         return next((device for device in self.devices if device.pci_id == wanted), None)
 
