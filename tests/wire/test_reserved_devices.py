@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -29,6 +31,7 @@ from tests.wire.test_headroom import named
 L40S = (0x10DE, 0x26B9)
 WHOLE = DirectPathConfig(devices=(L40S,), label="l40s-ml")
 PAIR = DirectPathConfig(group="Nvidia:2@grid_a100d-80c%NVLink")
+VGPU = DirectPathConfig(vgpu="grid_a100-3-20c")
 OTHER = DirectPathConfig(devices=((0x10DE, 0x20B5),))
 
 Reserve = Callable[..., Site]
@@ -53,6 +56,29 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
 
         yield reserved
         assert world.bugs == []
+
+
+def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
+    reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vCenter may count what is reserved by profile."""
+    real, asked = DirectPathProfileManager._answer, []
+
+    def by_profile(self: DirectPathProfileManager, spec: Any, count: Any) -> Any:
+        asked.append(spec.id)
+        answer = real(self, spec, count)
+        if spec.id == "dpp-1":
+            answer.unusedReservation, answer.remaining = 2, 1
+        return answer
+
+    monkeypatch.setattr(DirectPathProfileManager, "_answer", by_profile)
+    inventory = reserve((WHOLE, 0), (WHOLE, 0), (VGPU, 0), (replace(VGPU), 0)).vcenter.inventory()
+    assert inventory.reservations is not None
+    place = inventory.find_host("esx-01.lab").cluster or ""
+    assert asked == ["dpp-0", "dpp-1", "dpp-2", "dpp-3"]
+    assert inventory.reservations.devices == (DeviceCapacity("kind-0, kind-1", (L40S,), "l40s-ml", place, 0, 2, 1, 2),)
+    assert [each.profile for each in inventory.reservations.capacities] == [VGPU.vgpu]
+    assert inventory.reservations.unknown == ()
 
 
 def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:

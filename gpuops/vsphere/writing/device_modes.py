@@ -87,6 +87,7 @@ class _ConfigureCall:
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
+        unanswered: tuple[type[Exception], ...] = (*network.LOST_ERRORS, *vapi_errors())
         spec = DirectPathDevices.ConfigureSpec(device=device, new_mode=WORDS[change.after])
         try:
             task = DirectPathDevices(self._configuration).configure_task(host, spec)
@@ -94,11 +95,11 @@ class _ConfigureCall:
             raise  # nothing was done
         except Error as error:
             raise self._refused(error) from error
-        except (*network.LOST_ERRORS, *vapi_errors()) as error:
+        except unanswered as error:
             raise self._lost(type(error).__name__) from error
         try:
             end = self._end(task)
-        except (*network.LOST_ERRORS, *vapi_errors()) as error:  # whatever it says: the change is under way
+        except unanswered as error:  # whatever it says: the change is under way
             raise self._under_way(f"its task cannot be followed: {type(error).__name__}") from error
         if end is None:
             raise self._under_way(f"its task has not ended after {TASK_S:.0f} s")
