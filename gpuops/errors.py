@@ -53,6 +53,8 @@ class GpuopsError(Exception):
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "internal-error"
     trouble: Trouble = Trouble.DENIED
+    reboot_due: bool = False
+    """Whether something was set on a host all the same that may take a reboot of it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,6 +70,12 @@ class GpuopsError(Exception):
     def line(self) -> str:
         """Message and hint as one line, for a journal or a report that keeps one text for both."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def after(self, done: str, *, reboot_due: bool) -> None:
+        """Adds to the message what was done before the error."""
+        self.message = f"{self.message}; {done}"
+        self.args = (self.message,)
+        self.reboot_due = self.reboot_due or reboot_due
 
     def then_finish(self, command: str) -> None:
         """Adds to the hint that this command finishes what was begun."""

@@ -23,6 +23,11 @@ class DeviceKind(StrEnum):
     STORAGE = "storage controller"
     OTHER = "PCI device"
 
+    @property
+    def made_for_vms(self) -> bool:
+        """Whether a host itself has no use for one; of another kind it may hang on it, by network, disks or boot."""
+        return self in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
+
 
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
@@ -40,7 +45,8 @@ class OtherDevice:
     numa_node: int | None = None
     passthrough: Passthrough | None = None
     carries: tuple[str, ...] | None = None
-    """What the host itself has it for: `vmnic0 is an uplink of vSwitch0`; None = that was not asked."""
+    """What the host itself has it for: `vmnic0 is an uplink of vSwitch0`; None = that was not asked, or not
+    all of it is told."""
 
     @property
     def passed_through(self) -> bool:

@@ -203,12 +203,15 @@ def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_th
             pci("0000:45:00.0", 0x15B3, 0x101D, 1, 0x0200, "ConnectX-6 Dx"),
             pci("0000:45:00.2", 0x15B3, 0x101E, 1, 0x0200, "ConnectX Family mlx5Gen Virtual Function"),
             pci("0000:46:00.0", 0x144D, 0xA80A, 1, 0x0108, "NVMe SSD"),
+            pci("0000:46:01.0", 0x1077, 0x2261, 1, 0x0C04, "ISP2722 Fibre Channel HBA"),
+            pci("0000:46:02.0", 0x15B3, 0x101B, 1, 0x0C06, "MT28908 InfiniBand HCA"),
+            pci("0000:46:03.0", 0x8086 - 0x10000, 0xA1AF, 1, 0x0C03, "USB 3.0 xHCI Controller"),
             pci("0000:47:00.0", 6659, 8192, 8192, 0x0300, "the board's own VGA"),
             pci("0000:48:00.0", 0x8086 - 0x10000, 0x0BD5, 1, 0x0380, ""),
             pci("0000:49:00.0", 4098, 0x74A1, 1, 0x1200, "one that is not capable"),
         ]
     )
-    given = ["45:00.0", "45:00.2", "46:00.0"]
+    given = ["45:00.0", "45:00.2", "46:00.0", "46:01.0", "46:02.0", "46:03.0"]
     able = ["41:00.0", "42:00.0", "42:00.1", "43:00.0", "44:00.0", "47:00.0", "48:00.0"]
     states = "".join(PASSTHROUGH.format(at, at, "true", "true") for at in (f"0000:{each}" for each in given))
     states += "".join(PASSTHROUGH.format(at, at, "false", "false") for at in (f"0000:{each}" for each in able))
@@ -223,6 +226,9 @@ def test_what_is_no_nvidia_gpu_is_known_by_its_class_and_name_and_never_among_th
         ("44:00", "accelerator"),
         ("45:00", "NIC"),
         ("46:00", "storage controller"),
+        ("46:01", "storage controller"),
+        ("46:02", "NIC"),
+        ("46:03", "PCI device"),
         ("48:00", "GPU"),
     ]
     assert host.others[1].vendor_id == 0x8086, "an id as people know it, though vSphere sends a signed short"
@@ -287,7 +293,11 @@ def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> 
         "0000:45:00.3": ("it is divided into 4 virtual functions (SR-IOV)",),
         "0000:46:00.0": ("vmhba0 has disks of the host (2)",),
     }
-    assert carried(replace(found("HostSystem", read), unreadable=("config.network",))) is None
+    for path in ("config.network", "config.storageDevice", "config.storageDevice.scsiTopology"):
+        assert carried(replace(found("HostSystem", read), unreadable=(path,))) is None
+    for path in read:
+        untold = {key: value for key, value in read.items() if key != path}
+        assert carried(found("HostSystem", untold)) is None, "what is absent is not nothing"
 
 
 def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_graphics() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyVmomi import vim
 
 from gpuops.api import Site, configure, mode_show
 from gpuops.clock import wall_clock
-from gpuops.errors import VcenterUnreachable
+from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.execute.site import catalog_of
 from gpuops.model.device_mode import DeviceMode, HostDevice
 from gpuops.model.gpu import PciAddress
@@ -35,6 +36,7 @@ from gpuops.vsphere.reading.device_modes import devices_of
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.writing import device_modes
+from gpuops.vsphere.writing import hosts as writing_hosts
 from tests.sample import mostly_long
 from tests.wire.clusters import cluster
 from tests.wire.points import Killed, Points
@@ -433,3 +435,64 @@ def test_a_change_of_modes_goes_on_from_where_it_was_killed(
     assert (host.in_maintenance, boots(bench)) == (False, 1), "nobody knows any more what vCenter said"
     sets = [entry for entry in bench.world.ledger if entry.method == "ConfigureDirectPathDevice"]
     assert len(sets) == 2, "each mode was set once"
+
+
+@pytest.mark.parametrize("name", ["NotFound", "Unauthenticated", "Unauthorized", "InternalServerError"])
+def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from com.vmware.vapi.std import errors_client
+
+    sent: list[str] = []
+
+    def late(host: Any, call: Any, pci_id: str, mode: str | None) -> list[str]:
+        sent.append(pci_id)
+        return ["NONE"]
+
+    def untold(*_: Any) -> Any:
+        raise getattr(errors_client, name)()
+
+    monkeypatch.setattr(direct_path_devices, "configure", late)
+    monkeypatch.setattr(device_modes._ConfigureCall, "_end", untold)
+    [outcome] = bench.set(MIXED).outcomes
+    assert (outcome.verdict, sent) == (Verdict.UNKNOWN, [str(FREE)])
+    assert f"its task cannot be followed: {name}" in outcome.reason
+    assert bench.site.applied is None
+
+
+@pytest.mark.parametrize("rebinds", [False, True])
+def test_what_was_set_before_a_device_is_refused_is_named_and_keeps_the_host_out_of_service(
+    start: Start, monkeypatch: pytest.MonkeyPatch, *, rebinds: bool
+) -> None:
+    bench = start(cluster(1, [], gpus=2, api_version="9.1.0.0"))
+    bench.host("esx-01").state.rebinds_without_reboot = rebinds
+    request = SetPassthrough(True, (str(BUSY), str(FREE)), None, "esx-01")
+
+    def refusing(host: Any, call: Any, pci_id: str, mode: str | None) -> list[str]:
+        if pci_id == str(FREE):
+            raise vim.fault.HostConfigFault(msg="The host is busy.")
+        return set_mode(host, call, pci_id, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(direct_path_devices, "configure", refusing)
+        report = bench.roll(request)
+    [outcome] = report.outcomes
+    assert outcome.verdict is Verdict.FAILED
+    told = "NONE" if rebinds else "HOST_REBOOT_REQUIRED"
+    assert f"The host is busy.; set before that: {BUSY} (vCenter: {told})" in outcome.reason
+    assert ("stays in maintenance mode" in outcome.reason) is not rebinds
+    state = bench.host("esx-01").state
+    assert (state.in_maintenance, boots(bench)) == (not rebinds, 0)
+    assert bench.resume().exit_code == 0
+    assert [gpu.passthrough_active for gpu in state.gpus] == [True, True]
+    assert (bench.host("esx-01").state.in_maintenance, boots(bench)) == (False, 1)
+
+
+def test_labels_that_are_refused_tell_of_the_modes_before_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise Refused("esx-02.sup: takes no labels")
+
+    monkeypatch.setattr(writing_hosts.HostConnection, "_configure", refused)
+    [outcome] = bench.set(replace(WHOLE, label="ml")).outcomes
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reason == f"esx-02.sup: takes no labels; set before that: {FREE} (vCenter: HOST_REBOOT_REQUIRED)"

@@ -15,6 +15,7 @@ from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
 from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import DeviceKind
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.capacity.question import capacity
@@ -312,14 +313,19 @@ def test_what_must_not_be_passed_through_is_refused(
     assert reason in why(report)
 
 
-def test_a_login_that_cannot_see_what_a_nic_carries_switches_none(server: SimServer, site: Site) -> None:
+@pytest.mark.parametrize("kind", list(DeviceKind))
+def test_what_may_carry_the_host_is_given_away_only_by_a_login_that_sees_it_does_not(
+    server: SimServer, site: Site, kind: DeviceKind
+) -> None:
     inventory = site.vcenter.inventory()
     asked = site.hosts.with_other_devices(inventory, list(inventory.hosts))
     host = asked.find_host("esx-01.acc")
-    hidden = replace(host, others=tuple(replace(each, carries=None) for each in host.others))
+    hidden = replace(host, others=tuple(replace(each, kind=kind, carries=None) for each in host.others))
     with_settings = site.hosts.with_settings(asked.with_hosts([hidden]), [host.ref])
     plan = SetPassthrough(True, host="esx-01.acc", device=("31:00.1",)).plan(with_settings, load())
-    assert [each.rule for each in plan.rejections] == ["what the host has this NIC for cannot be read"]
+    made_for_vms = kind in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
+    rule = f"what the host has this {kind} for cannot be read"
+    assert [each.rule for each in plan.rejections] == ([] if made_for_vms else [rule])
 
 
 def test_verbs_on_modes_know_no_such_device(site: Site) -> None:

@@ -6,20 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuops.api import Site, run
+from gpuops.api import Site, configure, run
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.reservation import DeviceCapacity
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -28,6 +31,7 @@ from tests.wire.test_headroom import named
 L40S = (0x10DE, 0x26B9)
 WHOLE = DirectPathConfig(devices=(L40S,), label="l40s-ml")
 PAIR = DirectPathConfig(group="Nvidia:2@grid_a100d-80c%NVLink")
+VGPU = DirectPathConfig(vgpu="grid_a100-3-20c")
 OTHER = DirectPathConfig(devices=((0x10DE, 0x20B5),))
 
 Reserve = Callable[..., Site]
@@ -52,6 +56,29 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
 
         yield reserved
         assert world.bugs == []
+
+
+def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
+    reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vCenter may count what is reserved by profile."""
+    real, asked = DirectPathProfileManager._answer, []
+
+    def by_profile(self: DirectPathProfileManager, spec: Any, count: Any) -> Any:
+        asked.append(spec.id)
+        answer = real(self, spec, count)
+        if spec.id == "dpp-1":
+            answer.unusedReservation, answer.remaining = 2, 1
+        return answer
+
+    monkeypatch.setattr(DirectPathProfileManager, "_answer", by_profile)
+    inventory = reserve((WHOLE, 0), (WHOLE, 0), (VGPU, 0), (replace(VGPU), 0)).vcenter.inventory()
+    assert inventory.reservations is not None
+    place = inventory.find_host("esx-01.lab").cluster or ""
+    assert asked == ["dpp-0", "dpp-1", "dpp-2", "dpp-3"]
+    assert inventory.reservations.devices == (DeviceCapacity("kind-0, kind-1", (L40S,), "l40s-ml", place, 0, 2, 1, 2),)
+    assert [each.profile for each in inventory.reservations.capacities] == [VGPU.vgpu]
+    assert inventory.reservations.unknown == ()
 
 
 def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
@@ -124,3 +151,39 @@ def test_doctor_names_both_counts_of_whole_devices(reserve: Reserve) -> None:
 def found_of(name: str, inventory: Inventory) -> list[str]:
     found = examine(inventory, catalog_of(inventory), Scope(), {}).findings
     return [f"{each.subject}: {each.reason}" for each in found if name in each.reason]
+
+
+@pytest.mark.parametrize("version", ["9.0.0.0", "9.1.0.0"])
+def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_path: Path, version: str) -> None:
+    """A whole AMD GPU; without DirectPath profiles, a vCenter 9 still tells that nothing is reserved."""
+    world = build("accelerators", api_version=version)
+    with SimServer(world) as server, Connection(target_of(server)) as connection:
+        site = Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
+        host = named(server, "HostSystem", "esx-02.acc")
+        fpga, amd = "0000:af:00.0", "0000:86:00.0"
+
+        def switch(
+            device: str, *, on: bool, apply: bool = True, label: str | None = None
+        ) -> tuple[int, tuple[tuple[str, ...], bool]]:
+            request = SetPassthrough(on, device=(device,), host="esx-02.acc", label=label)
+            report = configure(request, site, apply=apply)
+            return report.exit_code, (report.plan.warnings, report.changed)
+
+        assert switch(fpga, on=True, apply=False) == (0, ((), True))
+        assert host.state.device(fpga).passthrough_enabled is False
+        for on in (True, False):
+            assert switch(fpga, on=on) == (0, ((), True))
+            assert host.state.device(fpga).passthrough_enabled is on
+            assert switch(fpga, on=on) == (0, ((), False)), "a second run changes nothing"
+        place = host.compute_resource().moid
+        config = DirectPathConfig(devices=((0x1002, 0x75A3),), label="mi355x")
+        with world.changed:
+            world.direct_path = DirectPathState(
+                {"dpp-1": DirectPathProfileState("dpp-1", "amd", "", config)},
+                (ReservationState(config, 2, place, ("kube-*",)),),
+            )
+        left = "2 of amd reserved, not free: 1 would be left, or may be: VMs for which it is reserved may find no GPU"
+        for asked in ({"on": False}, {"on": True, "label": "other"}):
+            code, (warnings, _) = switch(amd, apply=False, **asked)
+            assert (code, [each.partition(": ")[2] for each in warnings if "reserved" in each]) == (0, [left])
+    assert world.bugs == []

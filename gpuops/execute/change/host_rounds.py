@@ -54,6 +54,8 @@ class HostRounds:
     told: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
     """By host, what went wrong on it."""
+    half_set: set[str] = field(default_factory=set)
+    """Hosts that may need a reboot for what was set on them before their setting ended in an error."""
     of_vms: list[tuple[str, Misprediction]] = field(default_factory=list)
     """Name of a VM, and where a step on it did something else than was predicted."""
 
@@ -140,6 +142,7 @@ class HostRounds:
                 self.wrong.setdefault(step.host, str(kept))
             elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
                 self.wrong[step.host] = f"it was not set: {done.reason}"
+        self.half_set |= setting.half_set
         self.executor.mispredicted += setting.mispredicted
         set_ = [step for step in steps if step.host not in self.wrong]
         return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
@@ -193,7 +196,8 @@ class HostRounds:
         return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
-        """The host serves VMs again, and has its own back; one that was rebooted and is wrong stays out of service."""
+        """The host serves VMs again, and has its own back; one that is wrong stays out of service if it was rebooted,
+        or was set in part and may need to be."""
         reason = self.wrong.get(step.host)
         host = self.executor.look().hosts.get(step.host)
         if host is None or host.connected is not True:
@@ -202,7 +206,8 @@ class HostRounds:
             again = command("change abandon", host=self.order.names[step.host])
             reason = f"{reason or gone}; it stays {stays}; if it never comes back: {again}"
             return Outcome(step, Verdict.FAILED, reason)
-        if reason is not None and step.host in self.history().reboots:  # asked for for all that is known
+        rebooted = step.host in self.history().reboots  # asked for for all that is known
+        if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
         late = self.wrong.get(step.host)

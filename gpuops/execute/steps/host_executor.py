@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from gpuops import clock
+from gpuops.errors import GpuopsError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
@@ -53,6 +54,8 @@ class HostExecutor(StepExecutor[OfHost]):
         self.lease = lease
         self.impacts: dict[str, Impacts] = {}
         """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
+        self.half_set: set[str] = set()
+        """Hosts (refs) whose setting ended in an error, and that may need a reboot for what was set all the same."""
         self._predicted: dict[str, tuple[Prediction, Inventory]] = {}
         """By op id, what a step that was sent is to do, and the look before it."""
         self.mispredicted: list[tuple[str, Misprediction]] = []
@@ -148,7 +151,12 @@ class SettingExecutor(HostExecutor[HostStep]):
 
     def request(self, step: HostStep, op_id: str) -> None:
         """Sets the host."""
-        told = self.hosts.configure(step, self.inventory, op_id)
+        try:
+            told = self.hosts.configure(step, self.inventory, op_id)
+        except GpuopsError as error:
+            if error.reboot_due:
+                self.half_set.add(step.host)
+            raise
         if told is not None:
             self.impacts[step.host] = told
 

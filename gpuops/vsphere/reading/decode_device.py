@@ -1,8 +1,8 @@
 """What a PCI device is, and what its host has it for: by class codes, names, uplinks and disk paths.
 
-Class codes: PCI Code and ID Assignment Specification (base class 01 mass storage, 02 network, 03 display, 06 bridge, 12
-processing accelerators; an FPGA card may have any, and says so in its name). Uplinks and disk paths: vSphere API,
-HostNetworkInfo and HostStorageDeviceInfo.
+Class codes: PCI Code and ID Assignment Specification (base class 01 mass storage, 02 network, 03 display, 06 bridge, 0c
+serial bus, of which 0c04 is Fibre Channel and 0c06 InfiniBand, 12 processing accelerators; an FPGA card may have any,
+and says so in its name). Uplinks and disk paths: vSphere API, HostNetworkInfo and HostStorageDeviceInfo.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.values import child, children, count, items, leaves, said, text, whole
 from gpuops.vsphere.transport.xml_values import pci_address, unsigned
 
-MADE_FOR_VMS: Final = frozenset({DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR})
-"""What a host itself has no use for: one that could be passed through is worth showing before it is."""
-
 NETWORK: Final = "config.network"
 ADAPTERS: Final = "config.storageDevice.hostBusAdapter"
 DISK_PATHS: Final = "config.storageDevice.scsiTopology"
+_PASSTHROUGH: Final = "config.pciPassthruInfo"
 
 _STORAGE: Final = 0x01
 _NETWORK: Final = 0x02
 _DISPLAY: Final = 0x03
 _BRIDGE: Final = 0x06
 _ACCELERATOR: Final = 0x12
+_FIBRE_CHANNEL: Final = 0x0C04
+_INFINIBAND: Final = 0x0C06
 _PCI_TO_PCI: Final = 0x0604
 _AMD: Final = 0x1002
 """Its Instinct GPUs show as processing accelerators, and not as display controllers (from memory)."""
@@ -61,19 +61,23 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
         return DeviceKind.FPGA
     if vendor in _BOARD_GRAPHICS:
         return DeviceKind.OTHER
+    if base == _STORAGE or pci_class == _FIBRE_CHANNEL:
+        return DeviceKind.STORAGE
+    if base == _NETWORK or pci_class == _INFINIBAND:
+        return DeviceKind.NIC
     if base == _DISPLAY or (base == _ACCELERATOR and vendor == _AMD):
         return DeviceKind.GPU
-    return {_ACCELERATOR: DeviceKind.ACCELERATOR, _NETWORK: DeviceKind.NIC, _STORAGE: DeviceKind.STORAGE}.get(
-        base, DeviceKind.OTHER
-    )
+    return DeviceKind.ACCELERATOR if base == _ACCELERATOR else DeviceKind.OTHER
 
 
 def carried(found: ReadObject) -> Mapping[PciAddress, tuple[str, ...]] | None:
-    """What the host has its devices for, in words; None where this login may not read it.
+    """What the host has its devices for, in words; None where not all of that is told, or may be read by this login.
 
     One that VMs are given as virtual functions is divided, and cannot be given whole beside them.
     """
-    if any(path.startswith(("config.network", "config.storageDevice")) for path in found.unreadable):
+    if any(path.startswith((NETWORK, "config.storageDevice", _PASSTHROUGH)) for path in found.unreadable):
+        return None
+    if any(found.properties.get(path) is None for path in (NETWORK, ADAPTERS, DISK_PATHS, _PASSTHROUGH)):
         return None
     uses: defaultdict[PciAddress, list[str]] = defaultdict(list)
     for address, use in (*_uplinks(found.properties.get(NETWORK)), *_disks(found), *_divided(found)):
@@ -117,7 +121,7 @@ def _disks(found: ReadObject) -> Iterator[tuple[PciAddress, str]]:
 
 
 def _divided(found: ReadObject) -> Iterator[tuple[PciAddress, str]]:
-    for told in map(leaves, items(found.properties.get("config.pciPassthruInfo"))):
+    for told in map(leaves, items(found.properties.get(_PASSTHROUGH))):
         address, functions = pci_address(said(told.get("id"))), whole(told.get("numVirtualFunction"))
         if address is not None and functions:
             yield address, f"it is divided into {functions} virtual functions (SR-IOV)"

@@ -27,7 +27,7 @@ from gpuops.model.host import (
     RuleKind,
 )
 from gpuops.model.other_device import OtherDevice
-from gpuops.vsphere.reading.decode_device import MADE_FOR_VMS, kind_of, may_be_function
+from gpuops.vsphere.reading.decode_device import kind_of, may_be_function
 from gpuops.vsphere.reading.pages import ReadObject
 from gpuops.vsphere.reading.values import (
     child,
@@ -201,7 +201,7 @@ def _may_be_given(thin: ThinHost, device: OtherDevice, *, in_any_use: bool) -> b
     state = thin.passthrough.get(device.address)
     if state is None:
         return False
-    return state.enabled or state.active or (state.capable and (in_any_use or device.kind in MADE_FOR_VMS))
+    return state.enabled or state.active or (state.capable and (in_any_use or device.kind.made_for_vms))
 
 
 def _other(

@@ -2,8 +2,10 @@
 
 One call lists the DirectPath profiles, and where there is one, one more asks each cluster with GPUs, or host of none,
 for all of them: a reservation is of a VM class, and that names a DirectPath profile (vSphere API 9.1,
-`vm_classes_info.dpp_id`). What is not answered is unknown, with the reason; so is what a start leaves of a device group
-of which some is reserved, since vCenter does not tell which GPUs that is.
+`vm_classes_info.dpp_id`). Of several profiles that mean the same, the answer that leaves least counts: whether vCenter
+counts what is reserved by profile, or by what that means, is not documented. What is not answered is unknown, with the
+reason; so is what a start leaves of a device group of which some is reserved, since vCenter does not tell which GPUs
+that is.
 
 Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 """
@@ -11,8 +13,8 @@ Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.host import Host
@@ -28,6 +30,8 @@ MOST_PLACES: Final = 64
 _MANAGER: Final = "directPathProfileManager"
 _TELLS: Final = "DirectPathProfileManagerCapacityInfo"
 _NOT_NUMBERS: Final = "vCenter tells no numbers of it"
+
+Capacity = TypeVar("Capacity", ProfileCapacity, DeviceCapacity)
 
 
 def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) -> Reservations | None:
@@ -76,17 +80,17 @@ class _ProfileThing:
     @property
     def thing(self) -> object:
         """Equal for profiles that differ in their name alone."""
-        return (self.vgpu, self.group, self.allowed, self.label)
+        return (self.vgpu, self.group, frozenset(self.allowed), self.label)
 
 
 def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _ProfileThing]:
-    """What each DirectPath profile is, by its id; one of several that are the same."""
+    """What each DirectPath profile is, by its id."""
     reply = reader.call("DirectPathProfileManagerList", manager, "<filterSpec></filterSpec>")
     found: dict[str, _ProfileThing] = {}
     with decoding(session.target.address, "DirectPathProfileManagerList"):
         for info in children(reply, "returnval"):
             id, meant = text(info, "id"), _meant_by(info)
-            if id and meant is not None and meant.thing not in {each.thing for each in found.values()}:
+            if id and meant is not None:
                 found[id] = meant
     return found
 
@@ -139,10 +143,29 @@ def _of_place(
     if len(answers) != len(profiles):
         yield UnknownCapacity(place, f"vCenter answers {len(answers)} of {len(profiles)} questions")
         return
+    told: dict[object, list[ProfileCapacity | DeviceCapacity | UnknownCapacity]] = {}
     for meant, answer in zip(profiles.values(), answers, strict=True):
-        told = _decoded(answer, meant, place)
-        if told is not None:
-            yield told
+        decoded = _decoded(answer, meant, place)
+        if decoded is not None:
+            told.setdefault(meant.thing, []).append(decoded)
+    for same in told.values():
+        yield from dict.fromkeys(each for each in same if isinstance(each, UnknownCapacity))
+        yield from _least([each for each in same if isinstance(each, ProfileCapacity)])
+        devices = [each for each in same if isinstance(each, DeviceCapacity)]
+        name = ", ".join(dict.fromkeys(each.name for each in devices))
+        yield from (replace(each, name=name) for each in _least(devices))
+
+
+def _least(same: list[Capacity]) -> Iterator[Capacity]:
+    """One capacity, of several of the same thing: what all of them leave. Nothing of none."""
+    for first in same[:1]:
+        yield replace(
+            first,
+            consumed=max(each.consumed for each in same),
+            maximum=min(each.maximum for each in same),
+            remaining=min(each.remaining for each in same),
+            unused_reservation=max(each.unused_reservation for each in same),
+        )
 
 
 def _decoded(

@@ -10,13 +10,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
-from gpuops.errors import LoginRefused, OutcomeUnknown, ProtocolError, Refused
+from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, ProtocolError, Refused
 from gpuops.model.device_mode import ConfigureImpact, Impacts
 from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.automation_login import automation_login, said_by, vapi_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuops.model.gpu import PciAddress
     from gpuops.model.inventory import Inventory
     from gpuops.plan.core.steps import ConfigureModes, ModeChange
     from gpuops.vsphere.session import Session
@@ -31,13 +34,14 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     """Sets the modes of a step's devices that are not configured so yet, each by one call, sent once.
 
     What vCenter says it takes before all of it is in force; None = it does not say, or one was configured before.
-    Raises OutcomeUnknown when a reply was lost or a task does not end, Refused, NoPermission, NotConnected.
+    Raises OutcomeUnknown when a reply was lost or a task does not end, Refused, NoPermission, NotConnected; the error
+    says what was set before it.
     """
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
     states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
     left = [each for each in step.devices if states.get(each.address) != each.after]
-    told: list[Impacts | None] = [None] * (len(step.devices) - len(left))
+    told: dict[PciAddress, Impacts | None] = {}
     try:
         with automation_login(session.target, MODES) as configuration:
             ids = {device.address: device.id for device in devices_of(configuration, step.host)}
@@ -45,11 +49,28 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
                 if change.address not in ids:
                     raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
                 call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
-                told.append(call.result(step.host, ids[change.address], change))
+                told[change.address] = call.result(step.host, ids[change.address], change)
     except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
-        raise Refused(f"{host.name}: {error.message}", hint=error.hint) from error
-    known = [each for each in told if each is not None]
-    return frozenset(chain.from_iterable(known)) if len(known) == len(told) else None
+        refused = Refused(f"{host.name}: {error.message}", hint=error.hint)
+        say_set(refused, told)
+        raise refused from error
+    except GpuopsError as error:
+        say_set(error, told)
+        raise
+    known = [each for each in told.values() if each is not None]
+    return frozenset(chain.from_iterable(known)) if len(known) == len(step.devices) else None
+
+
+def say_set(error: GpuopsError, told: Mapping[PciAddress, Impacts | None]) -> None:
+    """Adds to an error which devices were set before it, and what vCenter says of each that this takes."""
+    if not told:
+        return
+    words = (
+        f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'not told what that takes'})"
+        for address, impacts in told.items()
+    )
+    reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in told.values())
+    error.after(f"set before that: {', '.join(words)}", reboot_due=reboots)
 
 
 class _ConfigureCall:
@@ -66,20 +87,22 @@ class _ConfigureCall:
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
+        unanswered: tuple[type[Exception], ...] = (*network.LOST_ERRORS, *vapi_errors())
         spec = DirectPathDevices.ConfigureSpec(device=device, new_mode=WORDS[change.after])
         try:
             task = DirectPathDevices(self._configuration).configure_task(host, spec)
-            end = self._end(task)
         except (Unauthenticated, Unauthorized):
             raise  # nothing was done
         except Error as error:
             raise self._refused(error) from error
-        except network.LOST_ERRORS as error:
+        except unanswered as error:
             raise self._lost(type(error).__name__) from error
-        except vapi_errors() as error:
-            raise self._lost(type(error).__name__) from error
+        try:
+            end = self._end(task)
+        except unanswered as error:  # whatever it says: the change is under way
+            raise self._under_way(f"its task cannot be followed: {type(error).__name__}") from error
         if end is None:
-            raise self._lost(f"its task has not ended after {TASK_S:.0f} s")
+            raise self._under_way(f"its task has not ended after {TASK_S:.0f} s")
         if end.status == "FAILED":
             raise self._refused(end.error)
         self._session.changes.accepted(None, self._op_id)
@@ -106,14 +129,23 @@ class _ConfigureCall:
             hint="gpuops reads vCenter before it does anything else",
         )
 
+    def _under_way(self, why: str) -> OutcomeUnknown:
+        """Of a change that vCenter has taken, and whose impacts nobody knows."""
+        lost = self._lost(why)
+        lost.reboot_due = True
+        return lost
+
 
 def _impacts(task: Any, end: Any) -> Impacts | None:
-    """What the result says; None = nothing, or a word that is not known: that is no word of having no impact."""
+    """What the result says; None = nothing, or what nobody can read: that is no word of having no impact."""
     from vmware.vapi.bindings.converter import TypeConverter
 
     if end.result is None:
         return None
-    told = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+    try:
+        told = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+    except vapi_errors():  # the change was made all the same
+        return None
     if not told or any(str(each) not in list(ConfigureImpact) for each in told):
         return None
     return frozenset(ConfigureImpact(str(each)) for each in told)

@@ -97,11 +97,15 @@ class HostConnection:
         return None
 
     def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.vsphere.writing.device_modes import configure_modes
+        from gpuops.vsphere.writing.device_modes import configure_modes, say_set
 
         impacts = configure_modes(self._connection, step, inventory, op_id)
         if step.labels:
-            self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
+            try:
+                self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
+            except GpuopsError as error:
+                say_set(error, {change.address: impacts for change in step.devices})
+                raise
         return impacts
 
     def _configure(self, step: SoapSetting, inventory: Inventory, op_id: str) -> None:

@@ -17,7 +17,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import DeviceKind, OtherDevice
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
 from gpuops.plan.core.plan import Plan, Rejection, refuse
@@ -228,7 +228,7 @@ def _noun(device: PhysicalGpu | OtherDevice) -> str:
 def _carries(host: Host, device: OtherDevice) -> Iterator[Rejection]:
     """A host that gives away its uplink or its disks is lost to vCenter (vSphere docs, DirectPath I/O)."""
     subject = f"{host.name} {device.address}"
-    if device.carries is None and device.kind in (DeviceKind.NIC, DeviceKind.STORAGE):
+    if device.carries is None and not device.kind.made_for_vms:
         yield Rejection(subject, f"what the host has this {device.kind} for cannot be read")
     for use in device.carries or ():
         hint = "take that from it first, or choose another device"
