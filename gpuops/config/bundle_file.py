@@ -25,6 +25,8 @@ LARGEST_MEMBER: Final = 32 * 1024 * 1024
 """The scenario of 1,000 hosts and 10,000 VMs has a third of it."""
 MOST_LISTS: Final = 1_000_000
 """Lists and objects of one member: empty ones take twenty times the memory of their text. That scenario has 104,814."""
+MOST_VALUES: Final = 4_000_000
+"""Counted by their commas; that scenario has 368,487."""
 MOST_MEMBERS: Final = 32
 _DIRECTORY_ENTRY: Final = b"PK\x01\x02"
 """What each entry of the archive's directory begins with."""
@@ -73,4 +75,6 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
         raise PolicyError(f"{path}: its {name} is larger than {LARGEST_MEMBER >> 20} MiB unpacked", hint=_HINT)
     if content.count(b"[") + content.count(b"{") > MOST_LISTS:
         raise PolicyError(f"{path}: its {name} has more than {MOST_LISTS:,} lists and objects", hint=_HINT)
+    if content.count(b",") > MOST_VALUES:
+        raise PolicyError(f"{path}: its {name} has more than {MOST_VALUES:,} values", hint=_HINT)
     return content

@@ -96,6 +96,10 @@ def packed_by(packing: int, *, broken: bool = False) -> bytes:
         (lambda: packed_by(zipfile.ZIP_LZMA, broken=True), "its manifest.json is packed in another way"),
         (lambda: packed_by(zipfile.ZIP_BZIP2), "its manifest.json is packed in another way"),
         (
+            lambda: archive(("manifest.json", MANIFEST), ("scenario.json", f"[{'1,' * 4_000_001}1]")),
+            "its scenario.json has more than 4,000,000 values",
+        ),
+        (
             lambda: archive(("manifest.json", MANIFEST), ("scenario.json", f"[{'[],' * 1_000_000}[]]")),
             "its scenario.json has more than 1,000,000 lists and objects",
         ),

@@ -31,7 +31,7 @@ _PATTERNS: Final = (
         (
             rf"({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}}(/({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}})*",
             r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}",  # managed object ids
-            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?",  # moments and dates
+            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|\+00:00)?)?",  # moments in UTC, and dates
             r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
             r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
             r"pciPassthru[0-9]{1,2}\.cfg\.[a-z_-]{1,16}",

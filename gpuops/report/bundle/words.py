@@ -13,6 +13,17 @@ from gpuops.model.prediction import Predicted
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Firmware, VmDrs
 
+SETTINGS: Final = (
+    "pciPassthru.use64bitMMIO",
+    "pciPassthru.64bitMMIOSizeGB",
+    "numa.nodeAffinity",
+    "numa.autosize.once",
+    "numa.vcpu.maxPerVirtualNode",
+    "numa.vcpu.preferHT",
+    "sched.cpu.affinity",
+    "sched.mem.pin",
+)
+"""Keys of extraConfig that plans go by; in replies they are values."""
 STEPS: Final = (
     "suspend", "resume", "start", "power-off", "shutdown", "change", "move", "checkpoint hook", "override of DRS",
     "marker", "gate", "opening of the gate", "maintenance mode", "end of maintenance mode", "reboot", "setting",
@@ -57,7 +68,7 @@ WORDS: Final = frozenset(
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
-        *STEPS, *COMMANDS,
+        *STEPS, *COMMANDS, *SETTINGS,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
                                   Firmware, VmDrs, Predicted) for each in kind),
     )
@@ -88,10 +99,8 @@ KEYS: Final = frozenset(
         "question", "text", "choices", "0", "1", "managed_by", "extension", "datastore", "starts", "held",
         "cores_per_numa_node", "memory_reservation_mib", "cpu_reservation_mhz", "memory_locked", "cpu_hot_add",
         "suspended", "PassthroughDrsAutomation", "LBMaxVmotionPerHost", "VmDevicesStunTimeTolerated",
-        "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", "pciPassthru.use64bitMMIO",
-        "pciPassthru.64bitMMIOSizeGB", "numa.nodeAffinity", "numa.autosize.once", "numa.vcpu.maxPerVirtualNode",
-        "numa.vcpu.preferHT", "sched.cpu.affinity", "sched.mem.pin", "gpuops.opt-out", "gpuops.role", "gpuops.owner",
-        "gpuops.return",
+        "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", *SETTINGS,
+        "gpuops.opt-out", "gpuops.role", "gpuops.owner", "gpuops.return",
         # versions.json
         "gpuops", "python", "pyvmomi", "vcenter", "vcenter_build", "hosts_with_gpus", "esxi", "packages",
         "package_version",

@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import VmDrs
 from gpuops.report.bundle.harmless import PACKAGE_VERSION
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment
+from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment, utc
 
 API_VERSIONS: Final = ("8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0")
 """Those that the simulator is tested with."""
@@ -65,7 +65,7 @@ class _WorldWriter:
         hot_migrate = inventory.hot_migrate_enabled
         scenario = {
             "description": "read from a vCenter, by gpuops bundle",
-            "start": inventory.taken_at.isoformat(),
+            "start": utc(inventory.taken_at),
             "options": {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate},
             "datacenter": names.of(NameKind.DATACENTER, next(iter(datacenters(inventory)), "")),
             "models": self._model_values,
