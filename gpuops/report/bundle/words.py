@@ -9,6 +9,7 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.history import PastOutcome
 from gpuops.model.host import RuleKind
 from gpuops.model.login import BulkReader
+from gpuops.model.other_device import DeviceKind
 from gpuops.model.prediction import Predicted
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Firmware, VmDrs
@@ -55,6 +56,9 @@ SENTENCES: Final = frozenset(
         "GPUs and other devices that the catalogue lacks, left out",
         "hosts whose size could not be read: one core, no memory",
         "reservations on hosts of no cluster, left out",
+        "reservations of vGPU profiles that the catalogue lacks, left out",
+        "reservations of device groups, or that vCenter did not tell, left out",
+        "memory of devices that are no NVIDIA GPU, left out",
         "VM Network",
         "Other (64-bit)",
         "not set",
@@ -70,7 +74,7 @@ WORDS: Final = frozenset(
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
         *STEPS, *COMMANDS, *SETTINGS,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
-                                  Firmware, VmDrs, Predicted) for each in kind),
+                                  Firmware, VmDrs, Predicted, DeviceKind) for each in kind),
     )
 )  # fmt: skip
 """Values."""
@@ -100,6 +104,7 @@ KEYS: Final = frozenset(
         "cores_per_numa_node", "memory_reservation_mib", "cpu_reservation_mhz", "memory_locked", "cpu_hot_add",
         "suspended", "PassthroughDrsAutomation", "LBMaxVmotionPerHost", "VmDevicesStunTimeTolerated",
         "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", *SETTINGS,
+        "others", "vendor_name", "device", "class_code", "class_name", "profile",
         "gpuops.opt-out", "gpuops.role", "gpuops.owner", "gpuops.return",
         # versions.json
         "gpuops", "python", "pyvmomi", "vcenter", "vcenter_build", "hosts_with_gpus", "esxi", "packages",

@@ -14,6 +14,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import (
     DirectPathDevice,
     DynamicDevice,
@@ -140,8 +141,10 @@ class WorldVms:
         return None if found is None else found.name
 
     def _is_declared(self, host: Host, address: PciAddress) -> bool:
-        gpu = host.gpu(address)
-        return gpu is not None and board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is not None
+        there = host.device(address)
+        if there is None or isinstance(there, OtherDevice):
+            return there is not None
+        return board_key(self._catalog, there.vendor_id, there.device_id, there.subsystem_id) is not None
 
     def _folder(self, path: str) -> str:
         """`folder-…/folder-…` below the datacenter's folder of VMs; of several datacenters each in one of its own."""

@@ -52,13 +52,16 @@ def check(scenario: ScenarioFile, name: str) -> None:
 def _reasons(scenario: ScenarioFile) -> Iterator[str]:
     """What no bundle has; only the first is asked for, and later ones go by what those before let through."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
-    if scenario.parameters or any(each.as_read is None for each in (*hosts, *scenario.vms)):
+    read = [*(host.as_read for host in hosts), *(vm.as_read for vm in scenario.vms)]
+    if scenario.parameters or any(each is None for each in read):
         yield "a host or VM is not as it was read"
-    if any(each.count != 1 for each in (*hosts, *scenario.vms)):
+    if any(count != 1 for count in (*(host.count for host in hosts), *(vm.count for vm in scenario.vms))):
         yield "a host or VM is declared several times over"
     if scenario.desktop_pools:
         yield "there are desktop pools"
-    if any(field in each.name for each in (*scenario.clusters, *hosts, *scenario.vms) for field in "{}"):
+    names = [*(each.name for each in scenario.clusters), *(host.name for host in hosts)]
+    names += [vm.name for vm in scenario.vms]
+    if any("{" in name or "}" in name for name in names):
         yield "a name has a field for a number"
     if not scenario.datastores or not scenario.networks:
         yield "there is no datastore" if not scenario.datastores else "there is no network"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpuops.config.private_file import write_private
 from gpuops.errors import UsageError
 from gpuops.execute.state import bundle_names
 from gpuops.execute.state.bundle_names import name_behind, remember
@@ -44,12 +45,12 @@ def test_an_id_of_vcenter_is_no_pseudonym(typed: str, name: str | None, state: P
 
 def test_bundles_at_the_same_time_lose_no_names(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is slow between reading and writing."""
-    real, both = bundle_names.write_private, Barrier(2)
+    both = Barrier(2)
 
     def slow(path: Path, text: str) -> None:
         with suppress(BrokenBarrierError):  # where one waits for the other
             both.wait(0.2)
-        real(path, text)
+        write_private(path, text)
 
     monkeypatch.setattr(bundle_names, "write_private", slow)
     given: list[Mapping[str, Any]] = [{f"host-{number:012x}": f"esx-{number}"} for number in range(2)]
