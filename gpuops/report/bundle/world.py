@@ -348,7 +348,8 @@ class _WorldWriter:
 
     def _devices(self, told: DeviceCapacity) -> dict[str, Any]:
         label = self._names.of(NameKind.LABEL, told.label) if told.label else None
-        return {"devices": [f"{vendor:04x}:{device:04x}" for vendor, device in told.allowed], "label": label}
+        ids = [f"{vendor & 0xFFFF:04x}:{device & 0xFFFF:04x}" for vendor, device in told.allowed]
+        return {"devices": ids, "label": label}
 
     def _left_out(self, sentence: str, number: int) -> None:
         if number:
