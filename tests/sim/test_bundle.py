@@ -38,16 +38,25 @@ def packed(scenario: Any, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """That of `lab`, as JSON."""
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Those of bundles of `lab`, of other devices and of reservations, as JSON."""
     from typer.testing import CliRunner
 
     from gpuops.cli.app import app
 
-    saved = tmp_path_factory.mktemp("lab") / "lab.json"
-    result = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--save", str(saved)])
-    assert result.exit_code == 0, result.output
-    return json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario)
+    found = []
+    for name in ("lab", "accelerators", "supervisor"):
+        saved = tmp_path_factory.mktemp(name) / f"{name}.json"
+        result = CliRunner().invoke(app, ["inventory", "--vcenter", f"sim:{name}", "--save", str(saved)])
+        assert result.exit_code == 0, result.output
+        found.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario))
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def scenario(scenarios: tuple[str, ...]) -> str:
+    """That of `lab`."""
+    return scenarios[0]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -63,10 +72,10 @@ def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", mostly_long(range(2000), range(60)))
-def test_a_bundle_with_anything_in_it(seed: int, scenario: str, tmp_path: Path) -> None:
+def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp_path: Path) -> None:
     """A value replaced, a key renamed, an entry doubled or left out: no error but ours, and no world without end."""
     chance = random.Random(seed)
-    document = json.loads(scenario)
+    document = json.loads(chance.choice(scenarios))
     for _ in range(chance.randint(1, 3)):
         container, key = chance.choice(list(places(document)))
         match chance.randint(0, 3):
