@@ -228,6 +228,9 @@ def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: P
     [
         ("vm-000000000000", "'vm-000000000000' is in no bundle that was written here"),
         ("vm-", r"'vm-' begins \d+ pseudonyms"),
+        ("vm-1234", "'vm-1234' is vCenter's own id of a VM, which bundles keep as it is, and no pseudonym"),
+        ("host-1", "'host-1' is vCenter's own id of a host, which bundles keep as it is, and no pseudonym"),
+        ("domain-c8", "'domain-c8' is vCenter's own id of a cluster, which bundles keep as it is, and no pseudonym"),
     ],
 )
 def test_a_word_that_no_bundle_has(word: str, said: str, tmp_path: Path) -> None:
@@ -267,6 +270,34 @@ def test_replies_are_of_a_vm_and_its_host(lab: Lab, tmp_path: Path) -> None:
     graphics = host["properties"]["config.graphicsInfo"]
     assert {each["pciId"] for each in graphics} == {"0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"}
     assert graphics[0]["deviceName"] == "NVIDIA A100 40GB" or graphics[0]["deviceName"].startswith("NVIDIA")
+
+
+def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_path: Path) -> None:
+    """As administrators spell them: True, and a moment by the clock of the site."""
+    machines = {vm.name: vm for vm in lab.server.world.by_type("VirtualMachine")}
+    given = {"pciPassthru.use64bitMMIO": "True", "numa.nodeAffinity": "0,1", "numa.vcpu.preferHT": "true",
+             "sched.cpu.affinity": "0-3", "pciPassthru0.cfg.enable_uvm": "1"}  # fmt: skip
+    machines["vdi-01"].state.extra_config = tuple(given.items())
+    field = lab.server.world.custom_fields.define("gpuops.return")
+    wanted = {
+        "vdi-01": ("2026-11-27T09:00:00+05:45", "2026-11-27T03:15:00+00:00"),
+        "vdi-02": ("2026-11-27T09:00:00+01:00:30", "2026-11-27T07:59:30+00:00"),
+    }
+    for name, (typed, _) in wanted.items():
+        machines[name].state.attributes = {**machines[name].state.attributes, field: typed}
+    path = tmp_path / "bundle.zip"
+    result = lab.run("bundle", "--yes", "--file", str(path), "--replies", "vdi-01")
+    assert result.exit_code == 0, result.output
+    written = documents(path)
+    shown = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
+    for name, (_, said) in wanted.items():
+        assert shown[machines[name].moid]["attributes"]["gpuops.return"] == said
+    spelled = {key: value.upper() for key, value in given.items()}
+    assert shown[machines["vdi-01"].moid]["extra_config"] == spelled
+    options = written["replies.json"][0]["properties"]["config.extraConfig"]
+    assert {each["key"]: each["value"] for each in options} == spelled
+    assert b"05:45" not in b"".join(content for _, content in bytes_of(path))
+    assert len(list(build(str(path)).by_type("VirtualMachine"))) == len(shown)
 
 
 def test_changes_are_in_it_with_their_verdicts(lab: Lab, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ MANIFEST = json.dumps({"kind": "gpuops-bundle"})
 SCENARIO = json.dumps({"description": "x"})
 
 
-def archive(*entries: tuple[str | zipfile.ZipInfo, str | bytes]) -> bytes:
+def archive(*entries: tuple[str | zipfile.ZipInfo, str | bytes], packing: int = zipfile.ZIP_DEFLATED) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(packed, "w", packing) as made:
         for name, content in entries:
             made.writestr(name, content)
     return packed.getvalue()
@@ -47,6 +47,20 @@ def encrypted() -> bytes:
         at = whole.index(signature)
         while at >= 0:
             whole[at + flags] |= 1
+            at = whole.find(signature, at + 1)
+    return bytes(whole)
+
+
+def packed_by(packing: int, *, broken: bool = False) -> bytes:
+    """An archive packed in this way; or one that only says so, of what LZMA cannot unpack."""
+    entries = (("manifest.json", MANIFEST), ("scenario.json", SCENARIO))
+    if not broken:
+        return archive(*entries, packing=packing)
+    whole = bytearray(archive(*entries, packing=zipfile.ZIP_STORED))
+    for signature, at_method in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        at = whole.index(signature)
+        while at >= 0:
+            whole[at + at_method] = packing
             at = whole.find(signature, at + 1)
     return bytes(whole)
 
@@ -77,6 +91,18 @@ def encrypted() -> bytes:
         ),
         (lambda: archive(("manifest.json", MANIFEST), ("../scenario.json", SCENARIO)), "it has no files scenario.json"),
         (lambda: archive(*((f"{n}", "") for n in range(40)), ("manifest.json", MANIFEST)), "has 41 files"),
+        (lambda: archive(*((f"{n}", "") for n in range(80_000))), "has 80000 files"),
+        (lambda: packed_by(zipfile.ZIP_LZMA), "its manifest.json is packed in another way"),
+        (lambda: packed_by(zipfile.ZIP_LZMA, broken=True), "its manifest.json is packed in another way"),
+        (lambda: packed_by(zipfile.ZIP_BZIP2), "its manifest.json is packed in another way"),
+        (
+            lambda: archive(("manifest.json", MANIFEST), ("scenario.json", f"[{'1,' * 4_000_001}1]")),
+            "its scenario.json has more than 4,000,000 values",
+        ),
+        (
+            lambda: archive(("manifest.json", MANIFEST), ("scenario.json", f"[{'[],' * 1_000_000}[]]")),
+            "its scenario.json has more than 1,000,000 lists and objects",
+        ),
     ],
 )
 def test_what_is_no_bundle(make: Callable[[], bytes], said: str, tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from tests.sample import mostly_long
 WEIRD: Final[tuple[Any, ...]] = (
     None, True, -1, 0, 1 << 70, 1.5, "", "x", "vm-1", "ServiceInstance", "group-d1", "{", "{0.__class__}", "\0", [], {},
     [[]], {"a": {}}, "0000:00:00.0", "0000:ff:1f.7", "9.9.9.9", "9.0.0.0", "nvidia_a40-8q", "a100",
-    "2026-11-02T18:00:00Z", 10**12, ["vm-1"], [None], [-1],
+    "2026-11-02T18:00:00Z", "0001-01-01T00:00:00Z", "}", 10**12, 10**18, 20_000_000, ["vm-1"], [None], [-1],
 )  # fmt: skip
+NODE: Final = {"id": 0, "logical_cpus": 1, "memory_mib": 1}
 
 
 def packed(scenario: Any, path: Path) -> Path:
@@ -37,16 +38,25 @@ def packed(scenario: Any, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scenario(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """That of `lab`, as JSON."""
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Those of bundles of `lab`, of other devices and of reservations, as JSON."""
     from typer.testing import CliRunner
 
     from gpuops.cli.app import app
 
-    saved = tmp_path_factory.mktemp("lab") / "lab.json"
-    result = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--save", str(saved)])
-    assert result.exit_code == 0, result.output
-    return json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario)
+    found = []
+    for name in ("lab", "accelerators", "supervisor"):
+        saved = tmp_path_factory.mktemp(name) / f"{name}.json"
+        result = CliRunner().invoke(app, ["inventory", "--vcenter", f"sim:{name}", "--save", str(saved)])
+        assert result.exit_code == 0, result.output
+        found.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario))
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def scenario(scenarios: tuple[str, ...]) -> str:
+    """That of `lab`."""
+    return scenarios[0]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -62,10 +72,10 @@ def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", mostly_long(range(2000), range(60)))
-def test_a_bundle_with_anything_in_it(seed: int, scenario: str, tmp_path: Path) -> None:
+def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp_path: Path) -> None:
     """A value replaced, a key renamed, an entry doubled or left out: no error but ours, and no world without end."""
     chance = random.Random(seed)
-    document = json.loads(scenario)
+    document = json.loads(chance.choice(scenarios))
     for _ in range(chance.randint(1, 3)):
         container, key = chance.choice(list(places(document)))
         match chance.randint(0, 3):
@@ -95,8 +105,54 @@ def test_a_bundle_with_anything_in_it(seed: int, scenario: str, tmp_path: Path) 
         (("clusters", 0, "hosts", 0, "count"), 7, "a host or VM is declared several times over"),
         (("vms", 0, "as_read"), None, "a host or VM is not as it was read"),
         (("vms", 0, "name"), "{:01000000000}", "a name has a field for a number"),
-        (("vms", 0, "as_read", "moid"), "ServiceInstance", "'ServiceInstance' is not the id of one thing"),
-        (("vms", 0, "as_read", "moid"), "host-1010", "'host-1010' is not the id of one thing"),
+        (("vms", 0, "name"), "}", "a name has a field for a number"),
+        (("clusters", 0, "name"), "a}", "a name has a field for a number"),
+        (("vms", 0, "as_read", "moid"), "ServiceInstance", "'ServiceInstance' is not the id of one VM"),
+        (("vms", 0, "as_read", "moid"), "host-2", "'host-2' is not the id of one VM"),
+        (("vms", 0, "as_read", "moid"), "vm-2\n", "'vm-2\\n' is not the id of one VM"),
+        (("clusters", 0, "hosts", 0, "as_read", "moid"), "vm-2", "'vm-2' is not the id of one host"),
+        (("clusters", 0, "as_read", "moid"), "group-d1", "'group-d1' is not the id of one cluster"),
+        (("datastores", 0, "moid"), "vm-2", "'vm-2' is not the id of one datastore"),
+        (("datastores",), [], "there is no datastore"),
+        (("networks",), [], "there is no network"),
+        (("start",), "0001-01-01T00:00:00Z", "it starts before 2000"),
+        (("start",), "1999-12-31T00:00:00Z", "it starts before 2000"),
+        (("start",), "9999-12-31T00:00:00Z", "start is no moment of a time zone from 1970 to 2199"),
+        (("start",), "2026-11-27T09:00:00", "start is no moment of a time zone from 1970 to 2199"),
+        (
+            ("vms", 0, "as_read", "booted"),
+            "0001-01-01T00:00:00Z",
+            "vms.0.as_read.booted is no moment of a time zone from 1970 to 2199",
+        ),
+        (
+            ("models", "server-1", "numa_nodes"),
+            20_000_000,
+            "models.server-1.numa_nodes is 20000000, and not from 0 to 64",
+        ),
+        (("models", "server-1", "sockets"), 65, "models.server-1.sockets is 65, and not from 0 to 64"),
+        (("models", "server-1", "cores_per_socket"), 4096, "a server model has more than 4096 logical CPUs"),
+        (("models", "server-1", "nodes"), [NODE] * 65, "a server model has more than 64 NUMA nodes"),
+        (
+            ("models", "server-1", "nodes"),
+            [{**NODE, "logical_cpus": 10**18}],
+            f"models.server-1.nodes.0.logical_cpus is {10**18}, and not from 0 to 4096",
+        ),
+        (("vms", 0, "cpus"), 4097, "vms.0.cpus is 4097, and not from 0 to 4096"),
+        (("vms", 0, "memory_mib"), 10**18, f"vms.0.memory_mib is {10**18}, and not from 0 to {1 << 40}"),
+        (("vms", 0, "memory_mib"), -1, f"vms.0.memory_mib is -1, and not from 0 to {1 << 40}"),
+        (("vms", 0, "disk_gib"), 1 << 40, f"vms.0.disk_gib is {1 << 40}, and not from 0 to {1 << 30}"),
+        (
+            ("datastores", 0, "free_gib"),
+            -7,
+            f"datastores.0.free_gib is -7, and not from 0 to {1 << 30}",
+        ),
+        (
+            ("vms", 0, "as_read", "cpu_reservation_mhz"),
+            -1,
+            f"vms.0.as_read.cpu_reservation_mhz is -1, and not from 0 to {1 << 40}",
+        ),
+        (("clusters", 0, "size"), -1, f"clusters.0.size is -1, and not from 0 to {1 << 40}"),
+        (("desktop_pools",), [{"name": "x", "vms": ["*"]}], "there are desktop pools"),
         (("vms", 0, "as_read", "datastore"), "datastore-7", "there is no datastore 'datastore-7'"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from gpuops.api import capacity, catalog_of, readiness
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
-from gpuops.model.gpu import GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.gpu import GraphicsType, VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.capacity.question import CapacityRequest
@@ -22,12 +22,13 @@ from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.queue.place import Place
 from gpuops.report.bundle.archive import Bundle, bundle
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world import world
+from gpuops.report.bundle.world import model_name, world
 from gpuops.report.capacity import capacity_document
 from gpuops.report.placement import placements_document
 from gpuops.report.readiness import readiness_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.state.drs import ClusterRule, Group, HaAdmission, Override
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
@@ -100,7 +101,7 @@ def require_same(was: Inventory, now: Inventory) -> None:
         }
 
 
-SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "fleet:hosts=20,vms=150")
+SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "accelerators", "fleet:hosts=20,vms=150")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -170,6 +171,59 @@ def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], t
     require_same(was.vcenter.inventory(), now.vcenter.inventory())
 
 
+def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
+    """Their kinds too, by which `passthrough on` and `capacity` go, and one that waits for a reboot."""
+    accelerators = build("accelerators")
+    first = next(host for host in accelerators.by_type("HostSystem") if host.name == "esx-01.acc")
+    first.state.others[0].passthrough_enabled = False
+    first.state.others[2].numa_node = None
+    was, now, made = play(accelerators)
+    before, after = was.vcenter.inventory(), now.vcenter.inventory()
+    require_same(before, after)
+    assert dict(made.approximated) == {}
+    kinds = [
+        {(host.ref, device.address): device.kind for host in each.hosts.values() for device in host.others}
+        for each in (before, after)
+    ]
+    assert kinds[0] == kinds[1]
+    assert sorted(kinds[1].values()) == ["FPGA"] * 3 + ["GPU"] * 3 + ["NIC"]
+    assert (
+        sum(device.passthrough.reboot_pending for device in after.hosts[first.moid].others if device.passthrough) == 1
+    )
+
+
+def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
+    """Of GPUs given whole and of other devices; what cannot be told is counted."""
+    things = (
+        (DirectPathConfig(devices=((0x1002, 0x75A3),), label="mi355x"), 1),
+        (DirectPathConfig(devices=((0x8086, 0x09C4), (0x15B3, 0x101D))), 2),
+        (DirectPathConfig(vgpu="nvidia_a40-8q"), 3),
+        (DirectPathConfig(vgpu="nvidia_of_tomorrow-8q"), 1),
+        (DirectPathConfig(group="Nvidia:2@nvidia_a40-8q%NVLink"), 1),
+    )
+    accelerators = build("accelerators", api_version="9.0.0.0")
+    [cluster] = accelerators.by_type("ClusterComputeResource")
+    accelerators.direct_path = DirectPathState(
+        {f"dpp-{n}": DirectPathProfileState(f"dpp-{n}", f"kind-{n}", "", each) for n, (each, _) in enumerate(things)},
+        tuple(ReservationState(each, units, cluster.moid, ("kube-*",)) for each, units in things),
+    )
+    was, now, made = play(accelerators)
+    before, after = was.vcenter.inventory().reservations, now.vcenter.inventory().reservations
+    assert before is not None
+    assert after is not None
+    assert [each.unused_reservation for each in before.devices] == [1, 2]
+    label = Pseudonyms(KEY).of(NameKind.LABEL, "mi355x")
+    assert [replace(each, name="", label=each.label and label) for each in before.devices] == [
+        replace(each, name="") for each in after.devices
+    ]
+    assert after.capacities == tuple(each for each in before.capacities if each.profile == "nvidia_a40-8q")
+    assert after.capacities[0].unused_reservation == 3
+    assert dict(made.approximated) == {
+        "reservations of device groups, or that vCenter did not tell, left out": 1,
+        "reservations of vGPU profiles that the catalogue lacks, left out": 1,
+    }
+
+
 def in_pseudonyms(inventory: Inventory) -> Inventory:
     """The snapshot under the names that a bundle gives. Between equal places a name decides, so answers go by them."""
     names = Pseudonyms(KEY)
@@ -177,7 +231,7 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
     def renamed(kind: NameKind, each: Any) -> Any:
         return replace(each, name=names.of(kind, each.name))
 
-    def labelled(gpu: PhysicalGpu) -> PhysicalGpu:
+    def labelled(gpu: Any) -> Any:
         if gpu.passthrough is None or gpu.passthrough.label is None:
             return gpu
         return replace(gpu, passthrough=replace(gpu.passthrough, label=names.of(NameKind.LABEL, gpu.passthrough.label)))
@@ -187,7 +241,11 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
         vms={ref: renamed(NameKind.VM, vm) for ref, vm in inventory.vms.items()},
         clusters={ref: renamed(NameKind.CLUSTER, each) for ref, each in inventory.clusters.items()},
         hosts={
-            ref: replace(renamed(NameKind.HOST, host), gpus=tuple(map(labelled, host.gpus)))
+            ref: replace(
+                renamed(NameKind.HOST, host),
+                gpus=tuple(map(labelled, host.gpus)),
+                others=tuple(labelled(replace(each, name=model_name(each))) for each in host.others),
+            )
             for ref, host in inventory.hosts.items()
         },
     )

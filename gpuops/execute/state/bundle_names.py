@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,20 @@ from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 KEY_BYTES: Final = 32
 _KEY: Final = "bundle.key"
 _NAMES: Final = "bundle-names.json"
+_LOCK: Final = "bundle-names.lock"
+_KINDS: Final = {
+    "vm": "VM",
+    "host": "host",
+    "domain-c": "cluster",
+    "domain-s": "host without a cluster",
+    "datastore": "datastore",
+    "resgroup": "resource pool",
+    "resgroup-v": "vApp",
+}
+_OWN_ID: Final = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})-?(?P<number>[0-9]{{1,10}})")
+"""A managed object id (`Pseudonyms.ref`)."""
+_DIGITS_OF_PSEUDONYMS: Final = 8
+"""Hexadecimal: from so many on a text that could be an id as well is looked up as a pseudonym."""
 _LARGEST: Final = 64 * 1024 * 1024
 
 
@@ -51,11 +68,43 @@ def key_for_ever(state_dir: Path, key: bytes) -> bytes:
 def remember(state_dir: Path, given: Mapping[str, str]) -> None:
     """Keep the names behind these pseudonyms, beside those of earlier bundles. Raises StateDamaged, UsageError."""
     prepare_state_dir(state_dir)
-    write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
+    with _alone(state_dir):
+        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
+
+
+@contextmanager
+def _alone(state_dir: Path) -> Iterator[None]:
+    """While the names are read, added to and written: two bundles at once lose none. Waits for the other one, which
+    takes no longer than its file. Raises StateDamaged where nothing can be locked."""
+    path = state_dir / _LOCK
+    private_file(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StateDamaged(
+                f"{path} cannot be locked: {error.strerror}",
+                hint="set GPUOPS_STATE_DIR to a directory on a disk of this machine",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def name_behind(state_dir: Path, pseudonym: str) -> tuple[str, str]:
-    """The whole pseudonym that begins so, and its name. Raises UsageError for one that no bundle was given."""
+    """The whole pseudonym that begins so, and its name.
+
+    An id of vCenter's own is also how a pseudonym may begin: `vm-1234` is the id, `vm-12345678` or longer the
+    pseudonym, if there is one. Raises UsageError for one that no bundle was given.
+    """
+    own = _OWN_ID.fullmatch(pseudonym)
+    if own is not None and len(own["number"]) < _DIGITS_OF_PSEUDONYMS:
+        raise UsageError(
+            f"{pseudonym!r} is vCenter's own id of a {_KINDS[own['kind']]}, which bundles keep as it is, "
+            "and no pseudonym",
+            hint=f"look it up in your vCenter; of a pseudonym write {_DIGITS_OF_PSEUDONYMS} digits or more",
+        )
     found = [(each, name) for each, name in _names(state_dir).items() if each.startswith(pseudonym)]
     if len(found) != 1:
         what = "is in no bundle that was written here" if not found else f"begins {len(found)} pseudonyms"

@@ -15,6 +15,7 @@ from gpuops.errors import Refused
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import BundledWorld
+from gpuops.report.bundle.world_vms import utc
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
@@ -65,7 +66,7 @@ def bundle(
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "kind": "gpuops-bundle",
-        "written": written.isoformat(),
+        "written": utc(written),
         "site": names.of(NameKind.ID, "site"),
         "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],
         "approximated": world.approximated,

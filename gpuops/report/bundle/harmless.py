@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
 from gpuops.catalog import load
+from gpuops.model.other_device import DeviceKind
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 from gpuops.report.bundle.words import KEYS, SENTENCES, TOLD, WORDS
 
@@ -20,6 +21,9 @@ PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0
 RELEASE: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}(\.[0-9]{1,3}){0,2}(\.?(dev|rc|a|b|post)[0-9]{1,4})?")
 """Of a product: `8.0.3.0`, `0.5.0.dev1`. An address in dots could be one, so it may stand under some keys alone."""
 _RELEASES: Final = frozenset({"api_version", "gpuops", "python", "pyvmomi", "esxi", "vcenter"})
+_PCI_IDS: Final = frozenset({"vendor", "device", "class_code"})
+"""Keys of ids in four hexadecimal digits, which could be a word elsewhere."""
+_PCI_ID: Final = re.compile(r"[0-9a-f]{4}")
 _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 """vSphere keeps some as texts."""
@@ -31,9 +35,10 @@ _PATTERNS: Final = (
         (
             rf"({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}}(/({'|'.join(NameKind)})-[0-9a-f]{{{DIGITS}}})*",
             r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}",  # managed object ids
-            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?",  # moments and dates
+            r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|\+00:00)?)?",  # moments in UTC, and dates
             r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
             r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
+            rf"(({'|'.join(DeviceKind)}) )?[0-9a-f]{{4}}:[0-9a-f]{{4}}",  # vendor and device
             r"pciPassthru[0-9]{1,2}\.cfg\.[a-z_-]{1,16}",
         ),
     ),
@@ -98,6 +103,8 @@ def _tells_nothing(text: str, key: str = "") -> bool:
     if any(pattern.fullmatch(text) for pattern in _PATTERNS):
         return True
     if PACKAGE_VERSION.fullmatch(text) or (key in _RELEASES and RELEASE.fullmatch(text)):
+        return True
+    if key in _PCI_IDS and _PCI_ID.fullmatch(text):
         return True
     return is_told(text) or is_of_gpus(text)
 

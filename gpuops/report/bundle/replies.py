@@ -12,7 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.wire_reply import FreeText, Reference, Told, WireReply
 from gpuops.report.bundle.harmless import is_of_gpus
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import plain_settings
+from gpuops.report.bundle.world_vms import plain_settings, utc
 
 _TYPE: Final = "_typeName"
 
@@ -47,7 +47,7 @@ class ReplyWriter:
             case Reference(type_, ref):
                 return {_TYPE: type_, "moid": self._names.ref(ref)}
             case datetime():
-                return told.isoformat()
+                return utc(told)
             case Mapping():
                 shown = told if told.get(_TYPE) != "OptionValue" else self._option(told)
                 return {key: self._value(value) for key, value in shown.items()}

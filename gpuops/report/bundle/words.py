@@ -9,10 +9,22 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.history import PastOutcome
 from gpuops.model.host import RuleKind
 from gpuops.model.login import BulkReader
+from gpuops.model.other_device import DeviceKind
 from gpuops.model.prediction import Predicted
 from gpuops.model.rotation import Role
 from gpuops.model.vm import Firmware, VmDrs
 
+SETTINGS: Final = (
+    "pciPassthru.use64bitMMIO",
+    "pciPassthru.64bitMMIOSizeGB",
+    "numa.nodeAffinity",
+    "numa.autosize.once",
+    "numa.vcpu.maxPerVirtualNode",
+    "numa.vcpu.preferHT",
+    "sched.cpu.affinity",
+    "sched.mem.pin",
+)
+"""Keys of extraConfig that plans go by; in replies they are values."""
 STEPS: Final = (
     "suspend", "resume", "start", "power-off", "shutdown", "change", "move", "checkpoint hook", "override of DRS",
     "marker", "gate", "opening of the gate", "maintenance mode", "end of maintenance mode", "reboot", "setting",
@@ -44,6 +56,9 @@ SENTENCES: Final = frozenset(
         "GPUs and other devices that the catalogue lacks, left out",
         "hosts whose size could not be read: one core, no memory",
         "reservations on hosts of no cluster, left out",
+        "reservations of vGPU profiles that the catalogue lacks, left out",
+        "reservations of device groups, or that vCenter did not tell, left out",
+        "memory of devices that are no NVIDIA GPU, left out",
         "VM Network",
         "Other (64-bit)",
         "not set",
@@ -57,9 +72,9 @@ WORDS: Final = frozenset(
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
-        *STEPS, *COMMANDS,
+        *STEPS, *COMMANDS, *SETTINGS,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
-                                  Firmware, VmDrs, Predicted) for each in kind),
+                                  Firmware, VmDrs, Predicted, DeviceKind) for each in kind),
     )
 )  # fmt: skip
 """Values."""
@@ -88,10 +103,9 @@ KEYS: Final = frozenset(
         "question", "text", "choices", "0", "1", "managed_by", "extension", "datastore", "starts", "held",
         "cores_per_numa_node", "memory_reservation_mib", "cpu_reservation_mhz", "memory_locked", "cpu_hot_add",
         "suspended", "PassthroughDrsAutomation", "LBMaxVmotionPerHost", "VmDevicesStunTimeTolerated",
-        "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", "pciPassthru.use64bitMMIO",
-        "pciPassthru.64bitMMIOSizeGB", "numa.nodeAffinity", "numa.autosize.once", "numa.vcpu.maxPerVirtualNode",
-        "numa.vcpu.preferHT", "sched.cpu.affinity", "sched.mem.pin", "gpuops.opt-out", "gpuops.role", "gpuops.owner",
-        "gpuops.return",
+        "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", *SETTINGS,
+        "others", "vendor_name", "device", "class_code", "class_name", "profile",
+        "gpuops.opt-out", "gpuops.role", "gpuops.owner", "gpuops.return",
         # versions.json
         "gpuops", "python", "pyvmomi", "vcenter", "vcenter_build", "hosts_with_gpus", "esxi", "packages",
         "package_version",

@@ -6,18 +6,20 @@ It is a scenario file like any other (`gpuops sim serve --scenario`), with `as_r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PhysicalGpu, VgpuMode
 from gpuops.model.host import AdmissionControl, Cluster, Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import DeviceKind, OtherDevice
+from gpuops.model.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.model.vm import VmDrs
 from gpuops.report.bundle.harmless import PACKAGE_VERSION
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment
+from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment, utc
 
 API_VERSIONS: Final = ("8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0")
 """Those that the simulator is tested with."""
@@ -25,6 +27,15 @@ DRIVER: Final = "550.90.05-1OEM.800.1.0.20613240"
 """Where the version of the host's vGPU manager was not told."""
 _MODES: Final = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE)
 _TYPES: Final = (GraphicsType.BASIC, GraphicsType.SHARED, GraphicsType.SHARED_DIRECT)
+_CLASSES: Final = {
+    DeviceKind.GPU: "0380",
+    DeviceKind.FPGA: "1200",
+    DeviceKind.ACCELERATOR: "1200",
+    DeviceKind.NIC: "0200",
+    DeviceKind.STORAGE: "0100",
+    DeviceKind.OTHER: "0880",
+}
+"""PCI base class and subclass by which a device is known for what it is."""
 _DRS_OPTIONS: Final = frozenset(
     {
         "PassthroughDrsAutomation",
@@ -65,7 +76,7 @@ class _WorldWriter:
         hot_migrate = inventory.hot_migrate_enabled
         scenario = {
             "description": "read from a vCenter, by gpuops bundle",
-            "start": inventory.taken_at.isoformat(),
+            "start": utc(inventory.taken_at),
             "options": {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate},
             "datacenter": names.of(NameKind.DATACENTER, next(iter(datacenters(inventory)), "")),
             "models": self._model_values,
@@ -173,6 +184,7 @@ class _WorldWriter:
             "policy": "performance" if host.assignment_policy is None else host.assignment_policy.value,
             "no_suspend": sorted(self._never_moved(host)),
             "gpus": self._joined(gpus, host),
+            "others": [self._other(device) for device in host.others],
             "as_read": {
                 "moid": self._names.ref(host.ref),
                 "connection": "disconnected" if host.connected is False else "connected",
@@ -211,12 +223,31 @@ class _WorldWriter:
             "next_type": str(configured) if configured in _TYPES else None,
             "passthrough": passthrough is not None and passthrough.active,
             "next_passthrough": passthrough is not None and passthrough.enabled,
-            "label": (
-                None
-                if passthrough is None or not passthrough.label
-                else self._names.of(NameKind.LABEL, passthrough.label)
-            ),
+            "label": self._label(passthrough),
         }
+
+    def _other(self, device: OtherDevice) -> dict[str, Any]:
+        """A device that is no NVIDIA GPU: its kind and ids stand for its name, its kind for its class."""
+        if device.memory_mib:
+            self._approximated["memory of devices that are no NVIDIA GPU, left out"] += 1
+        passthrough = device.passthrough
+        return {
+            "name": model_name(device),
+            "vendor_name": "unknown",
+            "vendor": f"{device.vendor_id:04x}",
+            "device": f"{device.device_id:04x}",
+            "class_code": _CLASSES[device.kind],
+            "class_name": device.kind.value,
+            "at": str(device.address),
+            "node": device.numa_node,
+            "passthrough": passthrough is not None and passthrough.active,
+            "next_passthrough": passthrough is not None and passthrough.enabled,
+            "label": self._label(passthrough),
+        }
+
+    def _label(self, passthrough: Passthrough | None) -> str | None:
+        label = None if passthrough is None else passthrough.label
+        return self._names.of(NameKind.LABEL, label) if label else None
 
     def _mode(self, gpu: PhysicalGpu, host: Host) -> VgpuMode:
         """Its vGPU mode; where that is not told (before API 8.0.3), MIG if what runs on it needs that, or if nothing
@@ -280,30 +311,59 @@ class _WorldWriter:
         if told is None:
             return {}
         known = [each for each in told.capacities if self._catalog.profile(each.profile) is not None]
-        clusters = self._inventory.clusters
-        profiles = dict.fromkeys(each.profile for each in known)
-        taken = [each for each in known if each.unused_reservation > 0]
-        if any(each.place not in clusters for each in taken):
-            self._approximated["reservations on hosts of no cluster, left out"] += 1
+        vgpus = dict.fromkeys(each.profile for each in known)
+        devices = {(each.allowed, each.label): each for each in told.devices if each.allowed}
+        profiles = [
+            *({"vgpu": self._named(profile)} for profile in vgpus),
+            *(self._devices(each) for each in devices.values()),
+        ]
+        names = {thing: f"profile-{number}" for number, thing in enumerate((*vgpus, *devices), 1)}
+        left_out = sum(each.unused_reservation > 0 for each in told.capacities if each not in known)
+        self._left_out("reservations of vGPU profiles that the catalogue lacks, left out", left_out)
+        untold = len(told.unknown) + sum(not each.allowed for each in told.devices)
+        self._left_out("reservations of device groups, or that vCenter did not tell, left out", untold)
         return {
             "direct_path_profiles": [
-                {"name": f"profile-{number}", "vgpu": self._named(each)} for number, each in enumerate(profiles, 1)
+                {"name": name, **profile} for name, profile in zip(names.values(), profiles, strict=True)
             ],
             "reservations": [
-                {
-                    "vgpu": self._named(each.profile),
-                    "units": each.unused_reservation,
-                    "on": self._names.of(NameKind.CLUSTER, clusters[each.place].name),
-                }
-                for each in taken
-                if each.place in clusters
+                *self._units((each, {"vgpu": self._named(each.profile)}) for each in known),
+                *self._units(
+                    (each, {"profile": names[each.allowed, each.label]}) for each in told.devices if each.allowed
+                ),
             ],
         }
+
+    def _units(
+        self, capacities: Iterable[tuple[ProfileCapacity | DeviceCapacity, dict[str, str]]]
+    ) -> Iterator[dict[str, Any]]:
+        """What of each is reserved and not used yet, and of what."""
+        clusters = self._inventory.clusters
+        for told, thing in capacities:
+            if told.unused_reservation > 0 and told.place in clusters:
+                on = self._names.of(NameKind.CLUSTER, clusters[told.place].name)
+                yield {**thing, "units": told.unused_reservation, "on": on}
+            elif told.unused_reservation > 0:
+                self._left_out("reservations on hosts of no cluster, left out", 1)
+
+    def _devices(self, told: DeviceCapacity) -> dict[str, Any]:
+        label = self._names.of(NameKind.LABEL, told.label) if told.label else None
+        ids = [f"{vendor & 0xFFFF:04x}:{device & 0xFFFF:04x}" for vendor, device in told.allowed]
+        return {"devices": ids, "label": label}
+
+    def _left_out(self, sentence: str, number: int) -> None:
+        if number:
+            self._approximated[sentence] += number
 
     def _named(self, profile: str) -> str:
         known = self._catalog.profile(profile)
         assert known is not None, "only those that the catalogue knows are asked for"
         return known.name
+
+
+def model_name(device: OtherDevice) -> str:
+    """`FPGA 8086:09c4`: in place of whatever the vCenter calls it."""
+    return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import cycle, islice
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.other_device import OtherDevice
 from gpuops.model.vm import (
     DirectPathDevice,
     DynamicDevice,
@@ -25,6 +26,7 @@ from gpuops.model.vm import (
     Vm,
 )
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
+from gpuops.report.bundle.words import SETTINGS
 
 GUESTS: Final = {
     "guest": {"id": "otherGuest64", "name": "Other (64-bit)"},
@@ -32,17 +34,6 @@ GUESTS: Final = {
 }
 """What a guest system is, no plan asks."""
 _POWER: Final = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended"}
-_SETTINGS: Final = (
-    "pciPassthru.use64bitMMIO",
-    "pciPassthru.64bitMMIOSizeGB",
-    "numa.nodeAffinity",
-    "numa.autosize.once",
-    "numa.vcpu.maxPerVirtualNode",
-    "numa.vcpu.preferHT",
-    "sched.cpu.affinity",
-    "sched.mem.pin",
-)
-"""Keys of extraConfig that plans go by."""
 _OF_DEVICES: Final = re.compile(
     r"pcipassthru(?P<number>[0-9]{1,2})\.cfg\.(?P<name>gpu-pci-id|enable_uvm|enable_debugging|enable_profiling)"
 )
@@ -150,8 +141,10 @@ class WorldVms:
         return None if found is None else found.name
 
     def _is_declared(self, host: Host, address: PciAddress) -> bool:
-        gpu = host.gpu(address)
-        return gpu is not None and board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is not None
+        there = host.device(address)
+        if there is None or isinstance(there, OtherDevice):
+            return there is not None
+        return board_key(self._catalog, there.vendor_id, there.device_id, there.subsystem_id) is not None
 
     def _folder(self, path: str) -> str:
         """`folder-…/folder-…` below the datacenter's folder of VMs; of several datacenters each in one of its own."""
@@ -176,7 +169,7 @@ class WorldVms:
                 case "gpuops.role" if value in _ROLES:
                     yield name, value
                 case "gpuops.return" if (wanted := moment_or_none(value)) is not None:
-                    yield name, wanted.isoformat()
+                    yield name, utc(wanted)
                 case "gpuops.role" | "gpuops.owner" | "gpuops.opt-out":
                     yield name, self._names.of(NameKind.VALUE, value)
                 case "gpuops.rotation":
@@ -196,8 +189,8 @@ _QUESTION: Final = {"id": "1", "text": "question", "choices": {"0": "yes", "1": 
 
 
 def plain_settings(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Those of the keys that plans go by whose values are numbers, yes, no or a PCI address."""
-    known = {key.lower(): key for key in _SETTINGS}
+    """Those of the keys that plans go by whose values are numbers, TRUE, FALSE or a PCI address."""
+    known = {key.lower(): key for key in SETTINGS}
     for key, value in given.items():
         of_device = _OF_DEVICES.fullmatch(key.lower())
         spelled = known.get(key.lower())
@@ -209,7 +202,7 @@ def plain_settings(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
                     yield spelled, str(address)
                 continue
         if spelled is not None and _PLAIN.fullmatch(value):
-            yield spelled, value
+            yield spelled, value.upper()
 
 
 def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
@@ -255,13 +248,19 @@ def datacenters(inventory: Inventory) -> tuple[str, ...]:
 
 
 def moment(at: datetime | None) -> str | None:
-    """As ISO 8601 has it."""
-    return None if at is None else at.isoformat()
+    """As ISO 8601 has it, in UTC; None = there is none."""
+    return None if at is None else utc(at)
+
+
+def utc(at: datetime) -> str:
+    """As ISO 8601 has it, without the time zone of whoever wrote it; one of no time zone as it is."""
+    return (at if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 def moment_or_none(text: str) -> datetime | None:
-    """The moment that an ISO 8601 text says; None = it is none."""
+    """The moment that an ISO 8601 text says, in UTC; None = it is none."""
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        at = datetime.fromisoformat(text)
+        return at if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None

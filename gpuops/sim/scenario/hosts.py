@@ -191,7 +191,7 @@ def _other(declared: OtherDeviceDeclared) -> OtherHostDevice:
         class_name=declared.class_name,
         numa_node=declared.node,
         memory_mib=declared.memory_gib << 10,
-        passthrough_enabled=declared.passthrough,
+        passthrough_enabled=declared.passthrough if declared.next_passthrough is None else declared.next_passthrough,
         passthrough_active=declared.passthrough,
         label=declared.label,
     )

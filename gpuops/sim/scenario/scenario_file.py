@@ -106,10 +106,13 @@ class OtherDeviceDeclared(_Declared, frozen=True, kw_only=True):
     class_name: str
     at: str
     """PCI address."""
-    node: int
+    node: int | None
+    """None = it is beside none."""
     memory_gib: int = 0
     """What it maps as a BAR."""
     passthrough: bool = False
+    next_passthrough: bool | None = None
+    """From the next boot on; None = the same."""
     label: str | None = None
 
 

@@ -146,7 +146,7 @@ class OtherHostDevice:
     device_name: str
     pci_class: int
     class_name: str
-    numa_node: int
+    numa_node: int | None
     memory_mib: int = 0
     """What it maps as a BAR; 0 = little."""
     passthrough_enabled: bool = False

@@ -28,6 +28,8 @@ HARMLESS = [
     "2026-11-27T09:00:00+00:00",
     "0,1,2",
     "-1",
+    "FPGA 8086:09c4",
+    "10de:20b5",
     "TRUE",
     "550.90.05-1OEM.800.1.0.20613240",
     "0000:3b:00.0 (NUMA node 0), 0000:af:00.0 (NUMA node 1)",
@@ -43,6 +45,10 @@ STRAYS = [
     "vm-0123456789AB",
     "esx-01.example.com",
     "10.66.77.88",
+    "2026-11-27T09:00:00+01:00",
+    "cafe",
+    "FPGA secret",
+    "secret 8086:09c4",
     "8.0.3.0",
     "fd00::1",
     "00:50:56:aa:bb:cc",
@@ -72,6 +78,13 @@ def test_what_is_stopped(value: Any) -> None:
 
 def test_a_release_stands_under_its_keys_alone() -> None:
     assert list(strays({"api_version": "8.0.3.0", "name": "8.0.3.0"})) == [".name"]
+
+
+def test_ids_of_devices_stand_under_their_keys_alone() -> None:
+    assert list(strays({"vendor": "beef", "device": "09c4", "class_code": "12zz", "name": "beef"})) == [
+        ".class_code",
+        ".name",
+    ]
 
 
 def test_a_key_is_a_text_too() -> None:
