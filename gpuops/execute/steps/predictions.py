@@ -5,6 +5,9 @@ The comparison is `plan/placement/predicted.py`, on looks that the run makes any
 * where a misprediction would be noted, vCenter's task history is asked once for what others did meanwhile: what came
   and went between two looks is shown by neither;
 * where a host's nvidia-smi told how vGPUs lie before a start, it is asked once more after it.
+
+A prediction is there to tell of, and nothing waits for it: whatever goes wrong at making or comparing one, an error of
+gpuops itself too, is why it cannot be said, and the step and its run go on as without it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError
 from gpuops.execute.site import catalog_of
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.catalog import Catalog
@@ -29,6 +32,8 @@ from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
 
 BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host meanwhile, as vCenter's tasks tell"
 NOT_LOOKED_AT: Final = "it could not be looked at afterwards"
+PREDICTING: Final = "its prediction"
+COMPARING: Final = "comparing its prediction"
 SMI_SILENT: Final = "the nvidia-smi of its host did not tell how vGPUs lie afterwards"
 
 _UNMEASURED_S: Final = {
@@ -67,6 +72,8 @@ class Predictions:
         self._durations = durations
         self._with_vgpus = with_vgpus
         self._in_flight: dict[str, _UnderWay] = {}
+        self._unpredicted: dict[str, str] = {}
+        """By op id, why a step that was sent could not be predicted."""
         self._touched: set[str] = set()
         """VMs (refs) that this run has sent a step about."""
 
@@ -74,14 +81,20 @@ class Predictions:
     def _catalog(self) -> Catalog:
         return catalog_of(self._planned)
 
-    def of(self, step: Step, before: Inventory) -> Prediction | None:
-        """What the step is to do, on the last look before it; None = nothing is predicted of it."""
-        return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+    def of(self, step: Step, before: Inventory) -> Prediction | str | None:
+        """What the step is to do, on the last look before it; None = nothing is predicted of it, a text = why that
+        failed. Raises nothing."""
+        try:
+            return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+        except Exception as error:  # whatever it is, the step is not held up by it; `compared` says it
+            return failed(PREDICTING, error)
 
-    def sent(self, op_id: str, step: Step, prediction: Prediction | None, before: Inventory) -> None:
-        """The step goes out now."""
+    def sent(self, op_id: str, step: Step, prediction: Prediction | str | None, before: Inventory) -> None:
+        """The step goes out now, with what `of` said of it."""
         self._touched.add(step.vm)
-        if prediction is None:
+        if isinstance(prediction, str):
+            self._unpredicted[op_id] = prediction
+        if not isinstance(prediction, Prediction):
             return
         vm = before.vms.get(step.vm)
         refs = (prediction.host, vm.host if vm is not None else None)
@@ -95,10 +108,17 @@ class Predictions:
 
     def compared(self, op_id: str, outcome: Outcome[Step], after: Inventory) -> Compared | None:
         """What was predicted beside what became of it, by a look since; None = nothing was, or it was not asked of
-        vCenter. A step of an earlier process is not compared: nobody saw what happened until it was looked at again."""
-        ended = self._in_flight.pop(op_id, None)
+        vCenter. A step of an earlier process is not compared: nobody saw what happened until it was looked at again.
+        Raises nothing."""
+        ended, why = self._in_flight.pop(op_id, None), self._unpredicted.pop(op_id, "")
         if ended is None:
-            return None
+            return Compared(cannot_say=why) if why else None
+        try:
+            return self._compared(ended, outcome, after)
+        except Exception as error:  # whatever it is, what became of the step goes into the journal
+            return Compared(cannot_say=failed(COMPARING, error))
+
+    def _compared(self, ended: _UnderWay, outcome: Outcome[Step], after: Inventory) -> Compared | None:
         sent, unread = ended.sent, ""
         if after is sent.before:
             return Compared(cannot_say=NOT_LOOKED_AT)
@@ -119,7 +139,7 @@ class Predictions:
             return after, SMI_SILENT
         try:
             told = self._with_vgpus(replace(after, hosts={host.ref: host}))
-        except NotConnected:  # its start is done, whatever becomes of the question where it lies
+        except GpuopsError:  # its start is done, whatever becomes of the question where it lies
             return after, SMI_SILENT
         return after.with_hosts([told.hosts[host.ref]]), ""
 
@@ -152,11 +172,14 @@ class Predictions:
 
 
 def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[tuple[str, bool | None]] | str:
-    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it. Raises NotConnected: the intent
-    stays open then, and the next run settles it."""
+    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it, or cannot be asked."""
     try:
         return vcenter.gpu_tasks_since(since)
-    except NotConnected:
-        raise
-    except GpuopsError as refused:
-        return f"vCenter does not tell its tasks: {refused.message}"
+    except GpuopsError as error:
+        return f"vCenter does not tell its tasks: {error.message}"
+
+
+def failed(at: str, error: Exception) -> str:
+    """Why a prediction cannot be judged that failed by a bug, or by what nobody foresaw: its class and its message."""
+    message = " ".join(str(error).split())[:200]
+    return f"{at} failed: {type(error).__name__}" + (f": {message}" if message else "")

@@ -26,6 +26,7 @@ from gpuops.execute.steps.predictions import Predictions
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Prediction
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -227,7 +228,8 @@ class VmExecutor(StepExecutor[Step]):
     def intend(self, step: Step) -> str:
         """As of any step; what it is predicted to do goes into the journal with it."""
         predicted = self._predictions.of(step, self.inventory)
-        op_id = self.journal.intend(self.run, step, self.inventory, predicted)
+        known = predicted if isinstance(predicted, Prediction) else None
+        op_id = self.journal.intend(self.run, step, self.inventory, known)
         self._predictions.sent(op_id, step, predicted, self.inventory)
         return op_id
 
