@@ -132,7 +132,7 @@ class HostExecutor(StepExecutor[OfHost]):
         tasks = tasks_since(self.vcenter, before.taken_at)
         if isinstance(tasks, str):
             return Compared(cannot_say=tasks)
-        foreign = any(ref == outcome.step.host and own is False for ref, own in tasks)
+        foreign = any(task.ref == outcome.step.host and task.own is False for task in tasks)
         return Compared(cannot_say=BY_OTHERS) if foreign else found
 
 

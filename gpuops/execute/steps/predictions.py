@@ -24,6 +24,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Predicted, Prediction
+from gpuops.model.task import GpuTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
 from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
@@ -34,6 +35,7 @@ BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host mea
 NOT_LOOKED_AT: Final = "it could not be looked at afterwards"
 PREDICTING: Final = "its prediction"
 COMPARING: Final = "comparing its prediction"
+TOO_MANY: Final = "vCenter has had more tasks meanwhile than it tells at once"
 SMI_SILENT: Final = "the nvidia-smi of its host did not tell how vGPUs lie afterwards"
 
 _UNMEASURED_S: Final = {
@@ -153,11 +155,12 @@ class Predictions:
             return Compared(slow, tasks)
         return Compared(slow, BY_OTHERS) if self._are_there(tasks, sent, after) else found
 
-    def _are_there(self, tasks: Sequence[tuple[str, bool | None]], sent: PredictedStep, after: Inventory) -> bool:
+    def _are_there(self, tasks: Sequence[GpuTask], sent: PredictedStep, after: Inventory) -> bool:
         """Whether one of the tasks that is none of this run's may have changed what runs on the host of the step."""
         host = sent.prediction.host
-        for ref, own in tasks:
-            if own is not False and ref in self._touched:
+        for task in tasks:
+            ref = task.ref
+            if task.own is not False and ref in self._touched:
                 continue
             vms = [vm for inventory in (sent.before, after) if (vm := inventory.vms.get(ref)) is not None]
             if ref == host or (ref not in after.hosts and (not vms or any(vm.host == host for vm in vms))):
@@ -171,12 +174,13 @@ class Predictions:
         return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
 
 
-def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[tuple[str, bool | None]] | str:
+def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[GpuTask] | str:
     """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it, or cannot be asked."""
     try:
-        return vcenter.gpu_tasks_since(since)
+        tasks = vcenter.gpu_tasks_since(since)
     except GpuopsError as error:
         return f"vCenter does not tell its tasks: {error.message}"
+    return TOO_MANY if tasks is None else tasks
 
 
 def failed(at: str, error: Exception) -> str:
