@@ -3,7 +3,8 @@ comes back, every step is settled, and what went wrong is said."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,9 @@ import pytest
 from gpuops.api import past_predictions, rotate_day, rotate_night
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, VcenterUnreachable
-from gpuops.execute.steps import host_executor, predictions
+from gpuops.execute.steps import host_executor, predictions, task_history
 from gpuops.model.prediction import Compared, Misprediction, PastPredictions, Predicted
+from gpuops.model.task import GpuTask
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
@@ -129,3 +131,39 @@ def test_a_rolling_change_puts_every_host_back_in_service(
     assert {host.state.in_maintenance for host in bench.world.by_type("HostSystem")} == {False}
     assert not bench.is_open()
     check_said(past_predictions(bench.state_dir), why)
+
+
+def test_a_return_of_which_every_step_differs_asks_for_few_of_them(
+    lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, policy, asked = Wire(lab, tmp_path), load_policy(LAB_POLICY), list[object]()
+    wire.do(partial(rotate_night, policy, apply=True))
+    right, ask = wire.past.right, Connection.gpu_tasks_since
+
+    def counted(self: Connection, since: datetime) -> Sequence[GpuTask] | None:
+        asked.append(since)
+        return ask(self, since)
+
+    monkeypatch.setattr(Connection, "gpu_tasks_since", counted)
+    monkeypatch.setattr(predictions, "compare", lambda *args: WRONG)
+    monkeypatch.setattr(task_history, "MOST_STEPS", 2)
+    assert wire.do(partial(rotate_day, policy, apply=True)).exit_code == 0
+    assert 1 <= len(asked) <= 2
+    assert (len(wire.past.wrong), wire.past.right) == (2, right)
+    assert wire.past.cannot_say[task_history.ENOUGH] >= 2
+
+
+def test_a_rolling_change_shares_them_among_its_rounds(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, asked = start(cluster(2, [desktops(1, 2, first=1)])), list[object]()
+
+    def nobody(self: Connection, since: datetime) -> Sequence[GpuTask]:
+        asked.append(since)
+        return []
+
+    monkeypatch.setattr(Connection, "gpu_tasks_since", nobody)
+    monkeypatch.setattr(predictions, "compare", lambda *args: WRONG)
+    monkeypatch.setattr(host_executor, "compare_host", lambda *args: WRONG)
+    monkeypatch.setattr(task_history, "MOST_STEPS", 3)
+    report = bench.roll()
+    assert (report.exit_code, len(report.mispredicted)) == (0, 3)
+    assert 1 <= len(asked) <= 3

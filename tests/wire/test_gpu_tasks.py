@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import pytest
 
-from gpuops.execute.steps.predictions import TOO_MANY, tasks_since
+from gpuops.execute.steps.task_history import TOO_MANY, TaskHistory
+from gpuops.model.task import GpuTask
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
+
+
+def tasks_since(vcenter: Connection, since: datetime) -> Sequence[GpuTask] | str:
+    """What a run that has asked for nothing yet gets to know."""
+    return TaskHistory(vcenter).since(since, vcenter.inventory())
 
 
 def begun(server: SimServer, description_id: str, call: Call | None = None) -> str:

@@ -15,8 +15,9 @@ from gpuops import clock
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
-from gpuops.execute.steps.predictions import BY_OTHERS, COMPARING, PREDICTING, failed, tasks_since
+from gpuops.execute.steps.predictions import BY_OTHERS, COMPARING, PREDICTING, failed
 from gpuops.execute.steps.step_executor import STATES, StepExecutor
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.device_mode import Impacts
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -46,11 +47,15 @@ class HostExecutor(StepExecutor[OfHost]):
         *,
         lease: HeldLease | None = None,
         passed_s: Callable[[], float] = clock.passed_s,
+        task_history: TaskHistory | None = None,
     ) -> None:
-        """`lease` must be held at each request; None = this machine's lock alone keeps others away."""
+        """`lease` must be held at each request; None = this machine's lock alone keeps others away.
+        `task_history` is that of the run; None = the run has no other executor.
+        """
         super().__init__(vcenter, journal, run, inventory, passed_s=passed_s)
         self.hosts = hosts
         self.lease = lease
+        self.task_history = task_history or TaskHistory(vcenter)
         self.impacts: dict[str, Impacts] = {}
         """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
         self._predicted: dict[str, tuple[Prediction | str, Inventory]] = {}
@@ -129,7 +134,8 @@ class HostExecutor(StepExecutor[OfHost]):
         found = compare_host(outcome.step, predicted, before, self.inventory, outcome)
         if found is None or not found.wrong:
             return found
-        tasks = tasks_since(self.vcenter, before.taken_at)
+        others = (each.taken_at for _, each in self._predicted.values())
+        tasks = self.task_history.since(before.taken_at, self.inventory, others)
         if isinstance(tasks, str):
             return Compared(cannot_say=tasks)
         foreign = any(task.ref == outcome.step.host and task.own is False for task in tasks)

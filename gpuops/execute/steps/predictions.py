@@ -2,8 +2,8 @@
 
 The comparison is `plan/placement/predicted.py`, on looks that the run makes anyway. More is asked only in two cases:
 
-* where a misprediction would be noted, vCenter's task history is asked once for what others did meanwhile: what came
-  and went between two looks is shown by neither;
+* where a misprediction would be noted, vCenter's task history is asked for what others did meanwhile, as
+  `task_history.py` says: what came and went between two looks is shown by neither;
 * where a host's nvidia-smi told how vGPUs lie before a start, it is asked once more after it.
 
 A prediction is there to tell of, and nothing waits for it: whatever goes wrong at making or comparing one, an error of
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 from typing import Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import catalog_of
-from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Predicted, Prediction
@@ -35,7 +34,6 @@ BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host mea
 NOT_LOOKED_AT: Final = "it could not be looked at afterwards"
 PREDICTING: Final = "its prediction"
 COMPARING: Final = "comparing its prediction"
-TOO_MANY: Final = "vCenter has had more tasks meanwhile than it tells at once"
 SMI_SILENT: Final = "the nvidia-smi of its host did not tell how vGPUs lie afterwards"
 
 _UNMEASURED_S: Final = {
@@ -62,14 +60,14 @@ class Predictions:
 
     def __init__(
         self,
-        vcenter: Vcenter,
+        task_history: TaskHistory,
         planned: Inventory,
         durations: Durations | None = None,
         with_vgpus: Callable[[Inventory], Inventory] | None = None,
     ) -> None:
-        """`durations`: what the plan went by; None = it states none. `with_vgpus` asks hosts' nvidia-smi how vGPUs lie;
-        None = nobody does."""
-        self._vcenter = vcenter
+        """`task_history`: that of the run. `durations`: what the plan went by; None = it states none. `with_vgpus` asks
+        hosts' nvidia-smi how vGPUs lie; None = nobody does."""
+        self._task_history = task_history
         self._planned = planned
         self._durations = durations
         self._with_vgpus = with_vgpus
@@ -121,7 +119,7 @@ class Predictions:
             return Compared(cannot_say=failed(COMPARING, error))
 
     def _compared(self, ended: _UnderWay, outcome: Outcome[Step], after: Inventory) -> Compared | None:
-        sent, unread = ended.sent, ""
+        sent, unread, look = ended.sent, "", after
         if after is sent.before:
             return Compared(cannot_say=NOT_LOOKED_AT)
         if outcome.verdict is Verdict.DONE and any(gpu.starts is not None for gpu in sent.prediction.gpus or ()):
@@ -129,7 +127,7 @@ class Predictions:
         found = compare(sent, outcome, after, ended.together, self._catalog)
         if found is None or not found.wrong:
             return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
-        return self._unless_others(sent, after, found)
+        return self._unless_others(sent, look, found)
 
     def _with_places(self, before: Inventory) -> Inventory:
         return with_known_places(before, self._planned) if self._with_vgpus is not None else before
@@ -150,7 +148,8 @@ class Predictions:
         slow = tuple(each for each in found.wrong if each.what is Predicted.DURATION)
         if slow == found.wrong:
             return found
-        tasks = tasks_since(self._vcenter, sent.before.taken_at)
+        others = (each.sent.before.taken_at for each in self._in_flight.values())
+        tasks = self._task_history.since(sent.before.taken_at, after, others)
         if isinstance(tasks, str):
             return Compared(slow, tasks)
         return Compared(slow, BY_OTHERS) if self._are_there(tasks, sent, after) else found
@@ -172,15 +171,6 @@ class Predictions:
         if self._durations is None or unmeasured_s is None or vm is None:
             return None
         return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
-
-
-def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[GpuTask] | str:
-    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it, or cannot be asked."""
-    try:
-        tasks = vcenter.gpu_tasks_since(since)
-    except GpuopsError as error:
-        return f"vCenter does not tell its tasks: {error.message}"
-    return TOO_MANY if tasks is None else tasks
 
 
 def failed(at: str, error: Exception) -> str:
