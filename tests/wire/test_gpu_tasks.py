@@ -34,6 +34,8 @@ def begun(server: SimServer, description_id: str, call: Call | None = None) -> s
     "description_id",
     [
         "VirtualMachine.powerOn",
+        "VirtualMachine.revertToCurrentSnapshot",
+        "vm.Snapshot.revert",
         "VirtualMachine.instantClone",
         "Datacenter.powerOnMultiVm",
         "Datacenter.powerOnMultiVM",

@@ -31,7 +31,8 @@ GPU_TASKS: Final = (
     "VirtualMachine.relocate",
     "VirtualMachine.migrate",
     "VirtualMachine.terminate",
-    "VirtualMachine.revertToSnapshot",
+    "VirtualMachine.revertTo",
+    "vm.Snapshot.revert",
     "VirtualMachine.unregister",
     "VirtualMachine.instantClone",
     "Datacenter.powerOnMultiVm",
@@ -42,9 +43,10 @@ GPU_TASKS: Final = (
 )
 """How the descriptionId begins of tasks after which other VMs may be on the GPUs of a host, in any case of letters.
 
-Those that end in LRO are vCenter's own, of starts and moves by DRS. No document lists them: OpenStack Nova's VMware
-driver (`vm_util.py`) matches `Drm.ExecuteVmPowerOnLRO`, ManageIQ's VMware provider `Drm.ExecuteVMotionLRO` and, in its
-tests, `Datacenter.ExecuteVmPowerOnLRO`."""
+Those that end in LRO are vCenter's own, of starts and moves by DRS. No document lists them: they are from public code
+that goes by them. pySphere matches `Drm.ExecuteVmPowerOnLRO` and `vm.Snapshot.revert`, the event parser of ManageIQ's
+VMware provider `Drm.ExecuteVMotionLRO`; `Datacenter.ExecuteVmPowerOnLRO` is in an event that was recorded for a test.
+"""
 
 _GPU_TASKS: Final = tuple(each.casefold() for each in GPU_TASKS)
 
