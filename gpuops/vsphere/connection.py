@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import Samples
     from gpuops.model.target import Target
-    from gpuops.model.task import TaskEnd, TaskRef
+    from gpuops.model.task import GpuTask, TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
@@ -138,7 +138,7 @@ class Connection(Session):
 
         return lost_replies.started_by_others(self, vm, since)
 
-    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
+    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
         from gpuops.vsphere.writing import lost_replies
 
         return lost_replies.gpu_tasks_since(self, since)

@@ -16,7 +16,7 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import CounterWindow, Samples
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -417,9 +417,10 @@ class SmallVcenter:
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return (False, True) in self._starts(vm, since)
 
-    def gpu_tasks_since(self, since: datetime) -> list[tuple[str, bool | None]]:
+    def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
         self._reach()
-        return [(task.step.vm, bool(task.op_id)) for task in self.world.tasks.values() if task.queued > since]
+        tasks = (task for task in self.world.tasks.values() if task.queued > since)
+        return [GpuTask(task.step.vm, bool(task.op_id), task.queued) for task in tasks]
 
     def _starts(self, vm: str, since: datetime) -> set[tuple[bool, bool]]:
         """Whether this login asked for it, and whether it has not failed."""

@@ -28,7 +28,7 @@ from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import Samples
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -53,7 +53,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
 from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, GPU_TASKS
+from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, may_change_gpus
 from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.guests import PREFIX, Guests
 from tests.nights.showing import Showing
@@ -214,12 +214,12 @@ class DirectVcenter:
 
         return bool(self._read(look))
 
-    def gpu_tasks_since(self, since: datetime) -> list[tuple[str, bool | None]]:
-        def look() -> list[tuple[str, bool | None]]:
+    def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
+        def look() -> list[GpuTask]:
             return [
-                (task.entity.moid, task.call.user == USER)
+                GpuTask(task.entity.moid, task.call.user == USER, task.queued_at + task.skew)
                 for task in self._world.tasks.history()
-                if (task.description_id or description_id(task.name)).startswith(GPU_TASKS)
+                if may_change_gpus(task.description_id or description_id(task.name))
                 and task.queued_at + task.skew >= since
             ]
 

@@ -254,6 +254,7 @@ class HostRounds:
             inventory,
             leases=lease_for_all_vms(self.executor.lease),
             passed_s=self.site.passed_s,
+            task_history=self.executor.task_history,
         )
         outcomes = execute(plan, executor, Limits(), self.site.progress)
         self.of_vms += [(inventory.vm(each.step.vm).name, one) for each in outcomes for one in each.mispredicted]
@@ -269,6 +270,7 @@ class HostRounds:
             inventory,
             lease=executor.lease,
             passed_s=passed_s,
+            task_history=executor.task_history,
         )
 
     def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:

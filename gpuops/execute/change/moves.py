@@ -22,6 +22,7 @@ from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -171,6 +172,10 @@ class _MoveRun:
     site: Site
     journal: Journal
     lease: HeldLease | None
+    task_history: TaskHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.task_history = TaskHistory(self.site.vcenter)
 
     def all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
         outcomes, stopped, reason = self.settled(), self.stopped(), ""
@@ -228,5 +233,11 @@ class _MoveRun:
     def _executor(self, inventory: Inventory) -> VmExecutor:
         vcenter, passed_s = self.site.vcenter, self.site.passed_s
         return VmExecutor(
-            vcenter, self.journal, self.run, inventory, leases=lease_for_all_vms(self.lease), passed_s=passed_s
+            vcenter,
+            self.journal,
+            self.run,
+            inventory,
+            leases=lease_for_all_vms(self.lease),
+            passed_s=passed_s,
+            task_history=self.task_history,
         )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuops.model.gate import Gate
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import Samples
-    from gpuops.model.task import TaskEnd, TaskRef
+    from gpuops.model.task import GpuTask, TaskEnd, TaskRef
     from gpuops.model.vm import Guest, PowerState, Vm
     from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
@@ -252,7 +252,7 @@ class Vcenter(Protocol):
         nobody's."""
         ...
 
-    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
-        """The tasks queued since then by which VMs start, stop or move, and those of hosts: managed object id, and
-        whether this login asked for it (None = nobody did, or that cannot be told)."""
+    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
+        """The tasks queued since then by which VMs start, stop or move, and those of hosts; None = since then there are
+        more tasks than vCenter tells at once."""
         ...

@@ -10,7 +10,7 @@ from gpuops.errors import Refused
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.measurement import Samples
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
@@ -156,5 +156,5 @@ class SavedVcenter:
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return False
 
-    def gpu_tasks_since(self, since: datetime) -> Sequence[tuple[str, bool | None]]:
+    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
         return ()

@@ -2,25 +2,28 @@
 
 The comparison is `plan/placement/predicted.py`, on looks that the run makes anyway. More is asked only in two cases:
 
-* where a misprediction would be noted, vCenter's task history is asked once for what others did meanwhile: what came
-  and went between two looks is shown by neither;
+* where a misprediction would be noted, vCenter's task history is asked for what others did meanwhile, as
+  `task_history.py` says: what came and went between two looks is shown by neither;
 * where a host's nvidia-smi told how vGPUs lie before a start, it is asked once more after it.
+
+A prediction is there to tell of, and nothing waits for it: whatever goes wrong at making or comparing one, an error of
+gpuops itself too, is why it cannot be said, and the step and its run go on as without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError
 from gpuops.execute.site import catalog_of
-from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Predicted, Prediction
+from gpuops.model.task import GpuTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
 from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
@@ -29,6 +32,8 @@ from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
 
 BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host meanwhile, as vCenter's tasks tell"
 NOT_LOOKED_AT: Final = "it could not be looked at afterwards"
+PREDICTING: Final = "its prediction"
+COMPARING: Final = "comparing its prediction"
 SMI_SILENT: Final = "the nvidia-smi of its host did not tell how vGPUs lie afterwards"
 
 _UNMEASURED_S: Final = {
@@ -55,18 +60,20 @@ class Predictions:
 
     def __init__(
         self,
-        vcenter: Vcenter,
+        task_history: TaskHistory,
         planned: Inventory,
         durations: Durations | None = None,
         with_vgpus: Callable[[Inventory], Inventory] | None = None,
     ) -> None:
-        """`durations`: what the plan went by; None = it states none. `with_vgpus` asks hosts' nvidia-smi how vGPUs lie;
-        None = nobody does."""
-        self._vcenter = vcenter
+        """`task_history`: that of the run. `durations`: what the plan went by; None = it states none. `with_vgpus` asks
+        hosts' nvidia-smi how vGPUs lie; None = nobody does."""
+        self._task_history = task_history
         self._planned = planned
         self._durations = durations
         self._with_vgpus = with_vgpus
         self._in_flight: dict[str, _UnderWay] = {}
+        self._unpredicted: dict[str, str] = {}
+        """By op id, why a step that was sent could not be predicted."""
         self._touched: set[str] = set()
         """VMs (refs) that this run has sent a step about."""
 
@@ -74,14 +81,20 @@ class Predictions:
     def _catalog(self) -> Catalog:
         return catalog_of(self._planned)
 
-    def of(self, step: Step, before: Inventory) -> Prediction | None:
-        """What the step is to do, on the last look before it; None = nothing is predicted of it."""
-        return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+    def of(self, step: Step, before: Inventory) -> Prediction | str | None:
+        """What the step is to do, on the last look before it; None = nothing is predicted of it, a text = why that
+        failed. Raises nothing."""
+        try:
+            return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+        except Exception as error:  # whatever it is, the step is not held up by it; `compared` says it
+            return failed(PREDICTING, error)
 
-    def sent(self, op_id: str, step: Step, prediction: Prediction | None, before: Inventory) -> None:
-        """The step goes out now."""
+    def sent(self, op_id: str, step: Step, prediction: Prediction | str | None, before: Inventory) -> None:
+        """The step goes out now, with what `of` said of it."""
         self._touched.add(step.vm)
-        if prediction is None:
+        if isinstance(prediction, str):
+            self._unpredicted[op_id] = prediction
+        if not isinstance(prediction, Prediction):
             return
         vm = before.vms.get(step.vm)
         refs = (prediction.host, vm.host if vm is not None else None)
@@ -95,11 +108,18 @@ class Predictions:
 
     def compared(self, op_id: str, outcome: Outcome[Step], after: Inventory) -> Compared | None:
         """What was predicted beside what became of it, by a look since; None = nothing was, or it was not asked of
-        vCenter. A step of an earlier process is not compared: nobody saw what happened until it was looked at again."""
-        ended = self._in_flight.pop(op_id, None)
+        vCenter. A step of an earlier process is not compared: nobody saw what happened until it was looked at again.
+        Raises nothing."""
+        ended, why = self._in_flight.pop(op_id, None), self._unpredicted.pop(op_id, "")
         if ended is None:
-            return None
-        sent, unread = ended.sent, ""
+            return Compared(cannot_say=why) if why else None
+        try:
+            return self._compared(ended, outcome, after)
+        except Exception as error:  # whatever it is, what became of the step goes into the journal
+            return Compared(cannot_say=failed(COMPARING, error))
+
+    def _compared(self, ended: _UnderWay, outcome: Outcome[Step], after: Inventory) -> Compared | None:
+        sent, unread, look = ended.sent, "", after
         if after is sent.before:
             return Compared(cannot_say=NOT_LOOKED_AT)
         if outcome.verdict is Verdict.DONE and any(gpu.starts is not None for gpu in sent.prediction.gpus or ()):
@@ -107,7 +127,7 @@ class Predictions:
         found = compare(sent, outcome, after, ended.together, self._catalog)
         if found is None or not found.wrong:
             return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
-        return self._unless_others(sent, after, found)
+        return self._unless_others(sent, look, found)
 
     def _with_places(self, before: Inventory) -> Inventory:
         return with_known_places(before, self._planned) if self._with_vgpus is not None else before
@@ -119,7 +139,7 @@ class Predictions:
             return after, SMI_SILENT
         try:
             told = self._with_vgpus(replace(after, hosts={host.ref: host}))
-        except NotConnected:  # its start is done, whatever becomes of the question where it lies
+        except GpuopsError:  # its start is done, whatever becomes of the question where it lies
             return after, SMI_SILENT
         return after.with_hosts([told.hosts[host.ref]]), ""
 
@@ -128,16 +148,18 @@ class Predictions:
         slow = tuple(each for each in found.wrong if each.what is Predicted.DURATION)
         if slow == found.wrong:
             return found
-        tasks = tasks_since(self._vcenter, sent.before.taken_at)
+        others = (each.sent.before.taken_at for each in self._in_flight.values())
+        tasks = self._task_history.since(sent.before.taken_at, after, others)
         if isinstance(tasks, str):
             return Compared(slow, tasks)
         return Compared(slow, BY_OTHERS) if self._are_there(tasks, sent, after) else found
 
-    def _are_there(self, tasks: Sequence[tuple[str, bool | None]], sent: PredictedStep, after: Inventory) -> bool:
+    def _are_there(self, tasks: Sequence[GpuTask], sent: PredictedStep, after: Inventory) -> bool:
         """Whether one of the tasks that is none of this run's may have changed what runs on the host of the step."""
         host = sent.prediction.host
-        for ref, own in tasks:
-            if own is not False and ref in self._touched:
+        for task in tasks:
+            ref = task.ref
+            if task.own is not False and ref in self._touched:
                 continue
             vms = [vm for inventory in (sent.before, after) if (vm := inventory.vms.get(ref)) is not None]
             if ref == host or (ref not in after.hosts and (not vms or any(vm.host == host for vm in vms))):
@@ -151,12 +173,7 @@ class Predictions:
         return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
 
 
-def tasks_since(vcenter: Vcenter, since: datetime) -> Sequence[tuple[str, bool | None]] | str:
-    """As `Vcenter.gpu_tasks_since`; why that is not known, where vCenter refuses it. Raises NotConnected: the intent
-    stays open then, and the next run settles it."""
-    try:
-        return vcenter.gpu_tasks_since(since)
-    except NotConnected:
-        raise
-    except GpuopsError as refused:
-        return f"vCenter does not tell its tasks: {refused.message}"
+def failed(at: str, error: Exception) -> str:
+    """Why a prediction cannot be judged that failed by a bug, or by what nobody foresaw: its class and its message."""
+    message = " ".join(str(error).split())[:200]
+    return f"{at} failed: {type(error).__name__}" + (f": {message}" if message else "")

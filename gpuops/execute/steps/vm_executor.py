@@ -24,8 +24,10 @@ from gpuops.execute.site.policy_reads import NO_SOURCES, with_gates, with_policy
 from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
 from gpuops.execute.steps.predictions import Predictions
 from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.evidence import Source
 from gpuops.model.inventory import Inventory
+from gpuops.model.prediction import Prediction
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -94,6 +96,7 @@ class VmExecutor(StepExecutor[Step]):
         vgpu_use: VgpuUseSource | None = None,
         durations: Durations | None = None,
         with_vgpus: Callable[[Inventory], Inventory] | None = None,
+        task_history: TaskHistory | None = None,
     ) -> None:
         """`guard` is asked before each step that takes something; None = nothing is taken.
 
@@ -106,6 +109,7 @@ class VmExecutor(StepExecutor[Step]):
         `same_time`: vCenter's clock and the journal's should show the same.
 
         `durations` are what the plan went by, `with_vgpus` asks hosts how vGPUs lie: steps are predicted by both.
+        `task_history` is that of the run; None = the run has no other executor.
         """
         super().__init__(vcenter, journal, run, planned, passed_s=passed_s)
         self.planned = planned
@@ -119,7 +123,7 @@ class VmExecutor(StepExecutor[Step]):
         """VMs that a step speaks to the broker about, with its ids of their machines as far as they are known."""
         self._closed: dict[str, str] = {}
         """Those whose gate this run has closed, or may have, likewise."""
-        self._predictions = Predictions(vcenter, planned, durations, with_vgpus)
+        self._predictions = Predictions(task_history or TaskHistory(vcenter), planned, durations, with_vgpus)
         self._planned_s = passed_s()
         """When the plan, which is the first look, was there."""
         self._look_s: dict[str, float] = {}
@@ -227,7 +231,8 @@ class VmExecutor(StepExecutor[Step]):
     def intend(self, step: Step) -> str:
         """As of any step; what it is predicted to do goes into the journal with it."""
         predicted = self._predictions.of(step, self.inventory)
-        op_id = self.journal.intend(self.run, step, self.inventory, predicted)
+        known = predicted if isinstance(predicted, Prediction) else None
+        op_id = self.journal.intend(self.run, step, self.inventory, known)
         self._predictions.sent(op_id, step, predicted, self.inventory)
         return op_id
 
