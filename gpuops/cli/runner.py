@@ -178,8 +178,9 @@ def _url(common: CommonOptions) -> str:
 
 def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
     """The policies of each target that has some. Raises UsageError, TargetError, PolicyError."""
+    from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.runner.due import refuse_other_modes
+    from gpuops.runner.due import refuse_clash, refuse_other_modes
     from gpuops.runner.service import SitePolicy
 
     found: dict[str, dict[str, SitePolicy]] = {}
@@ -191,6 +192,7 @@ def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
                 if policy.name in found.setdefault(site, {}):
                     raise UsageError(f"two policies of {site} are called {policy.name}", hint=f"one of them is {file}")
                 found[site][policy.name] = SitePolicy(policy, file)
+            refuse_clash([each.policy for each in found[site].values()], wall_clock())
     if not found:
         raise TargetError(
             f"no policy is configured for {common.vcenter or 'any target'}",

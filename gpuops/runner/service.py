@@ -20,7 +20,7 @@ from gpuops import clock
 from gpuops.model.rotation import Policy
 from gpuops.model.runners import Half, PolicyTurn
 from gpuops.runner.children import Children
-from gpuops.runner.due import DueTurn, due, half_of
+from gpuops.runner.due import DueTurn, due, half_of, waits
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
 
 LOOK_S: Final = 3.0
@@ -89,12 +89,18 @@ class Service:
         if known is None:
             self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
             return
-        half = half_of(known.policy, clock.wall_clock())
+        now = clock.wall_clock()
+        half = half_of(known.policy, now)
+        if self._waits(turn.site, half, now):
+            return  # it is due anew every ten minutes
         code = await self.children.rotate(half, turn.site, known.file)
         if code:
             self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
         if self.children.ending:
             raise HandedOver
+
+    def _waits(self, site: str, half: Half, now: datetime) -> bool:
+        return waits(half, [each.policy for each in self.rotations[site].values()], now)
 
     async def _serve(self) -> None:
         await self.queue.serve(list(self.rotations), self.play)
@@ -130,7 +136,7 @@ class Service:
         for site, policies in self.rotations.items():
             for name, known in policies.items():
                 turn, found = PolicyTurn(site, name), due(known.policy, now)
-                if self.offered.get(turn) != found:
+                if self.offered.get(turn) != found and not self._waits(site, found.half, now):
                     await self.queue.offer(turn, found.since)
                     self.offered[turn] = found
 
@@ -144,7 +150,9 @@ class Service:
                 turn, found = PolicyTurn(site, name), due(known.policy, now)
                 mine = found.since + self.queue.rank * BESIDE
                 last = self.returned.get(turn)
-                if found.half is Half.DAY and now >= mine and (last is None or last < found.since):
+                if found.half is Half.NIGHT or self._waits(site, found.half, now):
+                    continue
+                if now >= mine and (last is None or last < found.since):
                     self.returned[turn] = now
                     if site not in self.children.running:
                         self.say(f"{site}: rotate day of {name}, by vCenter's markers")

@@ -195,3 +195,25 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     asyncio.run(play())
     assert children.called == [(Half.NIGHT, "prod")]
     assert len(said) == 2
+
+
+def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
+    """It is neither offered nor played nor begun alone, until the last window of the vCenter has closed."""
+    at("2026-11-02T23:00:10")  # type: ignore[operator]
+    queue = MemoryQueue()
+    service, children, _ = service_of(queue)
+    early = policy_of('[{opens: "20:00", closes: "22:00", zone: UTC}]', "early")
+    service.rotations = {"prod": {**service.rotations["prod"], "early": SitePolicy(early, Path("early.yaml"))}}
+
+    async def night() -> None:
+        await looks(service, 3, minutes=10)
+        assert {turn.policy for turn, _ in queue.offered} == {"nights"}
+        await service.play(PolicyTurn("prod", "early"))
+        queue.away = True
+        await looks(service, 12, minutes=1)
+
+    asyncio.run(night())
+    assert children.called == []
+    at("2026-11-03T05:00:10")  # type: ignore[operator]
+    asyncio.run(service.play(PolicyTurn("prod", "early")))
+    assert children.called == [(Half.DAY, "prod")]
