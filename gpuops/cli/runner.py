@@ -166,10 +166,17 @@ def _url(common: CommonOptions) -> str:
     from gpuops.config.journal_url import parsed
     from gpuops.distribution import install_extra
 
-    fleet = _configured().fleet
+    configured = _configured()
+    fleet = configured.fleet
     text = common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL") or (fleet.url if fleet is not None else None)
     if text is None:
         raise TargetError("no database of runners is configured", hint=_EXAMPLE)
+    for name, target in configured.targets.items():
+        if target.rotations and target.journal_url not in (None, text):
+            raise UsageError(
+                f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
+                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help runner)",
+            )
     if find_spec("procrastinate") is None:
         raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
     url = parsed(text).set(drivername="postgresql")
