@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, spread
-from gpuops.errors import TargetError, UsageError
+from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,13 +87,18 @@ def runner_status(common: CommonOptions) -> None:
     output.show(runner_text(found, machine_time()), runner_document(found))
 
 
-def ask_fleet(common: CommonOptions, policy: Path) -> None:
-    """Asks for a turn of the policy now, whoever of the runners plays it. Raises UsageError, QueueAway."""
+def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
+    """Asks for a night of the policy now, whoever of the runners plays it. `yes`: nobody is asked whether it may.
+
+    Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
+    """
     import asyncio
 
+    from gpuops.cli.running import confirm
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.model.runners import PolicyTurn
+    from gpuops.model.runners import Half, PolicyTurn
+    from gpuops.report.layout import Text
     from gpuops.report.runner import asked_document
     from gpuops.runner.due import half_of, refuse_other_modes
 
@@ -108,10 +113,23 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
             f"policy {wanted.name} is none of those that runners play on {site}",
             hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(known)}",
         )
-    asked = asyncio.run(_asked(_url(common), site, wanted.name))
-    half = half_of(wanted, wall_clock())
-    text = f"{site}: rotate {half} of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, asked_document(PolicyTurn(site, wanted.name), half, asked=asked))
+    played = known[wanted.name]
+    if wanted.digest != played.policy.digest:
+        raise UsageError(
+            f"{policy} is not the policy {wanted.name} that runners play on {site}: the files differ",
+            hint=f"say --policy {played.file}",
+        )
+    if half_of(wanted, wall_clock()) is not Half.NIGHT:
+        raise Refused(
+            f"no window of {wanted.name} is open: a runner would play a return",
+            hint="gpuops rotate plan shows the next night; runners begin it by themselves",
+        )
+    url = _url(common)
+    if not yes:
+        confirm(Text(f"{site}: a runner plays a night of {wanted.name}"), "a night suspends desktops")
+    asked = asyncio.run(_asked(url, site, wanted.name))
+    text = f"{site}: rotate night of {wanted.name} {'was asked for' if asked else 'waits already'}"
+    output.show(text, asked_document(PolicyTurn(site, wanted.name), Half.NIGHT, asked=asked))
 
 
 async def _made(url: str) -> bool:

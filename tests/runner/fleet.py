@@ -74,7 +74,7 @@ class Fleet:
         return self.folder / "config.toml"
 
     def write_configuration(self) -> None:
-        lines = []
+        lines = ["[fleet]", f"url = {json.dumps(self.url)}", ""]
         for site in self.sites:
             url = urlsplit(site.ready.url)
             lines += [
@@ -112,7 +112,6 @@ class Fleet:
             "SURROUNDINGS_AHEAD_S": str(ahead_s),
             "GPUOPS_CONFIG": str(self.configuration),
             "GPUOPS_STATE_DIR": str(self.folder / state),
-            "GPUOPS_JOURNAL_URL": self.url,
         }
 
 
