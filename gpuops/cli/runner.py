@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gpuops.config.targets import Configuration
     from gpuops.model.runners import QueueStatus
-    from gpuops.runner.service import SitePolicy
+    from gpuops.runner.site_policy import SitePolicy
 
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
 
@@ -168,7 +168,7 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
     async with ProcrastinateQueue(url).opened() as queue:
         service = Service(queue, rotations, Children({"GPUOPS_JOURNAL_URL": url}), output.note)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
         names = ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
         output.note(f"plays {names}")
@@ -206,7 +206,7 @@ def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
     from gpuops.runner.due import refuse_clash, refuse_other_modes
-    from gpuops.runner.service import SitePolicy
+    from gpuops.runner.site_policy import SitePolicy
 
     found: dict[str, dict[str, SitePolicy]] = {}
     for site, target in _configured().targets.items():

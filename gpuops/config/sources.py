@@ -187,7 +187,8 @@ def journal_url(
 ) -> str | None:
     """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
 
-    A target that names none has that of `[fleet]`, where runners write it. Without `named`, the target is asked that the user names, or the file's default one.
+    A target that names none has that of `[fleet]`, where runners write it. Without `named`, the target is asked that
+    the user names, or the file's default one.
     """
     if named is None:
         text = label(flags.vcenter, environ, configuration.default)
