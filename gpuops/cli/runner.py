@@ -13,7 +13,7 @@ from gpuops.cli.options import CommonOptions, spread
 from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gpuops.config.targets import Configuration
     from gpuops.model.runners import QueueStatus
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
 
 _EXAMPLE = 'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
+
+_LOGINS: Mapping[str, str] = {
+    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
+    "GPUOPS_BROKER_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
+    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
+}  # fmt: skip
+"""Variables that go to every vCenter, unless the variable that is named beside them says which."""
 
 
 @runner.callback()
@@ -65,6 +72,7 @@ def runner_run(common: CommonOptions) -> None:
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
 
     url, rotations = _url(common), _rotations(common)
+    _refuse_one_login(rotations, os.environ)
     tell_systemd(BEGUN)
     asyncio.run(_run(url, rotations))
 
@@ -224,6 +232,16 @@ def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
             hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
         )
     return found
+
+
+def _refuse_one_login(sites: Collection[str], environ: Mapping[str, str]) -> None:
+    """Raises UsageError where the login of one vCenter would be sent to several."""
+    found = [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if found and len(sites) > 1:
+        raise UsageError(
+            f"{', '.join(found)} of the environment would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            hint="unset it: each [targets.NAME] says its own username, password_file or credential",
+        )
 
 
 def _configured() -> Configuration:

@@ -1,4 +1,4 @@
-"""`gpuops rotate night --fleet`: what it refuses before it asks the queue."""
+"""What commands of runners refuse before they ask the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.cli.options import CommonOptions
-from gpuops.cli.runner import ask_fleet
+from gpuops.cli.runner import _refuse_one_login, ask_fleet
 from gpuops.clock import set_ahead
 from gpuops.errors import Refused, UsageError
 from tests.runner.test_due import PARIS, policy_of
@@ -68,3 +68,33 @@ def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("gpuops.cli.runner._asked", asked)
     ask_fleet(CommonOptions(), policy, yes=True)
     assert reached == ["prod nights"]
+
+
+@pytest.mark.parametrize(
+    ("sites", "environ", "refused"),
+    [
+        (("a", "b"), {"GPUOPS_PASSWORD": "x", "GPUOPS_USERNAME": "u"}, "GPUOPS_USERNAME, GPUOPS_PASSWORD of"),
+        (("a", "b"), {"GOVC_PASSWORD": "x"}, "GOVC_PASSWORD of"),
+        (("a", "b"), {"GOVC_PASSWORD": "x", "GOVC_URL": "https://a.example.com"}, ""),
+        (("a",), {"GPUOPS_PASSWORD": "x"}, ""),
+        (("a", "b"), {"GPUOPS_PASSWORD": ""}, ""),
+    ],
+)
+def test_a_login_of_the_environment_goes_to_no_two_vcenters(
+    sites: tuple[str, ...], environ: dict[str, str], refused: str
+) -> None:
+    if not refused:
+        _refuse_one_login(sites, environ)
+        return
+    with pytest.raises(UsageError, match=f"{refused} the environment would go to each of 2 vCenters: a, b"):
+        _refuse_one_login(sites, environ)
+
+
+def test_a_runner_refuses_two_journals(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = policy.with_name("config.toml")
+    text = configuration.read_text(encoding="utf-8").partition("[targets.prod]\n")[2]
+    configuration.write_text(f"[targets.prod]\njournal_url = 'postgresql://db/own'\n{text}", encoding="utf-8")
+    monkeypatch.setenv("GPUOPS_JOURNAL_URL", "postgresql://127.0.0.1:1/none")
+    asked = CliRunner().invoke(app, ["runner", "run"])
+    assert asked.exit_code == 2
+    assert "targets.prod.journal_url is another database than that of the runners" in asked.output
