@@ -117,7 +117,7 @@ def test_wrong_input(pair: Fleet) -> None:
     asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "--fleet asks for one vCenter's turn" in asked.stderr
-    text = f"[fleet]\nurl = '{pair.url}'\n[targets.prod]\nhost = 'vc.example.com'\n"
+    text = f"[fleet]\nurl = '{pair.bare_url}'\n[targets.prod]\nhost = 'vc.example.com'\n"
     pair.configuration.write_text(text, encoding="utf-8")
     nothing = pair.command("runner", "run", at=EVENING)
     assert nothing.returncode == 2
