@@ -72,10 +72,10 @@ class Service:
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:
             self.end()
-            with suppress(QueueAway):
-                await serving
             await self.children.ended()
             await asyncio.gather(*self.alone)
+            with suppress(QueueAway):
+                await serving
 
     def end(self) -> None:
         """Takes no more turns, and ends what runs: each turn is handed over."""

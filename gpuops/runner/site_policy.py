@@ -42,21 +42,30 @@ def read_anew(
     say: Callable[[str], None],
 ) -> None:
     """Notes what the files of a site say by now. What cannot be obeyed is said once, and the last good policy stays."""
+    changed: dict[str, Policy] = {}
+    wrong: dict[str, str] = {}
     for name, known in policies.items():
         try:
             found = load(known.file, known.policy)
             if found is not known.policy:
-                others = [each.policy for each in policies.values() if each is not known]
                 _require_like(name, found, known.file)
-                refuse_clash([found, *others], now)
-                known.policy = found
-                say(f"{site}: policy {name} is another one by now: {known.file}")
-            wrong = ""
+                changed[name] = found
         except GpuopsError as error:
-            wrong = error.message
-        if wrong and wrong != known.wrong:
-            say(f"{site}: {wrong}: no night of {name} begins, and returns go by the policy as it was")
-        known.wrong = wrong
+            wrong[name] = error.message
+    try:
+        if changed:  # all of them at once, for several may have been edited together
+            refuse_clash([changed.get(name, known.policy) for name, known in policies.items()], now)
+    except UsageError as clash:
+        wrong |= dict.fromkeys(changed, clash.message)
+        changed = {}
+    for name, known in policies.items():
+        if name in changed:
+            known.policy = changed[name]
+            say(f"{site}: policy {name} is another one by now: {known.file}")
+        why = wrong.get(name, "")
+        if why and why != known.wrong:
+            say(f"{site}: {why}: no night of {name} begins, and returns go by the policy as it was")
+        known.wrong = why
 
 
 def _require_like(name: str, found: Policy, file: Path) -> None:

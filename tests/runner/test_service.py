@@ -18,7 +18,7 @@ from gpuops.runner import service as module
 from gpuops.runner.children import Children
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 from gpuops.runner.service import Service
-from gpuops.runner.site_policy import SitePolicy, loaded
+from gpuops.runner.site_policy import SitePolicy, loaded, read_anew
 from tests.runner.test_due import PARIS, policy_of
 
 TURN = PolicyTurn("prod", "nights")
@@ -313,6 +313,27 @@ def test_a_policy_is_obeyed_as_its_file_says_now(at: object, tmp_path: Path) -> 
     written(policy_of('[{opens: "11:00", closes: "13:00", zone: UTC}]').text)
     assert children.called[2:] == [(Half.NIGHT, "prod")]
     assert said[3:] == [f"prod: policy nights is another one by now: {file}"]
+
+
+def test_policies_of_one_vcenter_that_are_edited_together_are_compared_as_they_are_now(tmp_path: Path) -> None:
+    """Each alone would clash with the other as it was."""
+    early = '[{opens: "18:00", closes: "20:00", zone: UTC}]', '[{opens: "20:00", closes: "22:00", zone: UTC}]'
+    late = '[{opens: "21:00", closes: "23:00", zone: UTC}]', '[{opens: "23:00", closes: "01:00", zone: UTC}]'
+    files = {name: tmp_path / name for name in ("early", "late")}
+    policies, said = {}, list[str]()
+    for (name, file), windows in zip(files.items(), (early, late), strict=True):
+        policies[name] = SitePolicy(policy_of(windows[0], name), file)
+        file.write_text(policy_of(windows[1], name).text, encoding="utf-8")
+    now = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    read_anew("prod", policies, now, loaded, said.append)
+    assert said == [f"prod: policy {name} is another one by now: {file}" for name, file in files.items()]
+    files["early"].write_text(
+        policy_of('[{opens: "20:00", closes: "23:10", zone: UTC}]', "early").text, encoding="utf-8"
+    )
+    read_anew("prod", policies, now, loaded, said.append)
+    assert len(said) == 3
+    assert "no night of early begins" in said[2]
+    assert str(policies["early"].policy.windows[0]).startswith("20:00 to 22:00")
 
 
 def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
