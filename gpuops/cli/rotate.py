@@ -13,6 +13,7 @@ from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved, reads_sites, spread
 from gpuops.cli.rotate_state import abandon, audit, status, unlock
 from gpuops.cli.rotate_watch import watch
+from gpuops.errors import UsageError
 
 rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.")
 
@@ -46,7 +47,12 @@ def night(
     if fleet:
         from gpuops.cli.runner import ask_fleet
 
-        ask_fleet(common, policy)
+        if run_options.dry_run or saved is not None:
+            raise UsageError(
+                "--fleet asks runners to play a night: it has no --dry-run and no --inventory",
+                hint="gpuops rotate night --dry-run shows it, without --fleet",
+            )
+        ask_fleet(common, policy, yes=run_options.yes)
         return
     from gpuops.api import rotate_night
     from gpuops.cli.running import carry_out, policy_of_run

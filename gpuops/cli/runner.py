@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, spread
-from gpuops.errors import TargetError, UsageError
+from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gpuops.config.targets import Configuration
     from gpuops.model.runners import QueueStatus
-    from gpuops.runner.service import SitePolicy
+    from gpuops.runner.site_policy import SitePolicy
 
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
 
 _EXAMPLE = 'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
+
+_LOGINS: Mapping[str, str] = {
+    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
+    "GPUOPS_BROKER_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
+    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
+}  # fmt: skip
+"""Variables that go to every vCenter, unless the variable that is named beside them says which."""
 
 
 @runner.callback()
@@ -65,6 +72,7 @@ def runner_run(common: CommonOptions) -> None:
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
 
     url, rotations = _url(common), _rotations(common)
+    _refuse_one_login(rotations, os.environ)
     tell_systemd(BEGUN)
     asyncio.run(_run(url, rotations))
 
@@ -87,13 +95,18 @@ def runner_status(common: CommonOptions) -> None:
     output.show(runner_text(found, machine_time()), runner_document(found))
 
 
-def ask_fleet(common: CommonOptions, policy: Path) -> None:
-    """Asks for a turn of the policy now, whoever of the runners plays it. Raises UsageError, QueueAway."""
+def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
+    """Asks for a night of the policy now, whoever of the runners plays it. `yes`: nobody is asked whether it may.
+
+    Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
+    """
     import asyncio
 
+    from gpuops.cli.running import confirm
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.model.runners import PolicyTurn
+    from gpuops.model.runners import Half, PolicyTurn
+    from gpuops.report.layout import Text
     from gpuops.report.runner import asked_document
     from gpuops.runner.due import half_of, refuse_other_modes
 
@@ -108,10 +121,23 @@ def ask_fleet(common: CommonOptions, policy: Path) -> None:
             f"policy {wanted.name} is none of those that runners play on {site}",
             hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(known)}",
         )
-    asked = asyncio.run(_asked(_url(common), site, wanted.name))
-    half = half_of(wanted, wall_clock())
-    text = f"{site}: rotate {half} of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, asked_document(PolicyTurn(site, wanted.name), half, asked=asked))
+    played = known[wanted.name]
+    if wanted.digest != played.policy.digest:
+        raise UsageError(
+            f"{policy} is not the policy {wanted.name} that runners play on {site}: the files differ",
+            hint=f"say --policy {played.file}",
+        )
+    if half_of(wanted, wall_clock()) is not Half.NIGHT:
+        raise Refused(
+            f"no window of {wanted.name} is open: a runner would play a return",
+            hint="gpuops rotate plan shows the next night; runners begin it by themselves",
+        )
+    url = _url(common)
+    if not yes:
+        confirm(Text(f"{site}: a runner plays a night of {wanted.name}"), "a night suspends desktops")
+    asked = asyncio.run(_asked(url, site, wanted.name))
+    text = f"{site}: rotate night of {wanted.name} {'was asked for' if asked else 'waits already'}"
+    output.show(text, asked_document(PolicyTurn(site, wanted.name), Half.NIGHT, asked=asked))
 
 
 async def _made(url: str) -> bool:
@@ -150,7 +176,7 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
     async with ProcrastinateQueue(url).opened() as queue:
         service = Service(queue, rotations, Children({"GPUOPS_JOURNAL_URL": url}), output.note)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
         names = ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
         output.note(f"plays {names}")
@@ -166,10 +192,17 @@ def _url(common: CommonOptions) -> str:
     from gpuops.config.journal_url import parsed
     from gpuops.distribution import install_extra
 
-    fleet = _configured().fleet
+    configured = _configured()
+    fleet = configured.fleet
     text = common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL") or (fleet.url if fleet is not None else None)
     if text is None:
         raise TargetError("no database of runners is configured", hint=_EXAMPLE)
+    for name, target in configured.targets.items():
+        if target.rotations and target.journal_url not in (None, text):
+            raise UsageError(
+                f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
+                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help runner)",
+            )
     if find_spec("procrastinate") is None:
         raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
     url = parsed(text).set(drivername="postgresql")
@@ -178,9 +211,10 @@ def _url(common: CommonOptions) -> str:
 
 def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
     """The policies of each target that has some. Raises UsageError, TargetError, PolicyError."""
+    from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.runner.due import refuse_other_modes
-    from gpuops.runner.service import SitePolicy
+    from gpuops.runner.due import refuse_clash, refuse_other_modes
+    from gpuops.runner.site_policy import SitePolicy
 
     found: dict[str, dict[str, SitePolicy]] = {}
     for site, target in _configured().targets.items():
@@ -191,12 +225,23 @@ def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
                 if policy.name in found.setdefault(site, {}):
                     raise UsageError(f"two policies of {site} are called {policy.name}", hint=f"one of them is {file}")
                 found[site][policy.name] = SitePolicy(policy, file)
+            refuse_clash([each.policy for each in found[site].values()], wall_clock())
     if not found:
         raise TargetError(
             f"no policy is configured for {common.vcenter or 'any target'}",
             hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
         )
     return found
+
+
+def _refuse_one_login(sites: Collection[str], environ: Mapping[str, str]) -> None:
+    """Raises UsageError where the login of one vCenter would be sent to several."""
+    found = [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if found and len(sites) > 1:
+        raise UsageError(
+            f"{', '.join(found)} of the environment would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            hint="unset it: each [targets.NAME] says its own username, password_file or credential",
+        )
 
 
 def _configured() -> Configuration:

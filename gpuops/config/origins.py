@@ -107,13 +107,15 @@ class TargetLines:
 
     @classmethod
     def of(cls, file: Path, text: str) -> TargetLines:
-        """Of `[targets.NAME]` and what stands below it; keys written in another way have no line."""
+        """Of `[targets.NAME]`, of what stands below it, and of `[fleet]`; keys written in another way have no line."""
         found: dict[tuple[str, str], int] = {}
         target = ""
         for number, line in enumerate(text.splitlines(), 1):
             if table := re.match(rf"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*({_TABLES})\s*\]\s*(#.*)?$", line):
                 target = ""
                 found.setdefault((table[1], table[2]), number)
+            elif re.match(r"\s*\[\s*fleet\s*\]\s*(#.*)?$", line):
+                target = "fleet"  # of its keys a target of that name has none
             elif header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
                 target = header[1]
             elif line.lstrip().startswith("["):
@@ -142,6 +144,11 @@ class _Sources:
         attribute = attribute or key
         said = next((names for layer, names in self.layers if getattr(layer, attribute) is not None), None)
         return said[attribute] if said is not None else self.in_file(key)
+
+    @property
+    def fleet(self) -> str:
+        """Where the database of `[fleet]` is said."""
+        return self.lines.place("fleet", "url")
 
     def in_file(self, key: str) -> str:
         there = self.named is not None and key in self.named.model_fields_set
@@ -193,7 +200,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
     bundle = sources.origin("ca_file", "ca_files")
     if where.ca_files and bundle == DEFAULT:
         bundle = "REQUESTS_CA_BUNDLE"
-    journal = where.journal_url
+    journal, said = where.journal_url, sources.origin("journal_url")
     return [
         Setting("host", where.address.host, host),
         Setting("port", str(where.address.port), port if port != DEFAULT or where.address.port in (80, 443) else host),
@@ -203,7 +210,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("verify", "true" if where.verify else "false", sources.origin("verify")),
         Setting("thumbprint", where.thumbprint or NOT_SET, sources.origin("thumbprint")),
         Setting("proxy", where.proxy or NOT_SET, sources.origin("proxy")),
-        Setting("journal_url", _journal(journal), sources.origin("journal_url")),
+        Setting("journal_url", _journal(journal), said if said != DEFAULT or journal is None else sources.fleet),
         Setting("reader", where.reader.value, sources.origin("reader")),
         *_broker(where, sources, environ),
         *_measurements(where, sources),

@@ -25,6 +25,7 @@ from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.broker import BrokerDestination
+    from gpuops.config.fleet import FleetEntry
     from gpuops.config.notices import NotifySettings
     from gpuops.config.targets import NamedTarget
 
@@ -42,6 +43,11 @@ class NamedTargets(Protocol):
         """Its targets by their names."""
         ...
 
+    @property
+    def fleet(self) -> FleetEntry | None:
+        """The database that runners share, which keeps the journals of its targets as well."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NoConfiguration:
@@ -49,6 +55,7 @@ class NoConfiguration:
 
     default: str | None = None
     targets: Mapping[str, NamedTarget] = field(default_factory=dict)
+    fleet: FleetEntry | None = None
 
 
 SIMULATED: Final = "sim:"
@@ -180,7 +187,8 @@ def journal_url(
 ) -> str | None:
     """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
 
-    Without `named`, the target is asked that the user names, or the file's default one.
+    A target that names none has that of `[fleet]`, where runners write it. Without `named`, the target is asked that
+    the user names, or the file's default one.
     """
     if named is None:
         text = label(flags.vcenter, environ, configuration.default)
@@ -191,7 +199,9 @@ def journal_url(
             "a password on the command line is readable by everybody on this machine",
             hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
         )
-    return found or (named.journal_url if named is not None else None)
+    if found or named is None:
+        return found
+    return named.journal_url or (configuration.fleet.url if configuration.fleet is not None else None)
 
 
 def _reader(layers: tuple[Layer, ...], named: NamedTarget | None = None) -> BulkReader:

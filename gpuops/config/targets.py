@@ -52,7 +52,8 @@ class NamedTarget(BaseModel):
     proxy: str | None = None
     """HOST:PORT of an HTTP proxy."""
     journal_url: str | None = None
-    """The PostgreSQL database that keeps the journal, for several machines; without it a file of this machine."""
+    """The PostgreSQL database that keeps the journal, for several machines; without it that of `[fleet]`, and without
+    that a file of this machine."""
 
     reader: BulkReader = BulkReader.AUTO
     """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
@@ -65,7 +66,7 @@ class NamedTarget(BaseModel):
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
     rotations: tuple[Path, ...] = ()
-    """Policy files whose nights runners play on it (`gpuops help runner`)."""
+    """Policy files, by their whole paths, whose nights runners play on it (`gpuops help runner`)."""
     idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
@@ -86,12 +87,13 @@ class NamedTarget(BaseModel):
                 raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
         return zone
 
-    @field_validator("policy")
+    @field_validator("policy", "rotations")
     @classmethod
-    def _whole_policy_path(cls, policy: Path | None) -> Path | None:
-        if policy is not None and not policy.is_absolute():
-            raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
-        return policy
+    def _whole_policy_path(cls, said: Path | tuple[Path, ...] | None) -> Path | tuple[Path, ...] | None:
+        for policy in said if isinstance(said, tuple) else (said,):
+            if policy is not None and not policy.is_absolute():
+                raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
+        return said
 
     @field_validator("labels")
     @classmethod
@@ -154,7 +156,20 @@ def parsed_configuration(text: str, path: Path) -> Configuration:
             f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",
             hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}",
         )
+    _refuse_two_journals(configuration, path)
     return configuration
+
+
+def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
+    """Raises TargetError where what runners play would be written elsewhere than a command looks for it."""
+    if configuration.fleet is None:
+        return
+    for name, target in configuration.targets.items():
+        if target.rotations and target.journal_url not in (None, configuration.fleet.url):
+            raise TargetError(
+                f"{path}: targets.{name}.journal_url: runners play its rotations, and write the journal to [fleet].url",
+                hint="leave journal_url out: every command then uses the database of [fleet] (gpuops help runner)",
+            )
 
 
 def _first(found: list[ErrorDetails]) -> str:

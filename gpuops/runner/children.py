@@ -1,4 +1,4 @@
-"""Runs one process of gpuops for each vCenter, and ends all of them when the runner is to end."""
+"""Runs processes of gpuops for vCenters, and ends all of them when the runner is to end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,33 +16,58 @@ from gpuops.model.runners import Half
 
 @dataclass(slots=True)
 class Children:
-    """The processes that run now, by site."""
+    """The processes that run now: of each vCenter one, and a return beside a night that does not end."""
 
     environment: Mapping[str, str]
     """What they are given beside this process's own environment."""
-    running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    running: dict[tuple[str, Half], asyncio.Task[int]] = field(default_factory=dict)
+    """By site and half; each is there until its process has ended, whoever waits for it or does no more."""
+    processes: set[asyncio.subprocess.Process] = field(default_factory=set)
     ending: bool = False
 
-    async def rotate(self, half: Half, site: str, policy: Path) -> int:
-        """The exit code of a turn. One of that site that runs already, because the queue was lost and found while it
-        ran, is waited for instead: the next turn does the rest."""
-        process = self.running.get(site)
-        if process is None:
-            words = ("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, **self.environment},
-            )  # fmt: skip
-            self.running[site] = process
-        try:
-            return await process.wait()
-        finally:
-            if process.returncode is not None and self.running.get(site) is process:
-                del self.running[site]
+    def begin(self, half: Half, site: str, policy: Path) -> asyncio.Task[int]:
+        """A turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
+
+        One of that site that runs already, because the queue was lost and found while it ran, is taken instead: the
+        next turn does the rest. A return does not wait for a night.
+        """
+        for key in ((site, Half.DAY), (site, half)):
+            if key in self.running:
+                return self.running[key]
+        self.running[site, half] = asyncio.create_task(self._played(half, site, policy))
+        return self.running[site, half]
+
+    async def ended(self, site: str | None = None) -> None:
+        """Returns when nothing of that site runs; None = nothing at all."""
+        while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
+            await asyncio.wait(mine)
 
     def end(self) -> None:
         """Tells all of them to end: each leaves what is in flight to vCenter and closes its journal."""
         self.ending = True
-        for process in self.running.values():
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            _tell(process)
+
+    async def _played(self, half: Half, site: str, policy: Path) -> int:
+        try:
+            return await self._run(("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site))
+        finally:
+            del self.running[site, half]
+
+    async def _run(self, words: tuple[str, ...]) -> int:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **self.environment},
+        )  # fmt: skip
+        self.processes.add(process)
+        try:
+            if self.ending:  # since it was begun
+                _tell(process)
+            return await process.wait()
+        finally:
+            self.processes.discard(process)
+
+
+def _tell(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself
+        process.send_signal(signal.SIGTERM)

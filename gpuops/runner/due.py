@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import permutations
 from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.rotation import Policy
 from gpuops.model.runners import Half
+from gpuops.model.window import Night
 
 EVERY: Final = timedelta(minutes=10)
 """How often a half is gone on with: as often as cron calls it (`gpuops help cron`)."""
 _MINUTE: Final = timedelta(minutes=1)
+_AHEAD: Final = timedelta(days=370)
+"""So far windows of two policies are compared: a year has every change of the clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +59,33 @@ def refuse_other_modes(policy: Policy) -> None:
             f"policy {policy.name} has no windows: nobody can tell when its night begins",
             hint="give it `windows` (gpuops help windows)",
         )
+
+
+def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
+    """Whether a turn waits for the nights of its vCenter, whose policies these are: a return ends every night of its
+    vCenter for good, so it is played while no window is open."""
+    return half is Half.DAY and any(half_of(each, now) is Half.NIGHT for each in policies)
+
+
+def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
+    """Raises UsageError where the desktops of one policy are to come back while the window of another one of the same
+    vCenter is open: its return would wait, and be late."""
+    for one, other in permutations(policies, 2):
+        for night in _nights(one, now):
+            until = max(night.back_by, night.closes + _MINUTE)
+            begun = (each for window in other.windows for each in window.nights_begun(until))
+            if any(each.opens < until and each.closes > night.closes for each in begun):
+                raise UsageError(
+                    f"desktops of {one.name} come back from {night.closes:%Y-%m-%d %H:%M UTC} on, and a window of "
+                    f"{other.name} is open then: a return ends every night of its vCenter",
+                    hint="let windows of one vCenter close together, or open after `back_by` of the others",
+                )
+
+
+def _nights(policy: Policy, now: datetime) -> Iterator[Night]:
+    """Those of a year, of each window in order."""
+    for window in policy.windows:
+        night = window.next_night(now - timedelta(days=3))
+        while night is not None and night.opens < now + _AHEAD:
+            yield night
+            night = window.next_night(night.opens)

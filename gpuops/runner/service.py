@@ -9,7 +9,7 @@ some minutes later, so that one does it and the others find it done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,8 +20,9 @@ from gpuops import clock
 from gpuops.model.rotation import Policy
 from gpuops.model.runners import Half, PolicyTurn
 from gpuops.runner.children import Children
-from gpuops.runner.due import DueTurn, due, half_of
+from gpuops.runner.due import EVERY, DueTurn, due, half_of, waits
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
+from gpuops.runner.site_policy import Rotations, loaded, read_anew
 
 LOOK_S: Final = 3.0
 """How often it is looked for turns that are due and for runners that died."""
@@ -29,18 +30,8 @@ AWAY_S: Final = 120.0
 """A database that is away for less has restarted: nobody returns anything on their own account."""
 BESIDE: Final = timedelta(minutes=3)
 """By so much each further runner begins a return later while the database is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class SitePolicy:
-    """A policy of a vCenter, and its file."""
-
-    policy: Policy
-    file: Path
-
-
-Rotations = Mapping[str, Mapping[str, SitePolicy]]
-"""By name of the site and of the policy."""
+ENDS_ITSELF: Final = timedelta(minutes=1)
+"""So long a night may go on that its window closes on, before a return is begun beside it."""
 
 
 @dataclass(slots=True)
@@ -56,10 +47,17 @@ class Service:
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     away_since: datetime | None = None
     """Since when the database does not answer; None = it answers."""
+    day_since: dict[PolicyTurn, datetime] = field(default_factory=dict)
+    """Since when, while the database is away, a policy's return is due."""
     returned: dict[PolicyTurn, datetime] = field(default_factory=dict)
     """When this runner last began a return on its own account."""
-    alone: set[asyncio.Task[int]] = field(default_factory=set)
+    beside: dict[str, datetime] = field(default_factory=dict)
+    """By site: when it last began a return beside a night that had not ended."""
+    alone: set[asyncio.Task[None]] = field(default_factory=set)
     """Returns that it began so and that have not ended."""
+    not_offered: dict[str, str] = field(default_factory=dict)
+    """By site: why its turns cannot be offered."""
+    load: Callable[[Path, Policy], Policy] = loaded
 
     async def run(self) -> None:
         """Serves until `end`, then hands over what it plays."""
@@ -73,15 +71,18 @@ class Service:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:
-            self.children.end()
-            self.queue.stop()
+            self.end()
+            await self.children.ended()
+            await asyncio.gather(*self.alone)
             with suppress(QueueAway):
                 await serving
-            await asyncio.gather(*self.alone)
 
     def end(self) -> None:
         """Takes no more turns, and ends what runs: each turn is handed over."""
-        self.ending.set()
+        if not self.ending.is_set():
+            self.ending.set()
+            self.children.end()
+            self.queue.stop()
 
     async def play(self, turn: PolicyTurn) -> None:
         """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end."""
@@ -89,15 +90,41 @@ class Service:
         if known is None:
             self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
             return
-        half = half_of(known.policy, clock.wall_clock())
-        code = await self.children.rotate(half, turn.site, known.file)
-        if code:
-            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
-        if self.children.ending:
+        if not self.ending.is_set():
+            now = clock.wall_clock()
+            self._read_anew(turn.site, now)
+            half = half_of(known.policy, now)
+            if self._waits(turn.site, half, now) or (known.wrong and half is Half.NIGHT):
+                return  # it is due anew every ten minutes
+            try:
+                await self._ended(self.children.begin(half, turn.site, known.file), half, turn)
+                await self.children.ended(turn.site)  # a return beside it, too: the queue holds its vCenter for both
+            except asyncio.CancelledError:
+                if not self.ending.is_set():
+                    raise
+                await self.children.ended(turn.site)  # nobody else is to take it before
+        if self.ending.is_set():
             raise HandedOver
 
+    async def _ended(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> None:
+        """Waits for a process, which goes on where the waiting is cancelled; how it ended is said."""
+        try:
+            code = await asyncio.shield(begun)
+        except OSError as error:
+            self.say(f"{turn.site}: rotate {half} of {turn.policy} cannot be started: {error.strerror}")
+            return
+        if code:
+            self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
+
+    def _waits(self, site: str, half: Half, now: datetime) -> bool:
+        return waits(half, [each.policy for each in self.rotations[site].values()], now)
+
+    def _read_anew(self, site: str, now: datetime) -> None:
+        read_anew(site, self.rotations[site], now, self.load, self.say)
+
     async def _serve(self) -> None:
-        await self.queue.serve(list(self.rotations), self.play)
+        if not self.ending.is_set():
+            await self.queue.serve(list(self.rotations), self.play)
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
@@ -106,19 +133,23 @@ class Service:
         self._away(error)
 
     async def _look(self) -> None:
+        for site in self.rotations:
+            self._read_anew(site, clock.wall_clock())
+        self._return_beside()
         try:
             await self._offer()
             rescued = await self.queue.rescue()
             await self.queue.status()
         except QueueAway as away:
             self._away(away)
-            await self._return_alone()
+            self._return_alone()
             return
         if rescued:
             self.say(f"{rescued} turns of a runner that gives no sign of life are offered again")
         if self.away_since is not None:
             self.say("the queue's PostgreSQL answers again")
             self.away_since = None
+            self.day_since.clear()
 
     def _away(self, error: BaseException | None) -> None:
         if self.away_since is None:
@@ -128,26 +159,59 @@ class Service:
     async def _offer(self) -> None:
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
-            for name, known in policies.items():
-                turn, found = PolicyTurn(site, name), due(known.policy, now)
-                if self.offered.get(turn) != found:
-                    await self.queue.offer(turn, found.since)
-                    self.offered[turn] = found
+            try:
+                for name, known in policies.items():
+                    turn, found = PolicyTurn(site, name), due(known.policy, now)
+                    if self.offered.get(turn) != found and not self._waits(site, found.half, now):
+                        await self.queue.offer(turn, found.since)
+                        self.offered[turn] = found
+                self.not_offered.pop(site, None)
+            except QueueAway as away:
+                await self.queue.status()  # it answers: the others' turns are offered all the same
+                if self.not_offered.get(site) != away.message:
+                    self.not_offered[site] = away.message
+                    self.say(f"{site}: its turns cannot be offered: {away.message}")
 
-    async def _return_alone(self) -> None:
+    def _return_beside(self) -> None:
+        """Begins a return where a night of this runner has not ended when it should have, as cron would: the return
+        waits for no queue, and ends that night where it hangs."""
+        now = clock.wall_clock()
+        for site, policies in self.rotations.items():
+            name, known = next(iter(policies.items()))  # a return is one of all policies that the journal knows
+            found = due(known.policy, now)
+            if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
+                continue
+            if found.half is Half.NIGHT or self._waits(site, found.half, now) or now < found.since + ENDS_ITSELF:
+                continue
+            if site not in self.beside or self.beside[site] < found.since:
+                self.beside[site] = now
+                self.say(f"{site}: rotate day beside a night that has not ended")
+                self._begin_return(PolicyTurn(site, name), known.file)
+
+    def _return_alone(self) -> None:
         """Begins the returns that are due, when the runners before this one had their time."""
         now = clock.wall_clock()
-        if self.away_since is None or (now - self.away_since).total_seconds() < AWAY_S:
+        if self.away_since is None:
             return
         for site, policies in self.rotations.items():
             for name, known in policies.items():
-                turn, found = PolicyTurn(site, name), due(known.policy, now)
-                mine = found.since + self.queue.rank * BESIDE
+                turn, half = PolicyTurn(site, name), half_of(known.policy, now)
+                if half is Half.NIGHT or self._waits(site, half, now):
+                    self.day_since.pop(turn, None)
+                    continue
+                begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
                 last = self.returned.get(turn)
-                if found.half is Half.DAY and now >= mine and (last is None or last < found.since):
+                due_again = last is None or last < begun or now >= last + EVERY
+                if now >= begun + self.queue.rank * BESIDE and due_again and not self._runs(site):
                     self.returned[turn] = now
-                    if site not in self.children.running:
-                        self.say(f"{site}: rotate day of {name}, by vCenter's markers")
-                        begun = asyncio.create_task(self.children.rotate(Half.DAY, site, known.file))
-                        self.alone.add(begun)
-                        begun.add_done_callback(self.alone.discard)
+                    self.say(f"{site}: rotate day of {name}, by vCenter's markers")
+                    self._begin_return(turn, known.file)
+
+    def _runs(self, site: str) -> bool:
+        return any(of == site for of, _ in self.children.running)
+
+    def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
+        begun = self.children.begin(Half.DAY, turn.site, file)
+        watched = asyncio.create_task(self._ended(begun, Half.DAY, turn))
+        self.alone.add(watched)
+        watched.add_done_callback(self.alone.discard)

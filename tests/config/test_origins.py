@@ -156,3 +156,12 @@ def test_what_is_measured_is_said_with_the_line_of_its_table() -> None:
     assert not any(name.startswith("measurements") for name in shown(BARE, {}))
     shared = shown(BARE + "[targets.prod.measurements]\nstore_url = 'postgresql://db/gpuops'\n", {})
     assert shared["measurements.store"].value == "postgresql://db/gpuops"
+
+
+def test_a_target_without_a_journal_of_its_own_has_the_fleets() -> None:
+    text = f'{BARE}\n[fleet]\nurl = "postgresql://db/fleet"\n'
+    assert shown(text, {})["journal_url"] == Setting("journal_url", "postgresql://db/fleet", f"{FILE}:5")
+    own = text.replace("[fleet]", 'journal_url = "postgresql://db/own"\n\n[fleet]')
+    assert shown(own, {})["journal_url"] == Setting("journal_url", "postgresql://db/own", f"{FILE}:4")
+    said = shown(text, {"GPUOPS_JOURNAL_URL": "postgresql://db/said"})["journal_url"]
+    assert said == Setting("journal_url", "postgresql://db/said", "GPUOPS_JOURNAL_URL")

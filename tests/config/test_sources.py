@@ -290,6 +290,19 @@ def test_where_the_journal_lies(flags: Flags, environ: dict[str, str], expected:
     assert "pw" not in repr(reach(flags, environ, JOURNAL))
 
 
+def test_a_target_that_names_no_journal_has_the_fleets() -> None:
+    """`rotate skip-next` on any machine writes where the runners read."""
+    fleet = Configuration.model_validate({**JOURNAL.model_dump(), "fleet": {"url": "postgresql://of-fleet/j"}})
+    for vcenter, environ, expected in (
+        ("lab", {}, "postgresql://of-fleet/j"),
+        ("prod", {}, "postgresql://of-file/j"),
+        ("lab", {"GPUOPS_JOURNAL_URL": "postgresql://of-variable/j"}, "postgresql://of-variable/j"),
+        ("https://elsewhere.example.com", {}, None),
+    ):
+        assert reach(Flags(vcenter=vcenter), environ, fleet).journal_url == expected
+        assert journal_url(Flags(vcenter=vcenter), environ, fleet) == expected
+
+
 def test_a_served_vcenter_has_a_journal_where_one_says(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     ready.write_text('{"url": "https://127.0.0.1:1/sdk", "username": "u", "password": "p"}', encoding="utf-8")

@@ -102,3 +102,13 @@ def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
     text = template.read_text(encoding="utf-8")
     assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == list(TABLES)
     assert all(f"[targets.prod.{table}]" in text for table in TABLES)
+
+
+def test_what_runners_play_has_one_journal(tmp_path: Path) -> None:
+    text = '[fleet]\nurl = "postgresql://db/fleet"\n[targets.prod]\nhost = "vc"\njournal_url = "postgresql://db/own"\n'
+    assert read_configuration(write(tmp_path, text)).targets["prod"].journal_url == "postgresql://db/own"
+    with pytest.raises(TargetError, match=r"targets\.prod\.journal_url: runners play its rotations"):
+        read_configuration(write(tmp_path, text + 'rotations = ["/etc/gpuops/vdi.yaml"]\n'))
+    for line in ('rotations = ["vdi.yaml"]', 'rotations = ["/etc/gpuops/vdi.yaml", "vdi.yaml"]'):
+        with pytest.raises(TargetError, match="whole path"):
+            read_configuration(write(tmp_path, f'[targets.prod]\nhost = "vc"\n{line}\n'))

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
@@ -73,8 +73,13 @@ class Fleet:
     def configuration(self) -> Path:
         return self.folder / "config.toml"
 
+    @property
+    def bare_url(self) -> str:
+        """Without its password, as the configuration file says it."""
+        return self.url.replace(f":{urlsplit(self.url).password}@", "@")
+
     def write_configuration(self) -> None:
-        lines = []
+        lines = ["[fleet]", f"url = {json.dumps(self.bare_url)}", ""]
         for site in self.sites:
             url = urlsplit(site.ready.url)
             lines += [
@@ -112,7 +117,7 @@ class Fleet:
             "SURROUNDINGS_AHEAD_S": str(ahead_s),
             "GPUOPS_CONFIG": str(self.configuration),
             "GPUOPS_STATE_DIR": str(self.folder / state),
-            "GPUOPS_JOURNAL_URL": self.url,
+            "PGPASSWORD": unquote(urlsplit(self.url).password or ""),
         }
 
 

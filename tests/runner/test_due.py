@@ -13,13 +13,13 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import UsageError
 from gpuops.model.rotation import Policy
 from gpuops.model.runners import Half
-from gpuops.runner.due import EVERY, due, half_of, refuse_other_modes
+from gpuops.runner.due import EVERY, due, half_of, refuse_clash, refuse_other_modes, waits
 
 
-def policy_of(windows: str) -> Policy:
+def policy_of(windows: str, name: str = "nights") -> Policy:
     text = f"""
 version: 1
-name: nights
+name: {name}
 windows: {windows}
 pools:
   - {{name: office, parked: true, owner: {{attribute: gpuops.owner, value: office}}, floor: 0, select: {{folder: vdi}},
@@ -78,3 +78,36 @@ def test_a_policy_that_no_clock_can_call_is_refused() -> None:
         refuse_other_modes(policy_of("any"))
     with pytest.raises(UsageError, match="a runner plays nights"):
         refuse_other_modes(load_policy(ROOT / "templates" / "spare-policy.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("other", "clashes"),
+    [
+        (PARIS, False),
+        ('[{opens: "23:00", closes: "05:30", zone: Europe/Paris}]', False),
+        ('[{opens: "07:00", closes: "09:00", back_by: "10:00", zone: Europe/Paris}]', False),
+        ('[{opens: "20:00", closes: "21:00", back_by: "21:30", zone: Europe/Paris}]', False),
+        ('[{opens: "20:00", closes: "23:00", zone: Europe/Paris}]', True),
+        ('[{opens: "06:00", closes: "09:00", zone: Europe/Paris}]', True),
+        ('[{opens: "22:00", closes: "05:30", back_by: "07:00", zone: Europe/London}]', True),
+        # in some weeks of a year alone clocks of these two are not six hours apart
+        ('[{opens: "01:00", closes: "02:30", back_by: "03:00", zone: America/New_York}]', True),
+    ],
+)
+def test_no_return_of_a_policy_is_due_while_a_window_of_another_is_open(other: str, clashes: bool) -> None:
+    policies = [policy_of(PARIS), policy_of(other, "others")]
+    now = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    if clashes:
+        with pytest.raises(UsageError, match="a return ends every night of its vCenter"):
+            refuse_clash(policies, now)
+    else:
+        refuse_clash(policies, now)
+
+
+def test_a_return_waits_until_no_window_of_its_vcenter_is_open() -> None:
+    early, late = policy_of('[{opens: "20:00", closes: "22:00", zone: UTC}]'), policy_of(PARIS, "others")
+    at_night = datetime(2026, 11, 2, 23, tzinfo=UTC)
+    assert half_of(early, at_night) is Half.DAY
+    assert waits(Half.DAY, [early, late], at_night)
+    assert not waits(Half.NIGHT, [early, late], at_night)
+    assert not waits(Half.DAY, [early, late], at_night + timedelta(hours=8))

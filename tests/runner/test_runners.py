@@ -117,7 +117,8 @@ def test_wrong_input(pair: Fleet) -> None:
     asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "--fleet asks for one vCenter's turn" in asked.stderr
-    pair.configuration.write_text("[targets.prod]\nhost = 'vc.example.com'\n", encoding="utf-8")
+    text = f"[fleet]\nurl = '{pair.bare_url}'\n[targets.prod]\nhost = 'vc.example.com'\n"
+    pair.configuration.write_text(text, encoding="utf-8")
     nothing = pair.command("runner", "run", at=EVENING)
     assert nothing.returncode == 2
     assert "no policy is configured for any target" in nothing.stderr
