@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import DeleteJobCondition, Job, Status
 from procrastinate.manager import JobManager
 from psycopg import OperationalError
 from psycopg_pool import AsyncConnectionPool
 
-from gpuops.clock import machine_time
 from gpuops.errors import UsageError
 from gpuops.model.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
@@ -41,24 +40,42 @@ AT_ONCE: Final = 64
 _TURN: Final = "gpuops.turn"
 
 
+# the row is locked before Procrastinate's function sees it: whoever comes second finds no such row, and does nothing
+_HELD: Final = (
+    "WITH held AS MATERIALIZED (SELECT id, queueing_lock FROM procrastinate_jobs j "
+    "WHERE id = %(id)s AND status = 'doing' AND worker_id IS NOT DISTINCT FROM %(worker)s "
+    "AND (%(silent_s)s::float IS NULL OR NOT EXISTS (SELECT 1 FROM procrastinate_workers w "
+    "WHERE w.id = j.worker_id AND w.last_heartbeat >= now() - make_interval(secs => %(silent_s)s::float))) FOR UPDATE) "
+)
+_FINISH: Final = (
+    _HELD + "SELECT procrastinate_finish_job_v1(id, %(status)s::procrastinate_job_status, %(delete)s)::text FROM held"
+)
+# one that waits for the same turn already does its work; else it is to be taken from now on, by no machine's clock
+_GIVE_BACK: Final = (
+    _HELD + "SELECT CASE WHEN EXISTS (SELECT 1 FROM procrastinate_jobs w "
+    "WHERE w.status = 'todo' AND w.queueing_lock = held.queueing_lock) "
+    "THEN procrastinate_finish_job_v1(id, 'failed', true)::text "
+    "ELSE procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL)::text END FROM held"
+)
+
+
 class OwnJobs(JobManager):
-    """Says what became of a job only where this runner still has it."""
+    """Says what became of a job only where its runner still has it, in one statement."""
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        if await self._is_ours(job):
-            await super().finish_job(job, status, delete_job)
+        held = {"id": job.id, "worker": job.worker_id, "silent_s": None}
+        await self.connector.execute_query_all_async(_FINISH, status=status.value, delete=delete_job, **held)
 
     async def retry_job(self, job: Job, *args: Any, **told: Any) -> None:
-        if job.worker_id is None or await self._is_ours(job):
-            await super().retry_job(job, *args, **told)
+        await self.give_back(job)
 
-    async def _is_ours(self, job: Job) -> bool:
-        found = await self.connector.execute_query_all_async(
-            "SELECT 1 FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s",
-            id=job.id,
-            worker=job.worker_id,
-        )
-        return bool(found)
+    async def give_back(self, job: Job, silent_s: float | None = None) -> bool:
+        """Offers a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
+        for _ in range(2):
+            with suppress(UniqueViolation):  # one was offered just now: the next try finds it
+                held = {"id": job.id, "worker": job.worker_id, "silent_s": silent_s}
+                return bool(await self.connector.execute_query_all_async(_GIVE_BACK, **held))
+        return False
 
 
 class ProcrastinateQueue:
@@ -69,7 +86,7 @@ class ProcrastinateQueue:
             url, open=False, min_size=1, max_size=8, timeout=ANSWERS_S, check=AsyncConnectionPool.check_connection
         )
         self._app = App(connector=PsycopgConnector())
-        self._app.job_manager = OwnJobs(self._app.connector)
+        self._app.job_manager = self._jobs = OwnJobs(self._app.connector)
         self._play: Play | None = None
         self._worker: asyncio.Task[None] | None = None
         self._stopping = False
@@ -172,10 +189,8 @@ class ProcrastinateQueue:
 
     async def rescue(self) -> int:
         with _told():
-            found = list(await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
-            for job in found:
-                await self._app.job_manager.retry_job_by_id_async(job_id=job.id or 0, retry_at=machine_time())
-        return len(found)
+            found = list(await self._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
+            return sum([await self._jobs.give_back(job, TAKEN_FOR_DEAD_S) for job in found])
 
     async def status(self) -> QueueStatus:
         query = self._app.connector.execute_query_all_async
