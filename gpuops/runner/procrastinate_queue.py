@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -23,7 +23,7 @@ from procrastinate.jobs import DeleteJobCondition, Job, Status
 from procrastinate.manager import JobManager
 from psycopg import AsyncConnection, OperationalError
 from psycopg import Error as PostgresError
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -72,6 +72,11 @@ SELECT CASE
 END FROM held
 """
 
+_SIGN_OF_LIFE: Final = """
+INSERT INTO procrastinate_workers (id, last_heartbeat) OVERRIDING SYSTEM VALUE VALUES (%(id)s, now())
+ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat
+"""
+
 
 class OwnJobs(JobManager):
     """Says what became of a job only where its runner still has it, in one statement."""
@@ -87,6 +92,19 @@ class OwnJobs(JobManager):
     async def register_worker(self) -> int:
         self.number = await super().register_worker()
         return self.number
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        """Also of a worker that was silent for so long that others have struck it off."""
+        await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        try:
+            return await super().fetch_job(queues, worker_id)
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, ForeignKeyViolation):
+                raise
+            await self.update_heartbeat(worker_id)  # it was struck off
+            return None
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """One that was broken off, because the database was lost and found while it ran, is offered again."""

@@ -171,3 +171,21 @@ def test_what_is_given_back_is_taken_at_once_whatever_a_runners_clock_says(postg
             assert (await taken(queue))[1] is not None
 
     asyncio.run(story())
+
+
+def test_a_runner_that_wakes_after_it_was_struck_off_takes_turns_again(postgresql: Server) -> None:
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            number = await queue._jobs.register_worker()
+            await silent(queue, number)
+            assert [*await queue._jobs.prune_stalled_workers(TAKEN_FOR_DEAD_S)] == [number]
+            await queue.offer(TURN, SINCE)
+            assert await queue._jobs.fetch_job(queues=None, worker_id=number) is None
+            job = await queue._jobs.fetch_job(queues=None, worker_id=number)
+            assert job is not None
+            assert (await queue.status()).turns[0].runner == number
+            await queue._jobs.unregister_worker(number)
+            await queue._jobs.update_heartbeat(number)
+            assert [(each.number, each.lives) for each in (await queue.status()).runners] == [(number, True)]
+
+    asyncio.run(story())
