@@ -120,6 +120,20 @@ def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server
     asyncio.run(story())
 
 
+def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None:
+    """The database is there again before its runner says so."""
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            await queue.offer(TURN, SINCE)
+            _, job = await taken(queue)
+            assert job is not None
+            await queue._jobs.finish_job(job, Status.ABORTED, True)
+            assert await states(queue) == [TurnState.WAITING]
+
+    asyncio.run(story())
+
+
 def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgresql: Server) -> None:
     async def story() -> None:
         async with queues(postgresql.database(), 3) as runners:
