@@ -49,6 +49,8 @@ class RunnerSeen:
 
     number: int
     alive: datetime
+    lives: bool = True
+    """Whether that is so lately that it keeps its turns."""
 
 
 @dataclass(frozen=True, slots=True)

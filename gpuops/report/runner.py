@@ -17,11 +17,14 @@ def runner_text(status: QueueStatus, now: datetime) -> Shown:
 
 
 def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
-    if not status.runners:
+    if not any(each.lives for each in status.runners):
         yield Text("no runner lives: gpuops runner run starts one", "yellow")
     for each in status.runners:
         silent_s = max(0, round((now - each.alive).total_seconds()))
-        yield Text(f"runner {each.number}: alive {silent_s} s ago")
+        if each.lives:
+            yield Text(f"runner {each.number}: alive {silent_s} s ago")
+        else:
+            yield Text(f"runner {each.number}: silent for {silent_s} s", "yellow")
     if not status.turns:
         yield Text("no turn runs or waits")
         return
@@ -37,7 +40,9 @@ def runner_document(status: QueueStatus) -> Document:
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "runner-status",
-        "runners": [{"number": each.number, "alive": each.alive.isoformat()} for each in status.runners],
+        "runners": [
+            {"number": each.number, "alive": each.alive.isoformat(), "lives": each.lives} for each in status.runners
+        ],
         "turns": [
             {
                 "site": each.turn.site,

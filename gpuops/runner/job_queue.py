@@ -6,14 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from gpuops.errors import GpuopsError
+from gpuops.errors import StateDamaged
 from gpuops.model.runners import PolicyTurn, QueueStatus
 
 
-class QueueAway(GpuopsError):
-    """The database of the queue does not answer."""
-
-    exit_code = 5
+class QueueAway(StateDamaged):
+    """The database of the queue does not answer, or refuses."""
 
 
 class HandedOver(Exception):
@@ -27,7 +25,7 @@ class JobQueue(Protocol):
     """A queue that several runners share. Every method raises QueueAway where it cannot be reached."""
 
     async def make(self) -> bool:
-        """Makes what it needs in the database, or brings it up to date; whether anything was missing."""
+        """Makes what it needs in the database where it is not there; whether it made it."""
         ...
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
@@ -41,8 +39,9 @@ class JobQueue(Protocol):
     async def serve(self, sites: Sequence[str], play: Play) -> None:
         """Takes turns of these sites, one at a time of each, until `stop`; returns when all that it took have ended.
 
-        A turn whose `play` raises HandedOver is offered again at once. One that this runner lost, because it gave no
-        sign of life for too long, is not ended by it.
+        A turn whose `play` raises HandedOver is offered again at once, unless the next one of its policy waits already.
+        One that this runner lost, because it gave no sign of life for too long, is not ended by it. Where the database
+        is lost, what it plays is cancelled and offered again: raises QueueAway, and may be called anew.
         """
         ...
 

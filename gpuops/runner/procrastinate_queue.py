@@ -8,20 +8,25 @@ another one has by then is not written down.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
-from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.connector import BaseConnector
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import DeleteJobCondition, Job, Status
 from procrastinate.manager import JobManager
-from psycopg import OperationalError
-from psycopg_pool import AsyncConnectionPool
+from psycopg import AsyncConnection, OperationalError
+from psycopg import Error as PostgresError
+from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from gpuops.clock import machine_time
 from gpuops.errors import UsageError
 from gpuops.model.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
@@ -36,45 +41,130 @@ ANSWERS_S: Final = 10.0
 """A database that gives no connection for so long is away."""
 LOOK_S: Final = 2.0
 """How often it is looked for turns where PostgreSQL's notice of one was lost."""
+ENDS_S: Final = 3.0
+"""For so long a worker that lost the database waits for what it plays: then it begins anew, and takes turns again."""
 AT_ONCE: Final = 64
 """Turns that one runner plays at a time: vCenters, each a process of its own."""
 _TURN: Final = "gpuops.turn"
+_GOES_AWAY: Final = frozenset({"08", "53", "57"})
+"""Classes of PostgreSQL's errors: of the connection, of its resources, of whoever stops it."""
+_HELP: Final = "gpuops help runner"
+_GRANT: Final = "a GRANT is missing: GRANT USAGE, CREATE ON SCHEMA public TO the role, or what it names"
+_LOG: Final = logging.getLogger(__name__)
+
+
+# The row is locked before Procrastinate's function sees it: whoever comes second finds no such row, and does nothing.
+# A job that is given back is due at once, by no machine's clock; one that waits for the same turn takes its place.
+_SETTLE: Final = """
+WITH held AS MATERIALIZED (
+    SELECT id, queueing_lock FROM procrastinate_jobs j
+    WHERE id = %(id)s AND status = 'doing' AND worker_id IS NOT DISTINCT FROM %(worker)s
+    AND (%(silent_s)s::float IS NULL OR NOT EXISTS (
+        SELECT 1 FROM procrastinate_workers w
+        WHERE w.id = j.worker_id AND w.last_heartbeat >= now() - make_interval(secs => %(silent_s)s::float)))
+    FOR UPDATE)
+SELECT CASE
+    WHEN %(status)s::procrastinate_job_status IS NOT NULL
+        THEN procrastinate_finish_job_v1(id, %(status)s::procrastinate_job_status, true)::text
+    WHEN EXISTS (SELECT 1 FROM procrastinate_jobs w WHERE w.status = 'todo' AND w.queueing_lock = held.queueing_lock)
+        THEN procrastinate_finish_job_v1(id, 'failed', true)::text
+    ELSE procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL)::text
+END FROM held
+"""
+
+_SIGN_OF_LIFE: Final = """
+INSERT INTO procrastinate_workers (id, last_heartbeat) OVERRIDING SYSTEM VALUE VALUES (%(id)s, now())
+ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat
+"""
 
 
 class OwnJobs(JobManager):
-    """Says what became of a job only where this runner still has it."""
+    """Says what became of a job only where its runner still has it, in one statement."""
+
+    number: int | None = None
+    """Of the worker that runs; None = none ran yet."""
+
+    def __init__(self, connector: BaseConnector) -> None:
+        super().__init__(connector)
+        self.untold: list[Job] = []
+        """Jobs whose end the database did not take down: `rescue` offers them again."""
+
+    async def register_worker(self) -> int:
+        self.number = await super().register_worker()
+        return self.number
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        """Also of a worker that was silent for so long that others have struck it off."""
+        await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        try:
+            return await super().fetch_job(queues, worker_id)
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, ForeignKeyViolation):
+                raise
+            await self.update_heartbeat(worker_id)  # it was struck off
+            return None
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        if await self._is_ours(job):
-            await super().finish_job(job, status, delete_job)
+        """One that was broken off, because the database was lost and found while it ran, is offered again."""
+        with self._noted(job):
+            await (self.give_back(job) if status is Status.ABORTED else self._settle(job, status=status.value))
 
     async def retry_job(self, job: Job, *args: Any, **told: Any) -> None:
-        if job.worker_id is None or await self._is_ours(job):
-            await super().retry_job(job, *args, **told)
+        with self._noted(job):
+            await self.give_back(job)
 
-    async def _is_ours(self, job: Job) -> bool:
-        found = await self.connector.execute_query_all_async(
-            "SELECT 1 FROM procrastinate_jobs WHERE id = %(id)s AND status = 'doing' AND worker_id = %(worker)s",
-            id=job.id,
-            worker=job.worker_id,
-        )
-        return bool(found)
+    async def give_back(self, job: Job, silent_s: float | None = None) -> bool:
+        """Offers a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
+        for _ in range(2):
+            with suppress(UniqueViolation):  # one was offered just now: the next try finds it
+                return await self._settle(job, silent_s=silent_s)
+        return False
+
+    async def _settle(self, job: Job, status: str | None = None, silent_s: float | None = None) -> bool:
+        words = {"id": job.id, "worker": job.worker_id, "status": status, "silent_s": silent_s}
+        return bool(await self.connector.execute_query_all_async(_SETTLE, **words))
+
+    @contextmanager
+    def _noted(self, job: Job) -> Iterator[None]:
+        try:
+            yield
+        except ConnectorException:
+            self.untold.append(job)
+
+
+class _ToldConnection(AsyncConnection[TupleRow]):
+    """Keeps why none could be made, which the pool only logs."""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", *, refusals: list[str], **words: Any) -> Self:  # type: ignore[override]
+        try:
+            made = await super().connect(conninfo, **words)
+        except OperationalError as error:
+            refusals[:] = [" ".join(str(error).split())]
+            raise
+        refusals.clear()
+        return made
 
 
 class ProcrastinateQueue:
     """Implements `JobQueue`. `url` is a connection string of libpq."""
 
     def __init__(self, url: str) -> None:
+        self._refusals: list[str] = []
+        """Why the last connection could not be made; nothing where it could."""
         self._pool = AsyncConnectionPool(
-            url, open=False, min_size=1, max_size=8, timeout=ANSWERS_S, check=AsyncConnectionPool.check_connection
-        )
+            url, open=False, min_size=1, max_size=8, timeout=ANSWERS_S, reconnect_timeout=ANSWERS_S,
+            check=AsyncConnectionPool.check_connection, connection_class=_ToldConnection,
+            kwargs={"refusals": self._refusals},
+        )  # fmt: skip
         self._app = App(connector=PsycopgConnector())
-        self._app.job_manager = OwnJobs(self._app.connector)
+        self._app.job_manager = self._jobs = OwnJobs(self._app.connector)
         self._play: Play | None = None
         self._worker: asyncio.Task[None] | None = None
         self._stopping = False
         self._rank = 0
-        self._number: int | None = None
         # a turn that is given back goes to whoever asks next
         again = RetryStrategy(wait=0, retry_exceptions=[HandedOver])
         self._task = self._app.task(name=_TURN, pass_context=True, retry=again)(self._run)
@@ -82,13 +172,25 @@ class ProcrastinateQueue:
     async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
         """`timestamp`: since when it is due; it only tells two turns apart."""
         assert self._play is not None, "a worker is started by serve()"
-        self._number = context.job.worker_id
-        await self._play(PolicyTurn(site, policy))
+        playing = asyncio.ensure_future(self._play(PolicyTurn(site, policy)))
+        while True:
+            try:
+                return await asyncio.shield(playing)
+            except asyncio.CancelledError:
+                if playing.done() or not self._stopping:  # the database was lost: whoever has it next waits for it
+                    playing.cancel()
+                    raise
+            except HandedOver:
+                raise
+            except Exception as error:
+                _LOG.error("%s: the turn of %s failed: %r", site, policy, error)
+                raise
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
         """The queue with its connections, which are made when the database answers."""
-        logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # what it says is told here
+        for name in ("psycopg.pool", "procrastinate"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what they say is told here
         await self._pool.open(wait=False)
         await self._app.open_async(self._pool)
         try:
@@ -100,8 +202,13 @@ class ProcrastinateQueue:
     async def make(self) -> bool:
         if await self._is_there():
             return False
-        with _told():
-            await self._app.schema_manager.apply_schema_async()
+        with self._told():
+            try:
+                await self._app.schema_manager.apply_schema_async()
+            except ConnectorException:
+                if await self._is_there():  # somebody else made them at the same time
+                    return False
+                raise
         return True
 
     async def require(self) -> None:
@@ -110,7 +217,7 @@ class ProcrastinateQueue:
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
     async def _is_there(self) -> bool:
-        with _told():
+        with self._told():
             found = await self._app.connector.execute_query_all_async(
                 "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
             )
@@ -118,11 +225,11 @@ class ProcrastinateQueue:
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
         moment = int(since.timestamp())
-        with _told():
+        with self._told():
             try:
                 made = await self._app.job_manager.defer_periodic_job(
                     job=self._job(turn, timestamp=moment),
-                    periodic_id=f"{turn.site}:{turn.policy}",
+                    periodic_id=_digest(turn.site, turn.policy),
                     defer_timestamp=moment,
                 )
             except AlreadyEnqueued:
@@ -130,7 +237,7 @@ class ProcrastinateQueue:
         return made is not None
 
     async def ask(self, turn: PolicyTurn) -> bool:
-        with _told():
+        with self._told():
             try:
                 await self._app.job_manager.defer_job_async(self._job(turn))
             except AlreadyEnqueued:
@@ -139,23 +246,24 @@ class ProcrastinateQueue:
 
     def _job(self, turn: PolicyTurn, **words: int) -> Job:
         return self._task.configure(
-            queue=turn.site,
-            lock=turn.site,
-            queueing_lock=f"{turn.site}:{turn.policy}",
+            queue=_digest(turn.site),
+            lock=_digest(turn.site),
+            queueing_lock=_digest(turn.site, turn.policy),
             task_kwargs={"site": turn.site, "policy": turn.policy, **words},
         ).job
 
     async def serve(self, sites: Sequence[str], play: Play) -> None:
         self._play = play
-        with _told():
+        with self._told():
             self._worker = asyncio.ensure_future(
                 self._app.run_worker_async(
-                    queues=list(sites),
+                    queues=[_digest(site) for site in sites],
                     concurrency=AT_ONCE,
                     install_signal_handlers=False,
                     fetch_job_polling_interval=LOOK_S,
                     update_heartbeat_interval=SIGN_OF_LIFE_S,
                     stalled_worker_timeout=TAKEN_FOR_DEAD_S,
+                    shutdown_graceful_timeout=ENDS_S,
                     delete_jobs=DeleteJobCondition.ALWAYS,
                 )
             )
@@ -164,6 +272,8 @@ class ProcrastinateQueue:
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
+        if not self._stopping:
+            raise QueueAway("the queue's PostgreSQL ended the connection", hint=_HELP)
 
     def stop(self) -> None:
         self._stopping = True
@@ -171,30 +281,35 @@ class ProcrastinateQueue:
             self._worker.cancel()
 
     async def rescue(self) -> int:
-        with _told():
-            found = list(await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
-            for job in found:
-                await self._app.job_manager.retry_job_by_id_async(job_id=job.id or 0, retry_at=machine_time())
-        return len(found)
+        with self._told():
+            for job in tuple(self._jobs.untold):
+                await self._jobs.give_back(job)
+                self._jobs.untold.remove(job)
+            found = list(await self._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
+            return sum([await self._jobs.give_back(job, TAKEN_FOR_DEAD_S) for job in found])
 
     async def status(self) -> QueueStatus:
         query = self._app.connector.execute_query_all_async
-        with _told():
-            workers = await query("SELECT id, last_heartbeat FROM procrastinate_workers ORDER BY id")
+        with self._told():
+            workers = await query(
+                "SELECT id, last_heartbeat, last_heartbeat >= now() - make_interval(secs => %(dead_s)s) AS lives "
+                "FROM procrastinate_workers ORDER BY id",
+                dead_s=TAKEN_FOR_DEAD_S,
+            )
             jobs = await query(
                 "SELECT j.args, j.status::text AS status, j.worker_id, max(e.at) AS at FROM procrastinate_jobs j "
                 "LEFT JOIN procrastinate_events e ON e.job_id = j.id "
                 "WHERE j.status IN ('todo', 'doing') GROUP BY j.id ORDER BY j.id"
             )
-        runners = tuple(RunnerSeen(each["id"], each["last_heartbeat"]) for each in workers)
-        numbers = [each.number for each in runners]
-        if self._number in numbers:
-            self._rank = numbers.index(self._number)
+        runners = tuple(RunnerSeen(each["id"], each["last_heartbeat"], lives=each["lives"]) for each in workers)
+        living = [each.number for each in runners if each.lives]
+        if self._jobs.number in living:
+            self._rank = living.index(self._jobs.number)
         turns = tuple(
             QueuedTurn(
                 PolicyTurn(each["args"]["site"], each["args"]["policy"]),
                 TurnState.RUNNING if each["status"] == "doing" else TurnState.WAITING,
-                each["worker_id"],
+                each["worker_id"] if each["status"] == "doing" else None,
                 each["at"],
             )
             for each in jobs
@@ -205,13 +320,23 @@ class ProcrastinateQueue:
     def rank(self) -> int:
         return self._rank
 
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What of the database's errors is told. Raises QueueAway."""
+        try:
+            yield
+        except (ConnectorException, OperationalError, OSError) as error:
+            cause = error.__cause__ or error
+            if isinstance(cause, PostgresError) and cause.sqlstate and cause.sqlstate[:2] not in _GOES_AWAY:
+                hint = _GRANT if isinstance(cause, InsufficientPrivilege) else _HELP
+                raise QueueAway(
+                    f"the queue's PostgreSQL refuses it: {cause.diag.message_primary}", hint=hint
+                ) from error
+            known = self._refusals if isinstance(cause, PoolTimeout) else []
+            line = " ".join(known or str(cause).split()) or type(cause).__name__
+            raise QueueAway(f"the queue's PostgreSQL does not answer: {line}", hint=_HELP) from error
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """What of the database's errors is told. Raises QueueAway."""
-    try:
-        yield
-    except (ConnectorException, OperationalError, OSError) as error:
-        cause = error.__cause__ or error
-        line = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
-        raise QueueAway(f"the queue's PostgreSQL does not answer: {line}", hint="gpuops help runner") from error
+
+def _digest(*names: str) -> str:
+    """Short, whatever the names are: PostgreSQL's channels have names of 63 bytes at the most."""
+    return sha256(json.dumps(names).encode()).hexdigest()[:32]

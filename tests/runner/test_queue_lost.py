@@ -1,0 +1,285 @@
+"""The queue of runners when its PostgreSQL is lost, refuses, or knows several runners: on a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from urllib.parse import urlsplit
+
+import pytest
+from procrastinate.jobs import Status
+
+from gpuops.model.runners import PolicyTurn, TurnState
+from gpuops.runner import procrastinate_queue as module
+from gpuops.runner.job_queue import HandedOver, QueueAway
+from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
+from tests.execute.journal.postgres import PASSWORD, Server
+from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until
+
+
+async def nothing(turn: PolicyTurn) -> None:
+    """Plays nothing."""
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience than in earnest."""
+    monkeypatch.setattr(module, "ANSWERS_S", 1.0)
+    monkeypatch.setattr(module, "ENDS_S", 0.2)
+
+
+def let_in(server: Server, url: str) -> None:
+    server._do(f"ALTER DATABASE {urlsplit(url).path.strip('/')} ALLOW_CONNECTIONS true")
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays(postgresql: Server) -> None:
+    url = postgresql.database()
+    other = PolicyTurn("munich", "nights")
+
+    async def story() -> None:
+        async with queues(url) as (queue,):
+            begun: list[PolicyTurn] = []
+            broken_off: list[PolicyTurn] = []
+
+            async def play(turn: PolicyTurn) -> None:
+                begun.append(turn)
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    broken_off.append(turn)
+                    raise
+
+            async def has(turns: int) -> bool:
+                return len(begun) == turns
+
+            await queue.offer(TURN, SINCE)
+            serving = asyncio.create_task(queue.serve([TURN.site, other.site], play))
+            await until(lambda: has(1))
+            postgresql.cut_off()
+            with pytest.raises(QueueAway):
+                await asyncio.wait_for(serving, 20)
+            assert broken_off == [TURN]
+            let_in(postgresql, url)
+            await queue.offer(other, SINCE)
+            serving = asyncio.create_task(queue.serve([TURN.site, other.site], play))
+            await until(lambda: has(2))
+            assert begun[1] == other
+            await queue.rescue()
+            await until(lambda: has(3))
+            assert begun[2] == TURN, "what was broken off is offered again, and not left out"
+            serving.cancel()
+            await asyncio.wait([serving])
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server) -> None:
+    """A vCenter's process takes its time to close its journal: until then nobody else begins."""
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            begun = asyncio.Event()
+            ended = []
+
+            async def play(turn: PolicyTurn) -> None:
+                begun.set()
+                await asyncio.sleep(2)
+                ended.append(turn)
+                raise HandedOver
+
+            await queue.offer(TURN, SINCE)
+            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            await begun.wait()
+            queue.stop()
+            await asyncio.sleep(1)
+            assert await states(queue) == [TurnState.RUNNING]
+            await asyncio.wait_for(serving, 20)
+            assert ended == [TURN]
+            assert await states(queue) == [TurnState.WAITING]
+
+    asyncio.run(story())
+
+
+def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server) -> None:
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            await queue.offer(TURN, SINCE)
+            _, job = await taken(queue)
+            assert job is not None
+            execute = queue._app.connector.execute_query_async
+            await execute("ALTER TABLE procrastinate_jobs RENAME TO elsewhere")
+            await queue._jobs.finish_job(job, Status.SUCCEEDED, True)
+            await execute("ALTER TABLE elsewhere RENAME TO procrastinate_jobs")
+            assert await states(queue) == [TurnState.RUNNING]
+            await queue.rescue()
+            assert await states(queue) == [TurnState.WAITING]
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None:
+    """The database is there again before its runner says so."""
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            await queue.offer(TURN, SINCE)
+            _, job = await taken(queue)
+            assert job is not None
+            await queue._jobs.finish_job(job, Status.ABORTED, True)
+            assert await states(queue) == [TurnState.WAITING]
+
+    asyncio.run(story())
+
+
+def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgresql: Server) -> None:
+    async def story() -> None:
+        async with queues(postgresql.database(), 3) as runners:
+            first = runners[0]
+            dead = await first._jobs.register_worker()
+            await silent(first, dead)
+            serving = []
+            for number, each in enumerate(runners, 1):
+                serving.append(asyncio.create_task(each.serve([TURN.site], nothing)))
+
+                async def registered(number: int = number) -> bool:
+                    return len((await first.status()).runners) >= number
+
+                await until(registered)
+                await asyncio.sleep(0.2)
+            await first._app.connector.execute_query_one_async(
+                "INSERT INTO procrastinate_workers (id, last_heartbeat) OVERRIDING SYSTEM VALUE "
+                "VALUES (-1, now() - make_interval(secs => %(s)s)) RETURNING id",
+                s=TAKEN_FOR_DEAD_S + 5,
+            )
+            found = [await each.status() for each in runners]
+            assert [each.rank for each in runners] == [0, 1, 2]
+            assert [each.lives for each in found[0].runners] == [False, True, True, True]
+            for each in runners:
+                each.stop()
+            await asyncio.wait_for(asyncio.gather(*serving), 20)
+
+    asyncio.run(story())
+
+
+def test_names_may_be_long(postgresql: Server) -> None:
+    turn = PolicyTurn("vcenter-" + "x" * 150, "nights-" + "ü" * 150)
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            played: list[PolicyTurn] = []
+
+            async def play(turn: PolicyTurn) -> None:
+                played.append(turn)
+
+            async def both() -> bool:
+                return played == [turn, TURN]
+
+            serving = asyncio.create_task(queue.serve([turn.site, TURN.site], play))
+            assert await queue.offer(turn, SINCE)
+            assert not await queue.offer(turn, SINCE)
+            await asyncio.sleep(1)
+            assert await queue.offer(TURN, LATER)
+            await until(both)
+            assert not serving.done()
+            queue.stop()
+            await asyncio.wait_for(serving, 20)
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("soon")
+def test_the_reason_of_a_database_that_lets_nobody_in_is_told(postgresql: Server) -> None:
+    name = urlsplit(postgresql.database()).path.strip("/")
+
+    async def story() -> QueueAway:
+        async with ProcrastinateQueue(postgresql.url(name, "wrong")).opened() as queue:
+            with pytest.raises(QueueAway) as caught:
+                await queue.require()
+        return caught.value
+
+    error = asyncio.run(story())
+    assert "password authentication failed" in error.message
+    assert "\n" not in error.message
+    assert error.exit_code == 7
+
+
+def test_a_grant_that_is_missing_is_no_database_that_is_away(postgresql: Server) -> None:
+    url = postgresql.database()
+    name = urlsplit(url).path.strip("/")
+
+    async def story() -> QueueAway:
+        async with ProcrastinateQueue(url).opened() as owner:
+            execute = owner._app.connector.execute_query_async
+            await execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+            await execute(f"CREATE ROLE guest_{name} LOGIN PASSWORD 'guest'")
+        guest = postgresql.url(name, "guest").replace("//gpuops:", f"//guest_{name}:")
+        async with ProcrastinateQueue(guest).opened() as queue:
+            with pytest.raises(QueueAway) as caught:
+                await queue.make()
+        return caught.value
+
+    error = asyncio.run(story())
+    assert error.message == "the queue's PostgreSQL refuses it: permission denied for schema public"
+    assert "GRANT" in (error.hint or "")
+
+
+def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+
+            async def play(turn: PolicyTurn) -> None:
+                raise OSError("no more processes")
+
+            async def gone() -> bool:
+                return await states(queue) == []
+
+            await queue.offer(TURN, SINCE)
+            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            await until(gone)
+            queue.stop()
+            await asyncio.wait_for(serving, 20)
+
+    asyncio.run(story())
+    errors = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each.getMessage() for each in errors] == ["prod: the turn of nights failed: OSError('no more processes')"]
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """A turn ends just when its end cannot be taken down."""
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            begun = asyncio.Event()
+
+            async def play(turn: PolicyTurn) -> None:
+                begun.set()
+                await asyncio.sleep(0.1)
+
+            await queue.offer(TURN, SINCE)
+            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            await begun.wait()
+            postgresql.cut_off()
+            with pytest.raises(QueueAway):
+                await asyncio.wait_for(serving, 20)
+            del serving
+            gc.collect()  # then asyncio says what nobody asked for
+
+    asyncio.run(story())
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_tables_that_two_make_at_once(postgresql: Server) -> None:
+    url = postgresql.database()
+
+    async def story() -> list[bool]:
+        async with ProcrastinateQueue(url).opened() as one, ProcrastinateQueue(url).opened() as other:
+            made = await asyncio.gather(one.make(), other.make())
+            await one.require()
+            return list(made)
+
+    assert sorted(asyncio.run(story())) == [False, True]
