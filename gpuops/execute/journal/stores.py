@@ -118,4 +118,6 @@ def _make_commits_durable(connection: Any, _record: object) -> None:
         cursor.execute("SET synchronous_commit TO on")
         cursor.execute("SET statement_timeout TO '60s'")
         cursor.execute("SET lock_timeout TO '20s'")
+        # of a process that was stopped in the middle of one: nobody waits for it as long as for a lock
+        cursor.execute("SET idle_in_transaction_session_timeout TO '10s'")
     connection.commit()
