@@ -152,14 +152,23 @@ class Runner:
 
     def plays(self) -> bool:
         """Whether a process that it started runs."""
-        found = subprocess.run(["pgrep", "-g", str(self.process.pid)], capture_output=True, check=False)
-        return len(found.stdout.split()) > 1
+        others = (each for each in Path("/proc").glob("[0-9]*/stat") if each.parent.name != str(self.process.pid))
+        return any(_group_of(each) == self.process.pid for each in others)
 
     def end(self) -> int:
         """Ends it as systemd does; its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         return self.process.wait(timeout=120)
+
+
+def _group_of(stat: Path) -> int | None:
+    """The process group of a process that runs (proc(5)); None = it has ended."""
+    try:
+        state, _, group = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[:3]
+    except OSError:
+        return None
+    return int(group) if state != "Z" else None
 
 
 @contextmanager
