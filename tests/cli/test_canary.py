@@ -213,15 +213,19 @@ def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean
 def test_processes_of_sites_hide_it(
     typed: Callable[..., Result], clean: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    """One that is there, one that refuses the login, one that is away; the password is in the environment too."""
+    """One that is there, one that refuses the login, one that is away; one password of the environment for all of them
+    is refused, and not told."""
     monkeypatch.chdir(clean)
     file = clean / "sites.toml"
     there = f'host = "https://127.0.0.1:{server.port}"\n'
     mine = f'{there}username = "{server.username}"\n'
     targets = {"one": mine, "two": f'{there}username = "nobody@vsphere.local"\n', "gone": 'host = "127.0.0.1:1"\n'}
-    file.write_text("".join(f"[targets.{name}]\n{keys}" for name, keys in targets.items()), encoding="utf-8")
-    result = typed(f"{words} --site all", GPUOPS_CONFIG=str(file), GPUOPS_USERNAME="", GPUOPS_PASSWORD=CANARY)
+    password = f'password_file = "{clean / "vcenter"}"\n'
+    file.write_text("".join(f"[targets.{name}]\n{keys}{password}" for name, keys in targets.items()), encoding="utf-8")
+    own = {"GPUOPS_CONFIG": str(file), "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD_FILE": ""}
+    result = typed(f"{words} --site all", **own)
     assert result.exit_code == 4, result.stderr
+    assert typed(f"{words} --site all", **own, GPUOPS_PASSWORD=CANARY).exit_code == 2
     look_through(clean)
     assert list(server.world.sessions) == []
 
