@@ -47,7 +47,7 @@ def bundle(
     Examples:
       gpuops bundle --dry-run --vcenter sim:vdi
       gpuops bundle --replies vdi-001 --yes --vcenter sim:vdi
-      gpuops capacity --vcenter sim:gpuops-bundle.zip
+      gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
     from gpuops.cli.opening import journal_of
 
