@@ -178,8 +178,8 @@ def _held(vm: Vm, host: Host) -> frozenset[PciAddress]:
 def _free(host: Host, inventory: Inventory, catalog: Catalog, profiles: Iterable[str]) -> Mapping[str, int]:
     """What the host has free, as far as it is known for certain."""
     states = [state for state in gpu_states(host, inventory, catalog) if state.gpu.vms is not None]
-    if any(state.unclear for state in states):
-        return {}
+    if any(state.unclear or not all(tenant.certain for tenant in state.tenants) for state in states):
+        return {}  # a vGPU that may be on several GPUs is counted on each of them
     free = {GPUS: sum(not state.tenants and not _is_listed(state.gpu, inventory) for state in states)}
     for profile in dict.fromkeys(profiles):
         slots = [free_slots(state.gpu, state.holders, profile, catalog, state.starts) for state in states]
