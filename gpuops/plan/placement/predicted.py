@@ -314,7 +314,8 @@ def _explained(steps: Sequence[Step], host: Host, after: Inventory, catalog: Cat
     placed = [vm for vm in there if _held(vm, host)]
     if any(_may_go_elsewhere(vm, host, catalog) for vm in placed):
         return None
-    known = around(host, after)
+    # a look shows a GPU taken before it shows the VM running: whatever is on a GPU counts there
+    known = around(host, after).with_vms(replace(vm, power=PowerState.ON) for vm in placed)
     return any(_in_order(order, host, known, catalog) for order in permutations(placed))
 
 
