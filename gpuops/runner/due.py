@@ -52,7 +52,7 @@ def refuse_other_modes(policy: Policy) -> None:
     if policy.spare is not None:
         raise UsageError(
             f"policy {policy.name} says `mode: {policy.mode}`: a runner plays nights",
-            hint="gpuops help watch: its own service runs beside the runner",
+            hint="gpuops help watch: it has a service of its own, on a vCenter that no runner returns",
         )
     if not policy.windows:
         raise UsageError(
