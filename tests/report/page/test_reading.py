@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import locale
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from gpuops.report.page.html import page as page_of
@@ -28,8 +29,20 @@ def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
     found.page.close()
 
 
+@pytest.fixture
+def read_in_utf8() -> Iterator[None]:
+    """For a package that opens its own files in the encoding of the locale, which is drawn: ASCII in C and POSIX."""
+    drawn = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    yield
+    locale.setlocale(locale.LC_CTYPE, drawn)
+
+
+@pytest.mark.usefixtures("read_in_utf8")
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_axe_finds_no_fault(chromium: Browser, reported: Reported, width: int, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
     found = opened(chromium, reported.path, width=width, scheme=scheme)
     violations = Axe().run(found.page).response["violations"]
     found.page.close()
