@@ -53,7 +53,7 @@ def watch(
     with open_site(common, guarded=True) as site, ExitStack() as stack:
         if not dry_run:
             site.say = output.note
-            alive = stack.enter_context(served(address)) if address is not None else None
+            alive = stack.enter_context(served(address)).looked if address is not None else None
             rotate_watch(wanted, site, _tell, alive)
         found = rotate_watch_look(wanted, site)
     output.show(look_text(found), look_document(found))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from gpuops.config.targets import Configuration
+    from gpuops.execute.state.health import Health
     from gpuops.model.runners import QueueStatus
     from gpuops.runner.site_policy import SitePolicy
 
@@ -56,7 +59,16 @@ def runner_init(common: CommonOptions) -> None:
 
 @runner.command("run")
 @spread
-def runner_run(common: CommonOptions) -> None:
+def runner_run(
+    common: CommonOptions,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer GET /healthz there: 200 while it goes on; and /readyz: 503 while PostgreSQL is away, too.",
+        ),
+    ] = None,
+) -> None:
     """Play the turns of the policies that the configuration file lists for each target, until it is stopped.
 
     A service (templates/gpuops-runner.service). SIGTERM hands what it plays over to another runner.
@@ -64,17 +76,23 @@ def runner_run(common: CommonOptions) -> None:
 
     \b
     Examples:
-      gpuops runner run
+      gpuops runner run --health 9464
       gpuops runner run --vcenter prod
     """
     import asyncio
+    from contextlib import ExitStack
 
+    from gpuops.execute.state.health import health_address, served
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+    from gpuops.runner.service import STALE_S
 
+    address = health_address(health) if health is not None else None
     url, rotations = _url(common), _rotations(common)
     _refuse_one_login(rotations, os.environ)
-    tell_systemd(BEGUN)
-    asyncio.run(_run(url, rotations))
+    with ExitStack() as stack:
+        told = stack.enter_context(served(address, STALE_S)) if address is not None else None
+        tell_systemd(BEGUN)
+        asyncio.run(_run(url, rotations, told))
 
 
 @runner.command("status")
@@ -164,7 +182,7 @@ async def _status(url: str) -> QueueStatus:
         return await queue.status()
 
 
-async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> None:
+async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]], health: Health | None) -> None:
     import asyncio
     import signal
 
@@ -175,6 +193,8 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
 
     async with ProcrastinateQueue(url).opened() as queue:
         service = Service(queue, rotations, Children({"GPUOPS_JOURNAL_URL": url}), output.note)
+        if health is not None:
+            service.looked = lambda found: health.looked(found=found)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)

@@ -26,6 +26,8 @@ from gpuops.runner.site_policy import Rotations, loaded, read_anew
 
 LOOK_S: Final = 3.0
 """How often it is looked for turns that are due and for runners that died."""
+STALE_S: Final = 120.0
+"""A look that ended so long ago is none any more: one waits several times for a database that is away."""
 AWAY_S: Final = 120.0
 """A database that is away for less has restarted: nobody returns anything on their own account."""
 BESIDE: Final = timedelta(minutes=3)
@@ -58,6 +60,8 @@ class Service:
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
+    looked: Callable[[bool], None] = lambda _: None
+    """Called when a look has ended: whether the database answered."""
 
     async def run(self) -> None:
         """Serves until `end`, then hands over what it plays."""
@@ -68,6 +72,7 @@ class Service:
                     self._note_away(serving)
                     serving = asyncio.create_task(self._serve())
                 await self._look()
+                self.looked(self.away_since is None)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:

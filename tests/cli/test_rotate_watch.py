@@ -158,14 +158,16 @@ def _health(port: int, path: str = "/healthz") -> int:
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = _free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
-    with served(("127.0.0.1", port)) as looked:
+    with served(("127.0.0.1", port)) as health:
         assert _health(port) == 503, "it has not looked yet"
-        looked()
-        assert (_health(port), _health(port, "/")) == (200, 404)
+        health.looked()
+        assert (_health(port), _health(port, "/readyz"), _health(port, "/")) == (200, 200, 404)
         now[0] += STALE_S
-        assert _health(port) == 503
-        looked()
-        assert _health(port) == 200
+        assert (_health(port), _health(port, "/readyz")) == (503, 503)
+        health.looked(found=False)
+        assert (_health(port), _health(port, "/readyz")) == (200, 503), "to start it anew would not help"
+        health.looked()
+        assert (_health(port), _health(port, "/readyz")) == (200, 200)
         with pytest.raises(UsageError, match="cannot be used"), served(("127.0.0.1", port)):
             raise AssertionError("the port is taken")
     assert _health(port) == 0
@@ -177,6 +179,8 @@ def test_it_tells_when_it_looked() -> None:
     told.looked()
     status, said = told.told()
     assert status == 200 and said["status"] == "ok" and said["looked_at"]
+    told.looked(found=False)
+    assert (told.told()[0], told.told(ready=True)[1]["status"]) == (200, "away")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_turn_of_a_dead_runner_gives_way_to_one_that_waits(postgresql: Server,
 
 def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Server) -> None:
     async def story() -> None:
-        async with queues(postgresql.database()) as (queue,):
+        async with queues(postgresql.database(), 2) as (queue, other):
             begun = asyncio.Event()
             go_on = asyncio.Event()
 
@@ -98,7 +98,7 @@ def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Serv
             go_on.set()
             await asyncio.wait_for(serving, 20)
             assert await states(queue) == [TurnState.WAITING]
-            assert (await taken(queue))[1] is not None
+            assert (await taken(other))[1] is not None
 
     asyncio.run(story())
 

@@ -103,6 +103,48 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
     asyncio.run(story())
 
 
+def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_has_ended(
+    postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process takes longer than a runner is silent before it is taken for dead; it takes nothing more meanwhile."""
+    monkeypatch.setattr(module, "SIGN_OF_LIFE_S", 0.2)
+    monkeypatch.setattr(module, "TAKEN_FOR_DEAD_S", 1.5)
+    monkeypatch.setattr(module, "ENDS_S", 0.2)
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    other = PolicyTurn("munich", "nights")
+
+    async def story() -> None:
+        async with queues(postgresql.database(), 2) as (ends, lives):
+            begun: list[PolicyTurn] = []
+            process_ends = asyncio.Event()
+
+            async def play(turn: PolicyTurn) -> None:
+                begun.append(turn)
+                await process_ends.wait()
+                raise HandedOver
+
+            async def has_begun() -> bool:
+                return begun == [TURN]
+
+            await ends.offer(TURN, SINCE)
+            serving = asyncio.create_task(ends.serve([TURN.site, other.site], play))
+            await until(has_begun)
+            ends.stop()
+            await lives.offer(other, SINCE)
+            for _ in range(30):
+                await asyncio.sleep(0.1)
+                assert await lives.rescue() == 0
+                assert [each.lives for each in (await lives.status()).runners] == [True]
+            assert await states(lives) == [TurnState.RUNNING, TurnState.WAITING]
+            process_ends.set()
+            await asyncio.wait_for(serving, 20)
+            assert begun == [TURN]
+            assert await states(lives) == [TurnState.WAITING, TurnState.WAITING]
+            assert (await lives.status()).runners == (), "it took its leave"
+
+    asyncio.run(story())
+
+
 def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server) -> None:
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):

@@ -343,11 +343,14 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     queue = MemoryQueue(away=True)
     service, children, said = service_of(queue)
+    answered: list[bool] = []
+    service.looked = answered.append
 
     async def play() -> None:
         running = asyncio.create_task(service.run())
         await asyncio.sleep(0.1)
         assert not running.done(), "a database that is away ends nobody"
+        assert set(answered) == {False}, "it looks all the same, and says that it finds none"
         queue.away = False
         while not children.called:
             await asyncio.sleep(0.01)
@@ -356,6 +359,7 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
 
     asyncio.run(play())
     assert children.called == [(Half.NIGHT, "prod")]
+    assert answered[-1]
     assert len(said) == 2
 
 
