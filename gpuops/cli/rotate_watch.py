@@ -43,13 +43,15 @@ def watch(
     from contextlib import ExitStack
 
     from gpuops.api import rotate_watch, rotate_watch_look
-    from gpuops.cli.opening import open_site
+    from gpuops.cli.opening import open_site, refuse_vcenter_of_runners
     from gpuops.cli.running import policy_of_run
     from gpuops.execute.state.health import health_address, served
     from gpuops.report.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None
     wanted = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    if not dry_run:
+        refuse_vcenter_of_runners(common)
     with open_site(common, guarded=True) as site, ExitStack() as stack:
         if not dry_run:
             site.say = output.note

@@ -15,7 +15,7 @@ from gpuops.cli.options import CommonOptions, spread
 from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from gpuops.config.targets import Configuration
     from gpuops.execute.state.health import Health
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
 
 _EXAMPLE = 'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
-
-_LOGINS: Mapping[str, str] = {
-    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
-    "GPUOPS_BROKER_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
-    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
-}  # fmt: skip
-"""Variables that go to every vCenter, unless the variable that is named beside them says which."""
 
 
 @runner.callback()
@@ -82,13 +75,14 @@ def runner_run(
     import asyncio
     from contextlib import ExitStack
 
+    from gpuops.config.sites import refuse_one_login
     from gpuops.execute.state.health import health_address, served
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
     from gpuops.runner.service import STALE_S
 
     address = health_address(health) if health is not None else None
     url, rotations = _url(common), _rotations(common)
-    _refuse_one_login(rotations, os.environ)
+    refuse_one_login(rotations, os.environ)
     with ExitStack() as stack:
         told = stack.enter_context(served(address, STALE_S)) if address is not None else None
         tell_systemd(BEGUN)
@@ -252,16 +246,6 @@ def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
             hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
         )
     return found
-
-
-def _refuse_one_login(sites: Collection[str], environ: Mapping[str, str]) -> None:
-    """Raises UsageError where the login of one vCenter would be sent to several."""
-    found = [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
-    if found and len(sites) > 1:
-        raise UsageError(
-            f"{', '.join(found)} of the environment would go to each of {len(sites)} vCenters: {', '.join(sites)}",
-            hint="unset it: each [targets.NAME] says its own username, password_file or credential",
-        )
 
 
 def _configured() -> Configuration:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from typer.testing import CliRunner
 
+from gpuops.cli.app import app
 from gpuops.clock import passed_s
 from gpuops.errors import UsageError
 from gpuops.execute.state.health import STALE_S, Health, health_address, served
@@ -65,6 +67,20 @@ def test_wrong_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, sa
     shown = lab.run("rotate", "watch", *(word.format(nights=nights, spare=POLICY) for word in words))
     assert (shown.exit_code, lab.effects) == (code, [])
     assert said in shown.stderr and "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("meant", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
+def test_a_vcenter_that_runners_play_nights_on_is_refused(
+    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, meant: str
+) -> None:
+    """By whatever name it is meant: its returns would end what the watch holds."""
+    configuration = tmp_path / "config.toml"
+    monkeypatch.setenv("GPUOPS_CONFIG", str(configuration))
+    configuration.write_text('[targets.prod]\nhost = "vc.example.com"\nrotations = ["/etc/gpuops/vdi.yaml"]\n')
+    shown = CliRunner().invoke(app, ["rotate", "watch", "--policy", POLICY, "--vcenter", meant])
+    assert (shown.exit_code, shown.stdout) == (3, "")
+    assert "error: runners play nights on prod ([targets.prod].rotations)" in shown.stderr
+    assert "next: take `rotations` out of [targets.prod]" in shown.stderr
 
 
 def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:

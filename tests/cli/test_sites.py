@@ -277,7 +277,9 @@ class TestSomeDoNot:
         result = run("capacity", "--site", "all", "--forecast", "--cluster", "x")
         assert (result.exit_code, result.stderr.count("error:")) == (2, 1)
 
-    @pytest.mark.parametrize("given", ["--password-file", "GPUOPS_PASSWORD", "GPUOPS_PASSWORD_FILE"])
+    @pytest.mark.parametrize(
+        "given", ["--password-file", "GPUOPS_PASSWORD", "GPUOPS_PASSWORD_FILE", "GPUOPS_GUEST_PASSWORD"]
+    )
     def test_one_password_is_not_sent_to_several(
         self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
     ) -> None:
@@ -286,8 +288,8 @@ class TestSomeDoNot:
             monkeypatch.setenv(given, _secret(tmp_path))
         result = run("mode", "show", "--site", "all", *words)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith(f"error: {given} is one vCenter's")
-        assert "is one vCenter's" not in run("mode", "show", "--site", "fra", *words).stderr
+        assert result.stderr.startswith(f"error: {given} would go to each of ")
+        assert "would go to each" not in run("mode", "show", "--site", "fra", *words).stderr
 
     @pytest.mark.parametrize("left", [0, 40])
     def test_a_process_that_is_killed_is_named(
