@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -89,6 +89,8 @@ class OwnJobs(JobManager):
         self.untold: list[Job] = []
         """Jobs whose end the database did not take down: `rescue` offers them again."""
         self.takes_more = True
+        self.sites: Callable[[], Sequence[str]] | None = None
+        """Whose turns are taken: the worker knows none, for they change while it runs. None = those it asks for."""
 
     async def register_worker(self) -> int:
         self.number = await super().register_worker()
@@ -101,6 +103,8 @@ class OwnJobs(JobManager):
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         if not self.takes_more:
             return None
+        if self.sites is not None:
+            queues = [_digest(site) for site in self.sites()]
         try:
             return await super().fetch_job(queues, worker_id)
         except ConnectorException as error:
@@ -265,12 +269,11 @@ class ProcrastinateQueue:
             task_kwargs={"site": turn.site, "policy": turn.policy, **words},
         ).job
 
-    async def serve(self, sites: Sequence[str], play: Play) -> None:
-        self._play = play
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
+        self._play, self._jobs.sites = play, sites
         with self._told():
             self._worker = asyncio.ensure_future(
                 self._app.run_worker_async(
-                    queues=[_digest(site) for site in sites],
                     concurrency=AT_ONCE,
                     install_signal_handlers=False,
                     fetch_job_polling_interval=LOOK_S,

@@ -60,6 +60,8 @@ class Service:
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
+    configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
+    """What the configuration file has played by now; None = as before."""
     looked: Callable[[bool], None] = lambda _: None
     """Called when a look has ended: whether the database answered."""
 
@@ -129,7 +131,7 @@ class Service:
 
     async def _serve(self) -> None:
         if not self.ending.is_set():
-            await self.queue.serve(list(self.rotations), self.play)
+            await self.queue.serve(lambda: list(self.rotations), self.play)
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
@@ -138,6 +140,7 @@ class Service:
         self._away(error)
 
     async def _look(self) -> None:
+        self.rotations = self.configured(self.rotations, clock.wall_clock()) or self.rotations
         for site in self.rotations:
             self._read_anew(site, clock.wall_clock())
         self._return_beside()

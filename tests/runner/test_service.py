@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,13 +53,13 @@ class MemoryQueue:
     async def ask(self, turn: PolicyTurn) -> bool:
         return True
 
-    async def serve(self, sites: Sequence[str], play: Play) -> None:
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
         self._reach()
         while not self.stopped.is_set():
             self._reach()
             if self.offered:
                 turn, _ = self.offered.pop(0)
-                if turn.site in sites:
+                if turn.site in sites():
                     await play(turn)
             await asyncio.sleep(0)
 
