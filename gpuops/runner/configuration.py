@@ -67,9 +67,12 @@ def rotations_of(
                 found[site][each.policy.name] = each
             refuse_clash([each.policy for each in found[site].values()], now)
     if not found:
+        there = [name for name, target in configured.targets.items() if target.rotations]
         raise TargetError(
             f"no policy is configured for {only or 'any target'}",
-            hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
+            hint=f"targets with `rotations`: {', '.join(there)}"
+            if there
+            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
         )
     return found
 
@@ -116,6 +119,8 @@ class ObeyedConfiguration:
         except GpuopsError as error:
             self._go_on_as_before(error.message)
             return None
+        if self.wrong:
+            self.say(f"{self.file} can be obeyed again")
         self.text, self.wrong = text, ""
         self.environment.pop("GPUOPS_CONFIG", None)
         if found is None or _files(found) == _files(known):

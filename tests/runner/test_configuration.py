@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.targets import parsed_configuration
+from gpuops.errors import TargetError
 from gpuops.model.runners import Half, PolicyTurn
 from gpuops.runner.configuration import ObeyedConfiguration, database_of, rotations_of
 from gpuops.runner.site_policy import Rotations
@@ -101,6 +102,14 @@ def test_what_cannot_be_obeyed_is_said_once_and_changes_nothing(edited: Edited, 
     edited.file.write_text(before, encoding="utf-8")
     assert edited.read() is None
     assert edited.environment == {"GPUOPS_JOURNAL_URL": URL}
+    assert edited.said[2:] == [f"{edited.file} can be obeyed again"]
+
+
+def test_a_target_without_policies_is_named_with_those_that_have_some(edited: Edited) -> None:
+    configured = parsed_configuration(edited.file.read_text(encoding="utf-8"), edited.file)
+    with pytest.raises(TargetError, match="no policy is configured for lab") as refused:
+        rotations_of(configured, "lab", NOW)
+    assert refused.value.hint == "targets with `rotations`: prod"
 
 
 def test_another_database_needs_another_start(edited: Edited) -> None:
