@@ -30,6 +30,8 @@ _OF_ONE: Final = {
     "thumbprint": "--thumbprint",
 }
 """Options that speak of one vCenter, by their parameters."""
+_OF_NONE: Final = {"busy": "--busy", "workloads": "--workloads"}
+"""Those with which no vCenter is asked."""
 
 
 def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: CommonOptions) -> None:
@@ -46,6 +48,8 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
     said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
     if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
         raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
+    if wrong := next((option for name, option in _OF_NONE.items() if said.get(name)), None):
+        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} asks no vCenter: leave --site out")
     sites = sites_of(common.site or "")
     refuse_one_login([site.name for site in sites], os.environ, common.password_file)
     with SiteFiles(given) as files:
