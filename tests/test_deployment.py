@@ -194,6 +194,15 @@ def test_each_probe_asks_what_is_answered_there() -> None:
         assert (asked(port, alive), asked(port, ready)) == (200, 503), "a database that is away starts nothing anew"
 
 
+def test_nothing_is_mounted_below_what_is_only_read() -> None:
+    """There is no folder to mount it at."""
+    for name in ("init", "runner-1", "runner-2"):
+        mounts = [each.split(":")[1:] for each in compose()["services"][name]["volumes"]]
+        read_only = [target for target, *mode in mounts if mode == ["ro"]]
+        assert len(read_only) == 2
+        assert [target for target, *_ in mounts for above in read_only if target.startswith(f"{above}/")] == []
+
+
 def free_port() -> int:
     import socket
 
