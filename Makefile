@@ -96,6 +96,9 @@ lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	  pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \
 	  --group dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	  print(*extras['fleet'], sep='\n')" | $(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header \
+	  -p 3.11 -c requirements-dev.lock - -o requirements-fleet.lock
 
 clean:  ## drop what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/peers/bin

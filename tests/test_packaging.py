@@ -110,7 +110,7 @@ def test_every_dependency_says_what_it_is_for() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-fleet.lock"])
 def test_lock_files_hold_pins_and_hashes_and_no_host(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert "--hash=sha256:" in text
@@ -128,10 +128,19 @@ def test_nothing_is_installed_without_its_hash() -> None:
             "--require-hashes -r requirements-dev.lock" in line or "--no-deps --no-build-isolation --editable ." in line
         )
     assert not re.search(r"pip3? install|uv pip install|pipx", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name, least in (("requirements.lock", 20), ("requirements-dev.lock", 20), ("requirements-fleet.lock", 5)):
         pins = re.split(r"\n(?=[A-Za-z0-9])", (ROOT / name).read_text(encoding="utf-8").strip())
-        assert len(pins) > 20
+        assert len(pins) > least
         assert [pin.split()[0] for pin in pins if not re.match(r"\S+==\S+", pin) or "--hash=sha256:" not in pin] == []
+
+
+def test_what_the_image_has_for_runners_is_what_their_tests_had() -> None:
+    fleet, tested = (
+        set(re.findall(r"^\S+==\S+", (ROOT / name).read_text(encoding="utf-8"), re.M))
+        for name in ("requirements-fleet.lock", "requirements-dev.lock")
+    )
+    assert fleet <= tested
+    assert {"procrastinate", "psycopg", "psycopg-binary", "psycopg-pool"} <= {each.split("==")[0] for each in fleet}
 
 
 def test_no_file_names_a_registry_host() -> None:

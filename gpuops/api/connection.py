@@ -63,7 +63,7 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target, broker = login(where, environ, ask), way(where.broker, environ, ask)
-        target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
+        target, shell = replace(target, guest=guest_login(environ, where.label, where.guest)), _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn

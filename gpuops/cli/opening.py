@@ -146,6 +146,27 @@ def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
     return chosen_sites(word, _configuration(), config_file(os.environ))
 
 
+def refuse_vcenter_of_runners(common: CommonOptions) -> None:
+    """Raises Refused where runners play nights on the vCenter that is meant, by whatever name the user means it."""
+    from gpuops.config.address import Address
+    from gpuops.config.sources import Destination, resolve
+    from gpuops.errors import Refused
+
+    configuration = _configuration()
+    meant = resolve(flags_of(common), os.environ, configuration)
+    for name, target in configuration.targets.items():
+        if (
+            target.rotations
+            and isinstance(meant, Destination)
+            and (meant.name == name or meant.address == Address.parse(target.host, port=target.port))
+        ):
+            raise Refused(
+                f"runners play nights on {name} ([targets.{name}].rotations): each of their returns ends what a watch "
+                "holds there",
+                hint=f"take `rotations` out of [targets.{name}], or watch another vCenter (gpuops help watch)",
+            )
+
+
 def journal_of(common: CommonOptions) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
     from gpuops.config.layers import Flags

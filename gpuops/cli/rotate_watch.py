@@ -43,17 +43,19 @@ def watch(
     from contextlib import ExitStack
 
     from gpuops.api import rotate_watch, rotate_watch_look
-    from gpuops.cli.opening import open_site
+    from gpuops.cli.opening import open_site, refuse_vcenter_of_runners
     from gpuops.cli.running import policy_of_run
     from gpuops.execute.state.health import health_address, served
     from gpuops.report.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None
     wanted = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    if not dry_run:
+        refuse_vcenter_of_runners(common)
     with open_site(common, guarded=True) as site, ExitStack() as stack:
         if not dry_run:
             site.say = output.note
-            alive = stack.enter_context(served(address)) if address is not None else None
+            alive = stack.enter_context(served(address)).looked if address is not None else None
             rotate_watch(wanted, site, _tell, alive)
         found = rotate_watch_look(wanted, site)
     output.show(look_text(found), look_document(found))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
@@ -13,22 +15,13 @@ from gpuops.cli.options import CommonOptions, spread
 from gpuops.errors import Refused, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from gpuops.config.targets import Configuration
+    from gpuops.execute.state.health import Health
     from gpuops.model.runners import QueueStatus
-    from gpuops.runner.site_policy import SitePolicy
+    from gpuops.runner.configuration import ObeyedConfiguration
+    from gpuops.runner.site_policy import Rotations
 
 runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
-
-_EXAMPLE = 'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
-
-_LOGINS: Mapping[str, str] = {
-    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
-    "GPUOPS_BROKER_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
-    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
-}  # fmt: skip
-"""Variables that go to every vCenter, unless the variable that is named beside them says which."""
 
 
 @runner.callback()
@@ -56,7 +49,16 @@ def runner_init(common: CommonOptions) -> None:
 
 @runner.command("run")
 @spread
-def runner_run(common: CommonOptions) -> None:
+def runner_run(
+    common: CommonOptions,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer GET /healthz there: 200 while it goes on; and /readyz: 503 while PostgreSQL is away, too.",
+        ),
+    ] = None,
+) -> None:
     """Play the turns of the policies that the configuration file lists for each target, until it is stopped.
 
     A service (templates/gpuops-runner.service). SIGTERM hands what it plays over to another runner.
@@ -64,17 +66,36 @@ def runner_run(common: CommonOptions) -> None:
 
     \b
     Examples:
-      gpuops runner run
+      gpuops runner run --health 9464
       gpuops runner run --vcenter prod
     """
     import asyncio
+    from contextlib import ExitStack
+    from functools import partial
+    from tempfile import TemporaryDirectory
 
+    from gpuops.clock import wall_clock
+    from gpuops.config.sites import refuse_one_login
+    from gpuops.config.targets import parsed_configuration
+    from gpuops.execute.state.health import health_address, served
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+    from gpuops.runner.configuration import ObeyedConfiguration, rotations_of
+    from gpuops.runner.service import STALE_S
 
-    url, rotations = _url(common), _rotations(common)
-    _refuse_one_login(rotations, os.environ)
-    tell_systemd(BEGUN)
-    asyncio.run(_run(url, rotations))
+    address = health_address(health) if health is not None else None
+    file, text = _file_and_text()
+    configured = parsed_configuration(text, file)
+    url, rotations = _database(common, configured), rotations_of(configured, common.vcenter, wall_clock())
+    refuse_one_login(rotations, os.environ)
+    environment = {"GPUOPS_JOURNAL_URL": url}
+    with ExitStack() as stack:
+        copy = Path(stack.enter_context(TemporaryDirectory(prefix="gpuops-runner-")), file.name)
+        obeyed = ObeyedConfiguration(
+            file, text, common.vcenter, partial(_database, common), url, copy, environment, output.note
+        )
+        told = stack.enter_context(served(address, STALE_S)) if address is not None else None
+        tell_systemd(BEGUN)
+        asyncio.run(_run(url, rotations, obeyed, told))
 
 
 @runner.command("status")
@@ -108,11 +129,12 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     from gpuops.model.runners import Half, PolicyTurn
     from gpuops.report.layout import Text
     from gpuops.report.runner import asked_document
+    from gpuops.runner.configuration import rotations_of
     from gpuops.runner.due import half_of, refuse_other_modes
 
     wanted = load_policy(policy)
     refuse_other_modes(wanted)
-    sites = _rotations(common)
+    sites = rotations_of(_configured(), common.vcenter, wall_clock())
     if len(sites) != 1:
         raise UsageError("--fleet asks for one vCenter's turn", hint=f"say which: --vcenter {' or '.join(sites)}")
     ((site, known),) = sites.items()
@@ -164,22 +186,24 @@ async def _status(url: str) -> QueueStatus:
         return await queue.status()
 
 
-async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> None:
+async def _run(url: str, rotations: Rotations, obeyed: ObeyedConfiguration, health: Health | None) -> None:
     import asyncio
     import signal
 
     from gpuops.runner.children import Children
+    from gpuops.runner.configuration import told
     from gpuops.runner.job_queue import QueueAway
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
     from gpuops.runner.service import Service
 
     async with ProcrastinateQueue(url).opened() as queue:
-        service = Service(queue, rotations, Children({"GPUOPS_JOURNAL_URL": url}), output.note)
+        service = Service(queue, rotations, Children(obeyed.environment), output.note, configured=obeyed.read_anew)
+        if health is not None:
+            service.looked = lambda found: health.looked(found=found)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
-        names = ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
-        output.note(f"plays {names}")
+        output.note(told(rotations))
         try:
             await queue.require()
         except QueueAway as away:  # returns are due all the same
@@ -189,69 +213,34 @@ async def _run(url: str, rotations: Mapping[str, Mapping[str, SitePolicy]]) -> N
 
 def _url(common: CommonOptions) -> str:
     """The database of the queue, for libpq. Raises UsageError, TargetError."""
-    from gpuops.config.journal_url import parsed
-    from gpuops.distribution import install_extra
+    return _database(common, _configured())
 
-    configured = _configured()
-    fleet = configured.fleet
-    text = common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL") or (fleet.url if fleet is not None else None)
-    if text is None:
-        raise TargetError("no database of runners is configured", hint=_EXAMPLE)
-    for name, target in configured.targets.items():
-        if target.rotations and target.journal_url not in (None, text):
-            raise UsageError(
-                f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
-                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help runner)",
-            )
+
+def _database(common: CommonOptions, configured: Configuration) -> str:
+    from gpuops.distribution import install_extra
+    from gpuops.runner.configuration import database_of
+
+    found = database_of(configured, common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
     if find_spec("procrastinate") is None:
         raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
-    url = parsed(text).set(drivername="postgresql")
-    return url.render_as_string(hide_password=False)
-
-
-def _rotations(common: CommonOptions) -> dict[str, dict[str, SitePolicy]]:
-    """The policies of each target that has some. Raises UsageError, TargetError, PolicyError."""
-    from gpuops.clock import wall_clock
-    from gpuops.config.policy import load_policy
-    from gpuops.runner.due import refuse_clash, refuse_other_modes
-    from gpuops.runner.site_policy import SitePolicy
-
-    found: dict[str, dict[str, SitePolicy]] = {}
-    for site, target in _configured().targets.items():
-        if common.vcenter in (None, site) and target.rotations:
-            for file in target.rotations:
-                policy = load_policy(file)
-                refuse_other_modes(policy)
-                if policy.name in found.setdefault(site, {}):
-                    raise UsageError(f"two policies of {site} are called {policy.name}", hint=f"one of them is {file}")
-                found[site][policy.name] = SitePolicy(policy, file)
-            refuse_clash([each.policy for each in found[site].values()], wall_clock())
-    if not found:
-        raise TargetError(
-            f"no policy is configured for {common.vcenter or 'any target'}",
-            hint='below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
-        )
     return found
 
 
-def _refuse_one_login(sites: Collection[str], environ: Mapping[str, str]) -> None:
-    """Raises UsageError where the login of one vCenter would be sent to several."""
-    found = [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
-    if found and len(sites) > 1:
-        raise UsageError(
-            f"{', '.join(found)} of the environment would go to each of {len(sites)} vCenters: {', '.join(sites)}",
-            hint="unset it: each [targets.NAME] says its own username, password_file or credential",
-        )
-
-
 def _configured() -> Configuration:
-    from gpuops.config.file import config_file, is_missing, read_text
-    from gpuops.config.targets import Configuration, parsed_configuration
+    from gpuops.config.targets import parsed_configuration
 
-    path = config_file(os.environ)
+    file, text = _file_and_text()
+    return parsed_configuration(text, file)
+
+
+def _file_and_text() -> tuple[Path, str]:
+    """The configuration file; one that is not there says nothing. Raises TargetError."""
+    from gpuops.config.file import config_file, is_missing, read_text
+
+    file = config_file(os.environ)
     try:
-        return parsed_configuration(read_text(path, error=TargetError), path)
+        return file, read_text(file, error=TargetError)
     except TargetError as error:
         if is_missing(error):
-            return Configuration()
+            return file, ""
         raise

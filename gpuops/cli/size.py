@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import CommonOptions, spread
+from gpuops.cli.options import CommonOptions, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.plan.capacity.sizing import SizeRequest
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 @spread
+@reads_sites
 def size(
     common: CommonOptions,
     request: SizeRequest,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The VMs in the pools of this rotation policy.")
+    pools_of: Annotated[  # not `policy`: VMs that are named are not only those of a site's own policy
+        Path | None, typer.Option("--policy", metavar="FILE", help="The VMs in the pools of this rotation policy.")
     ] = None,
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this pool.")] = None,
     since: Annotated[
@@ -53,7 +54,7 @@ def size(
     """
     from gpuops.report.sizing import sizing_document, sizing_text
 
-    found = _answer(common, request, policy, pool, since, workloads, busy, overlap)
+    found = _answer(common, request, pools_of, pool, since, workloads, busy, overlap)
     output.show(sizing_text(found), sizing_document(found))
 
 

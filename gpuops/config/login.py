@@ -12,13 +12,16 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuops.config.file import read_bytes
 from gpuops.config.sources import Destination
 from gpuops.distribution import install_extra
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.target import GuestLogin, Secret, Target
+
+if TYPE_CHECKING:
+    from gpuops.config.guest import GuestEntry
 
 
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
@@ -46,7 +49,7 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
 
 VCENTER_CREDENTIAL: Final = "gpuops-password"
 BROKER_CREDENTIAL: Final = "gpuops-broker-password"
-_GUEST_CREDENTIAL: Final = "gpuops-guest-password"
+GUEST_CREDENTIAL: Final = "gpuops-guest-password"
 """Usual names of systemd's credentials."""
 _LIMIT_BYTES: Final = 65536
 
@@ -148,16 +151,21 @@ def _from_keyring(destination: Destination) -> Secret | None:
     return Secret(found) if found is not None else None
 
 
-def guest_login(environ: Mapping[str, str]) -> GuestLogin | None:
-    """GPUOPS_GUEST_USERNAME with its password; None where no user is named.
+def guest_login(
+    environ: Mapping[str, str], target: str | None = None, entry: GuestEntry | None = None
+) -> GuestLogin | None:
+    """The user of GPUOPS_GUEST_USERNAME, else of the entry of that target, with its password; None = nobody is named.
 
-    The password is in the file that GPUOPS_GUEST_PASSWORD_FILE names, in GPUOPS_GUEST_PASSWORD, or in systemd's
-    credential `gpuops-guest-password`. Raises TargetError for a user without one, or a file that cannot be read.
+    The password is in the file that GPUOPS_GUEST_PASSWORD_FILE names, in GPUOPS_GUEST_PASSWORD, in the entry's
+    `password_file`, or in a systemd credential; another user is not given what the entry names.
+    Raises TargetError for a user without a password, or a file that cannot be read.
     """
-    username = environ.get("GPUOPS_GUEST_USERNAME")
+    spoken = environ.get("GPUOPS_GUEST_USERNAME")
+    own = entry if entry is not None and spoken in (None, "", entry.username) else None
+    username = spoken or (entry.username if entry is not None else None)
     if not username:
         return None
-    return GuestLogin(username, _guest_password(environ, username))
+    return GuestLogin(username, _guest_password(environ, username, target, own))
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
@@ -169,15 +177,22 @@ def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
     return Path(key) if key else None, Path(known or "~/.ssh/known_hosts")
 
 
-def _guest_password(environ: Mapping[str, str], username: str) -> Secret:
+def _guest_password(environ: Mapping[str, str], username: str, target: str | None, own: GuestEntry | None) -> Secret:
     if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
         return read_password_file(Path(file), private=True)
     spoken = environ.get("GPUOPS_GUEST_PASSWORD")
     if spoken:
         return Secret(spoken)
-    if (found := credential_file(_GUEST_CREDENTIAL, None, "", None, environ)) is not None:
+    if own is not None and own.password_file is not None:
+        return read_password_file(own.password_file, private=True)
+    named = own.credential if own is not None else None
+    found = credential_file(GUEST_CREDENTIAL, named, f"targets.{target}.guest.credential", target, environ)
+    if found is not None:
         return read_password_file(found)
+    said = f"[targets.{target}.guest]" if own is not None else "GPUOPS_GUEST_USERNAME"
     raise TargetError(
-        f"no password for the guest user {username!r} of GPUOPS_GUEST_USERNAME",
-        hint="set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
+        f"no password for the guest user {username!r} of {said}",
+        hint=f"put password_file into {said}"
+        if own is not None
+        else "set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
     )

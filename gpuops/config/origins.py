@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, vmware_layer
-from gpuops.config.login import BROKER_CREDENTIAL, VCENTER_CREDENTIAL, credential_file
+from gpuops.config.login import BROKER_CREDENTIAL, GUEST_CREDENTIAL, VCENTER_CREDENTIAL, credential_file
 from gpuops.config.sources import SERVED, Destination, Simulated, label, resolve
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ _NAMES: Final[tuple[Mapping[str, str], ...]] = (
         "ca_files": "GOVC_TLS_CA_CERTS",
     },
 )  # the names by which each layer says a setting, in the layers' order
-_TABLES: Final = "broker|measurements"
+_TABLES: Final = "broker|guest|measurements"
 _VCENTERS: Final = ("--vcenter", "GPUOPS_VCENTER", "VMWARE_HOST", "GOVC_URL")
 
 
@@ -213,6 +213,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("journal_url", _journal(journal), said if said != DEFAULT or journal is None else sources.fleet),
         Setting("reader", where.reader.value, sources.origin("reader")),
         *_broker(where, sources, environ),
+        *_guest(where, sources, environ),
         *_measurements(where, sources),
         *_site(sources),
     ]
@@ -229,6 +230,26 @@ def _broker(where: Destination, sources: _Sources, environ: Mapping[str, str]) -
     yield _broker_password(broker, said, environ)
     yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", said)
     yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, said)
+
+
+def _guest(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Iterator[Setting]:
+    """The login to guests, if there is one, in the order in which `login.guest_login` looks; nothing is read for it."""
+    entry, spoken = where.guest, environ.get("GPUOPS_GUEST_USERNAME")
+    own = entry if entry is not None and spoken in (None, "", entry.username) else None
+    if not spoken and entry is None:
+        return
+    name, said = "guest.password", sources.in_file("guest")
+    user = spoken or (entry.username if entry is not None else NOT_SET)
+    yield Setting("guest.username", user, "GPUOPS_GUEST_USERNAME" if spoken else said)
+    if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
+        yield replace(_from_file(Path(file), "GPUOPS_GUEST_PASSWORD_FILE"), name=name)
+    elif environ.get("GPUOPS_GUEST_PASSWORD"):
+        yield Setting(name, "set", "GPUOPS_GUEST_PASSWORD")
+    elif own is not None and own.password_file is not None:
+        yield replace(_from_file(own.password_file, said), name=name)
+    else:
+        named = own.credential if own is not None else None
+        yield replace(_from_credential(GUEST_CREDENTIAL, named, said, where.name, environ), name=name)
 
 
 def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:

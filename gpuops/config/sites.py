@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from gpuops.config.sources import NamedTargets
 
 ALL: Final = "all"
+_LOGINS: Final[Mapping[str, str]] = {
+    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
+    "GPUOPS_BROKER_PASSWORD_FILE": "", "GPUOPS_GUEST_USERNAME": "", "GPUOPS_GUEST_PASSWORD": "",
+    "GPUOPS_GUEST_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
+    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
+}  # fmt: skip
+"""Variables that go to every vCenter, its broker or its guests, unless the variable beside them says to which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,18 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
     near = get_close_matches(word, known, n=3)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(f"--site {word}: no target of {file} is meant{meant}", hint=f"sites there: {', '.join(known)}")
+
+
+def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
+    """Raises UsageError where a login that is of one vCenter would be sent to several. `password_file`: the option."""
+    found = ["--password-file"] if password_file is not None else []
+    found += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if found and len(sites) > 1:
+        guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in found) else ""
+        raise UsageError(
+            f"{', '.join(found)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            hint=f"leave it out: each [targets.NAME] says its own username, password_file or credential{guests}",
+        )
 
 
 def _means(word: str, site: ConfiguredSite) -> bool:

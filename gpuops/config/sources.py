@@ -26,6 +26,7 @@ from gpuops.model.target import Secret
 if TYPE_CHECKING:
     from gpuops.config.broker import BrokerDestination
     from gpuops.config.fleet import FleetEntry
+    from gpuops.config.guest import GuestEntry
     from gpuops.config.notices import NotifySettings
     from gpuops.config.targets import NamedTarget
 
@@ -73,6 +74,8 @@ class Simulated:
     """As of a destination, where it is a target of the configuration file."""
     idle_command: tuple[str, ...] | None = None
     """As of a destination."""
+    guest: GuestEntry | None = None
+    """As of a destination."""
     measurements: MeasurementSettings = UNSAID
     """As of a destination."""
 
@@ -116,6 +119,8 @@ class Destination:
     """The command that tells which desktops are used; None = there is none."""
     broker: BrokerDestination | None = None
     """The connection broker that hands its desktops out; None = there is none."""
+    guest: GuestEntry | None = None
+    """The login to guests of its VMs that the target names; None = it names none."""
     measurements: MeasurementSettings = UNSAID
     """What is measured of it, and where that lies."""
 
@@ -168,6 +173,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
             _simulated(meant.named.host, flags, environ),
             notify=_notify(meant.name, meant.named),
             idle_command=meant.named.idle_command,
+            guest=meant.named.guest,
             measurements=_measured(meant.named),
         )
     _refuse_password(flags.vcenter, meant)
@@ -283,6 +289,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         notify=_notify(meant.name, named),
         idle_command=named.idle_command if named is not None else None,
         broker=_broker(meant.name, named, environ),
+        guest=named.guest if named is not None else None,
         measurements=_measured(named),
     )
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gpuops.config.broker import BrokerEntry
 from gpuops.config.file import parse_toml
 from gpuops.config.fleet import FleetEntry
+from gpuops.config.guest import GuestEntry
 from gpuops.config.journal_url import holds_password
 from gpuops.config.measurements import MeasurementsEntry
 from gpuops.config.notices import checked_entry
@@ -63,6 +64,8 @@ class NamedTarget(BaseModel):
 
     broker: BrokerEntry | None = None
     """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""
+    guest: GuestEntry | None = None
+    """The login to guests of its VMs: `[targets.NAME.guest]` (`gpuops help policy`)."""
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
     rotations: tuple[Path, ...] = ()
@@ -135,9 +138,11 @@ class Configuration(BaseModel):
     targets: dict[str, NamedTarget] = Field(default_factory=dict)
 
 
-TABLES: Final[Mapping[str, type[BaseModel]]] = {"broker": BrokerEntry, "measurements": MeasurementsEntry}
+TABLES: Final[Mapping[str, type[BaseModel]]] = {
+    "broker": BrokerEntry, "guest": GuestEntry, "measurements": MeasurementsEntry,
+}  # fmt: skip
 """Keys of a target that are tables of their own: `[targets.NAME.broker]`."""
-HELP_PAGES: Final = {"broker": "broker", "measurements": "observe"}
+HELP_PAGES: Final = {"broker": "broker", "guest": "policy", "measurements": "observe"}
 """The pages of the manual about them."""
 
 

@@ -3,6 +3,7 @@
 * `due.py`                 which half of its rotation a policy is in, and since when: pure
 * `job_queue.py`           what a queue must be able to do, whichever it is
 * `procrastinate_queue.py` Procrastinate: the only file that knows it
+* `configuration.py`       which targets and policies the configuration file has played, now
 * `children.py`            one process of gpuops for each vCenter
 * `service.py`             the loop: turns that are due are offered, taken over, run and handed over
 

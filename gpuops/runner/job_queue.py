@@ -36,8 +36,9 @@ class JobQueue(Protocol):
         """Offers a turn now, whatever was due; whether none was waiting already."""
         ...
 
-    async def serve(self, sites: Sequence[str], play: Play) -> None:
-        """Takes turns of these sites, one at a time of each, until `stop`; returns when all that it took have ended.
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
+        """Takes turns of the sites that there are at that moment, one at a time of each, until `stop`; returns when all
+        that it took have ended.
 
         A turn whose `play` raises HandedOver is offered again at once, unless the next one of its policy waits already.
         One that this runner lost, because it gave no sign of life for too long, is not ended by it. Where the database

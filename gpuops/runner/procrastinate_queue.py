@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -88,6 +88,9 @@ class OwnJobs(JobManager):
         super().__init__(connector)
         self.untold: list[Job] = []
         """Jobs whose end the database did not take down: `rescue` offers them again."""
+        self.takes_more = True
+        self.sites: Callable[[], Sequence[str]] | None = None
+        """Whose turns are taken: the worker knows none, for they change while it runs. None = those it asks for."""
 
     async def register_worker(self) -> int:
         self.number = await super().register_worker()
@@ -98,6 +101,10 @@ class OwnJobs(JobManager):
         await self.connector.execute_query_async(_SIGN_OF_LIFE, id=worker_id)
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        if not self.takes_more:
+            return None
+        if self.sites is not None:
+            queues = [_digest(site) for site in self.sites()]
         try:
             return await super().fetch_job(queues, worker_id)
         except ConnectorException as error:
@@ -163,6 +170,8 @@ class ProcrastinateQueue:
         self._app.job_manager = self._jobs = OwnJobs(self._app.connector)
         self._play: Play | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._playing = 0
+        """Turns that run."""
         self._stopping = False
         self._rank = 0
         # a turn that is given back goes to whoever asks next
@@ -171,8 +180,16 @@ class ProcrastinateQueue:
 
     async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
         """`timestamp`: since when it is due; it only tells two turns apart."""
+        self._playing += 1
+        try:
+            await self._play_to_the_end(PolicyTurn(site, policy))
+        finally:
+            self._playing -= 1
+            self._end_worker()
+
+    async def _play_to_the_end(self, turn: PolicyTurn) -> None:
         assert self._play is not None, "a worker is started by serve()"
-        playing = asyncio.ensure_future(self._play(PolicyTurn(site, policy)))
+        playing = asyncio.ensure_future(self._play(turn))
         while True:
             try:
                 return await asyncio.shield(playing)
@@ -183,7 +200,7 @@ class ProcrastinateQueue:
             except HandedOver:
                 raise
             except Exception as error:
-                _LOG.error("%s: the turn of %s failed: %r", site, policy, error)
+                _LOG.error("%s: the turn of %s failed: %r", turn.site, turn.policy, error)
                 raise
 
     @asynccontextmanager
@@ -252,12 +269,11 @@ class ProcrastinateQueue:
             task_kwargs={"site": turn.site, "policy": turn.policy, **words},
         ).job
 
-    async def serve(self, sites: Sequence[str], play: Play) -> None:
-        self._play = play
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
+        self._play, self._jobs.sites = play, sites
         with self._told():
             self._worker = asyncio.ensure_future(
                 self._app.run_worker_async(
-                    queues=[_digest(site) for site in sites],
                     concurrency=AT_ONCE,
                     install_signal_handlers=False,
                     fetch_job_polling_interval=LOOK_S,
@@ -277,7 +293,12 @@ class ProcrastinateQueue:
 
     def stop(self) -> None:
         self._stopping = True
-        if self._worker is not None:
+        self._jobs.takes_more = False
+        self._end_worker()
+
+    def _end_worker(self) -> None:
+        """Ends it when nothing runs: until then it gives signs of life, for Procrastinate's gives none as it ends."""
+        if self._stopping and not self._playing and self._worker is not None:
             self._worker.cancel()
 
     async def rescue(self) -> int:

@@ -26,6 +26,8 @@ from gpuops.runner.site_policy import Rotations, loaded, read_anew
 
 LOOK_S: Final = 3.0
 """How often it is looked for turns that are due and for runners that died."""
+STALE_S: Final = 120.0
+"""A look that ended so long ago is none any more: one waits several times for a database that is away."""
 AWAY_S: Final = 120.0
 """A database that is away for less has restarted: nobody returns anything on their own account."""
 BESIDE: Final = timedelta(minutes=3)
@@ -58,6 +60,10 @@ class Service:
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
+    configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
+    """What the configuration file has played by now; None = as before."""
+    looked: Callable[[bool], None] = lambda _: None
+    """Called when a look has ended: whether the database answered."""
 
     async def run(self) -> None:
         """Serves until `end`, then hands over what it plays."""
@@ -68,6 +74,7 @@ class Service:
                     self._note_away(serving)
                     serving = asyncio.create_task(self._serve())
                 await self._look()
+                self.looked(self.away_since is None)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), LOOK_S)
         finally:
@@ -124,7 +131,7 @@ class Service:
 
     async def _serve(self) -> None:
         if not self.ending.is_set():
-            await self.queue.serve(list(self.rotations), self.play)
+            await self.queue.serve(lambda: list(self.rotations), self.play)
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
@@ -133,6 +140,7 @@ class Service:
         self._away(error)
 
     async def _look(self) -> None:
+        self.rotations = self.configured(self.rotations, clock.wall_clock()) or self.rotations
         for site in self.rotations:
             self._read_anew(site, clock.wall_clock())
         self._return_beside()

@@ -221,11 +221,15 @@ def test_processes_of_sites_hide_it(
     mine = f'{there}username = "{server.username}"\n'
     targets = {"one": mine, "two": f'{there}username = "nobody@vsphere.local"\n', "gone": 'host = "127.0.0.1:1"\n'}
     password = f'password_file = "{clean / "vcenter"}"\n'
-    file.write_text("".join(f"[targets.{name}]\n{keys}{password}" for name, keys in targets.items()), encoding="utf-8")
-    own = {"GPUOPS_CONFIG": str(file), "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD_FILE": ""}
+    guest = f'username = "ml"\npassword_file = "{clean / "guest"}"\n'
+    entries = [f"[targets.{name}]\n{keys}{password}[targets.{name}.guest]\n{guest}" for name, keys in targets.items()]
+    file.write_text("".join(entries), encoding="utf-8")
+    logins = ("USERNAME", "PASSWORD_FILE", "GUEST_USERNAME", "GUEST_PASSWORD_FILE")
+    own = {"GPUOPS_CONFIG": str(file), **{f"GPUOPS_{each}": "" for each in logins}}
     result = typed(f"{words} --site all", **own)
     assert result.exit_code == 4, result.stderr
     assert typed(f"{words} --site all", **own, GPUOPS_PASSWORD=CANARY).exit_code == 2
+    assert typed(f"{words} --site all", **{**own, "GPUOPS_GUEST_PASSWORD": CANARY}).exit_code == 2
     look_through(clean)
     assert list(server.world.sessions) == []
 

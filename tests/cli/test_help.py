@@ -24,7 +24,7 @@ Gpuops = Callable[..., Result]
 MANUAL = Path(__file__).resolve().parents[2] / "gpuops" / "manual"
 PAGES = sorted(MANUAL.glob("*.md"))
 TOPICS = [page.stem for page in PAGES]
-OTHER_PROGRAMS = ("curl ", "pipx ", "uv ", "/opt/gpuops/bin/pip ", "podman ", ".venv/bin/mypy ")
+OTHER_PROGRAMS = ("curl ", "pipx ", "uv ", "/opt/gpuops/bin/pip ", "podman ", "kubectl ", ".venv/bin/mypy ")
 
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:

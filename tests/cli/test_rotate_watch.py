@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from typer.testing import CliRunner
 
+from gpuops.cli.app import app
 from gpuops.clock import passed_s
 from gpuops.errors import UsageError
 from gpuops.execute.state.health import STALE_S, Health, health_address, served
@@ -65,6 +67,20 @@ def test_wrong_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, sa
     shown = lab.run("rotate", "watch", *(word.format(nights=nights, spare=POLICY) for word in words))
     assert (shown.exit_code, lab.effects) == (code, [])
     assert said in shown.stderr and "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("meant", ["prod", "https://VC.example.com/sdk", "user@vc.example.com"])
+def test_a_vcenter_that_runners_play_nights_on_is_refused(
+    tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch, meant: str
+) -> None:
+    """By whatever name it is meant: its returns would end what the watch holds."""
+    configuration = tmp_path / "config.toml"
+    monkeypatch.setenv("GPUOPS_CONFIG", str(configuration))
+    configuration.write_text('[targets.prod]\nhost = "vc.example.com"\nrotations = ["/etc/gpuops/vdi.yaml"]\n')
+    shown = CliRunner().invoke(app, ["rotate", "watch", "--policy", POLICY, "--vcenter", meant])
+    assert (shown.exit_code, shown.stdout) == (3, "")
+    assert "error: runners play nights on prod ([targets.prod].rotations)" in shown.stderr
+    assert "next: take `rotations` out of [targets.prod]" in shown.stderr
 
 
 def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
@@ -158,14 +174,16 @@ def _health(port: int, path: str = "/healthz") -> int:
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = _free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
-    with served(("127.0.0.1", port)) as looked:
+    with served(("127.0.0.1", port)) as health:
         assert _health(port) == 503, "it has not looked yet"
-        looked()
-        assert (_health(port), _health(port, "/")) == (200, 404)
+        health.looked()
+        assert (_health(port), _health(port, "/readyz"), _health(port, "/")) == (200, 200, 404)
         now[0] += STALE_S
-        assert _health(port) == 503
-        looked()
-        assert _health(port) == 200
+        assert (_health(port), _health(port, "/readyz")) == (503, 503)
+        health.looked(found=False)
+        assert (_health(port), _health(port, "/readyz")) == (200, 503), "to start it anew would not help"
+        health.looked()
+        assert (_health(port), _health(port, "/readyz")) == (200, 200)
         with pytest.raises(UsageError, match="cannot be used"), served(("127.0.0.1", port)):
             raise AssertionError("the port is taken")
     assert _health(port) == 0
@@ -177,6 +195,8 @@ def test_it_tells_when_it_looked() -> None:
     told.looked()
     status, said = told.told()
     assert status == 200 and said["status"] == "ok" and said["looked_at"]
+    told.looked(found=False)
+    assert (told.told()[0], told.told(ready=True)[1]["status"]) == (200, "away")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,16 @@ def test_credentials_and_keyrings_are_named_and_not_asked(tmp_path: Path) -> Non
     assert shown(BARE + broker, {"CREDENTIALS_DIRECTORY": str(tmp_path)})["broker.password"] == Setting(
         "broker.password", "set, from the credential gpuops-broker-password-prod", "CREDENTIALS_DIRECTORY"
     )
+    (tmp_path / "guest").touch(mode=0o600)
+    guest = f'[targets.prod.guest]\nusername = "keeper"\npassword_file = "{tmp_path}/guest"\n'
+    found = shown(BARE + guest, {})
+    line = found["guest.username"].origin
+    assert found["guest.username"] == Setting("guest.username", "keeper", line)
+    assert found["guest.password"].origin == line
+    assert line.endswith(f":{BARE.count(chr(10)) + 1}")
+    other = shown(BARE + guest, {"GPUOPS_GUEST_USERNAME": "other", "GPUOPS_GUEST_PASSWORD": "x"})
+    assert other["guest.username"] == Setting("guest.username", "other", "GPUOPS_GUEST_USERNAME")
+    assert other["guest.password"] == Setting("guest.password", "set", "GPUOPS_GUEST_PASSWORD")
     ring = shown(BARE + "keyring = true\n", {})["password"]
     assert ring == Setting("password", "from the keyring, service gpuops", f"{FILE}:3")
 

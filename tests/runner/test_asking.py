@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.cli.options import CommonOptions
-from gpuops.cli.runner import _refuse_one_login, ask_fleet
+from gpuops.cli.runner import ask_fleet
 from gpuops.clock import set_ahead
+from gpuops.config.sites import refuse_one_login
 from gpuops.errors import Refused, UsageError
 from tests.runner.test_due import PARIS, policy_of
 
@@ -73,10 +74,16 @@ def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("sites", "environ", "refused"),
     [
-        (("a", "b"), {"GPUOPS_PASSWORD": "x", "GPUOPS_USERNAME": "u"}, "GPUOPS_USERNAME, GPUOPS_PASSWORD of"),
-        (("a", "b"), {"GOVC_PASSWORD": "x"}, "GOVC_PASSWORD of"),
+        (("a", "b"), {"GPUOPS_PASSWORD": "x", "GPUOPS_USERNAME": "u"}, "GPUOPS_USERNAME, GPUOPS_PASSWORD"),
+        (("a", "b"), {"GOVC_PASSWORD": "x"}, "GOVC_PASSWORD"),
         (("a", "b"), {"GOVC_PASSWORD": "x", "GOVC_URL": "https://a.example.com"}, ""),
         (("a",), {"GPUOPS_PASSWORD": "x"}, ""),
+        (
+            ("a", "b"),
+            {"GPUOPS_GUEST_USERNAME": "u", "GPUOPS_GUEST_PASSWORD_FILE": "/f"},
+            "GPUOPS_GUEST_USERNAME, GPUOPS_GUEST_PASSWORD_FILE",
+        ),
+        (("a", "b"), {"GPUOPS_GUEST_SSH_KEY": "/key", "GPUOPS_GUEST_SSH_KNOWN_HOSTS": "/known"}, ""),
         (("a", "b"), {"GPUOPS_PASSWORD": ""}, ""),
     ],
 )
@@ -84,10 +91,10 @@ def test_a_login_of_the_environment_goes_to_no_two_vcenters(
     sites: tuple[str, ...], environ: dict[str, str], refused: str
 ) -> None:
     if not refused:
-        _refuse_one_login(sites, environ)
+        refuse_one_login(sites, environ)
         return
-    with pytest.raises(UsageError, match=f"{refused} the environment would go to each of 2 vCenters: a, b"):
-        _refuse_one_login(sites, environ)
+    with pytest.raises(UsageError, match=f"^{refused} would go to each of 2 vCenters: a, b"):
+        refuse_one_login(sites, environ)
 
 
 def test_a_runner_refuses_two_journals(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

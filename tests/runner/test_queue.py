@@ -81,7 +81,7 @@ def test_a_turn_of_a_dead_runner_gives_way_to_one_that_waits(postgresql: Server,
 
 def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Server) -> None:
     async def story() -> None:
-        async with queues(postgresql.database()) as (queue,):
+        async with queues(postgresql.database(), 2) as (queue, other):
             begun = asyncio.Event()
             go_on = asyncio.Event()
 
@@ -91,14 +91,14 @@ def test_a_turn_that_is_handed_over_gives_way_to_one_that_waits(postgresql: Serv
                 raise HandedOver
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site], play))
             await begun.wait()
             assert await queue.offer(TURN, LATER)
             queue.stop()
             go_on.set()
             await asyncio.wait_for(serving, 20)
             assert await states(queue) == [TurnState.WAITING]
-            assert (await taken(queue))[1] is not None
+            assert (await taken(other))[1] is not None
 
     asyncio.run(story())
 
@@ -187,5 +187,34 @@ def test_a_runner_that_wakes_after_it_was_struck_off_takes_turns_again(postgresq
             await queue._jobs.unregister_worker(number)
             await queue._jobs.update_heartbeat(number)
             assert [(each.number, each.lives) for each in (await queue.status()).runners] == [(number, True)]
+
+    asyncio.run(story())
+
+
+def test_turns_of_a_site_that_is_added_are_taken_by_a_runner_that_serves(postgresql: Server) -> None:
+    """And those of a site that nobody here knows are left to others."""
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            played: list[str] = []
+            sites = ["prod"]
+
+            async def play(turn: PolicyTurn) -> None:
+                played.append(turn.site)
+
+            async def has_played(count: int) -> bool:
+                return len(played) == count
+
+            serving = asyncio.create_task(queue.serve(lambda: sites, play))
+            await queue.offer(PolicyTurn("munich", "nights"), SINCE)
+            await queue.offer(TURN, SINCE)
+            await until(lambda: has_played(1))
+            await asyncio.sleep(0.5)
+            assert played == ["prod"]
+            sites.append("munich")
+            await until(lambda: has_played(2))
+            queue.stop()
+            await asyncio.wait_for(serving, 20)
+            assert played == ["prod", "munich"]
 
     asyncio.run(story())

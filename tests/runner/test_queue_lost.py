@@ -55,7 +55,7 @@ def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays
                 return len(begun) == turns
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site, other.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other.site], play))
             await until(lambda: has(1))
             postgresql.cut_off()
             with pytest.raises(QueueAway):
@@ -63,7 +63,7 @@ def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays
             assert broken_off == [TURN]
             let_in(postgresql, url)
             await queue.offer(other, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site, other.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site, other.site], play))
             await until(lambda: has(2))
             assert begun[1] == other
             await queue.rescue()
@@ -91,7 +91,7 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
                 raise HandedOver
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site], play))
             await begun.wait()
             queue.stop()
             await asyncio.sleep(1)
@@ -99,6 +99,48 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
             await asyncio.wait_for(serving, 20)
             assert ended == [TURN]
             assert await states(queue) == [TurnState.WAITING]
+
+    asyncio.run(story())
+
+
+def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_has_ended(
+    postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process takes longer than a runner is silent before it is taken for dead; it takes nothing more meanwhile."""
+    monkeypatch.setattr(module, "SIGN_OF_LIFE_S", 0.2)
+    monkeypatch.setattr(module, "TAKEN_FOR_DEAD_S", 1.5)
+    monkeypatch.setattr(module, "ENDS_S", 0.2)
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    other = PolicyTurn("munich", "nights")
+
+    async def story() -> None:
+        async with queues(postgresql.database(), 2) as (ends, lives):
+            begun: list[PolicyTurn] = []
+            process_ends = asyncio.Event()
+
+            async def play(turn: PolicyTurn) -> None:
+                begun.append(turn)
+                await process_ends.wait()
+                raise HandedOver
+
+            async def has_begun() -> bool:
+                return begun == [TURN]
+
+            await ends.offer(TURN, SINCE)
+            serving = asyncio.create_task(ends.serve(lambda: [TURN.site, other.site], play))
+            await until(has_begun)
+            ends.stop()
+            await lives.offer(other, SINCE)
+            for _ in range(30):
+                await asyncio.sleep(0.1)
+                assert await lives.rescue() == 0
+                assert [each.lives for each in (await lives.status()).runners] == [True]
+            assert await states(lives) == [TurnState.RUNNING, TurnState.WAITING]
+            process_ends.set()
+            await asyncio.wait_for(serving, 20)
+            assert begun == [TURN]
+            assert await states(lives) == [TurnState.WAITING, TurnState.WAITING]
+            assert (await lives.status()).runners == (), "it took its leave"
 
     asyncio.run(story())
 
@@ -142,7 +184,7 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
             await silent(first, dead)
             serving = []
             for number, each in enumerate(runners, 1):
-                serving.append(asyncio.create_task(each.serve([TURN.site], nothing)))
+                serving.append(asyncio.create_task(each.serve(lambda: [TURN.site], nothing)))
 
                 async def registered(number: int = number) -> bool:
                     return len((await first.status()).runners) >= number
@@ -177,7 +219,7 @@ def test_names_may_be_long(postgresql: Server) -> None:
             async def both() -> bool:
                 return played == [turn, TURN]
 
-            serving = asyncio.create_task(queue.serve([turn.site, TURN.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [turn.site, TURN.site], play))
             assert await queue.offer(turn, SINCE)
             assert not await queue.offer(turn, SINCE)
             await asyncio.sleep(1)
@@ -237,7 +279,7 @@ def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytes
                 return await states(queue) == []
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site], play))
             await until(gone)
             queue.stop()
             await asyncio.wait_for(serving, 20)
@@ -261,7 +303,7 @@ def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog:
                 await asyncio.sleep(0.1)
 
             await queue.offer(TURN, SINCE)
-            serving = asyncio.create_task(queue.serve([TURN.site], play))
+            serving = asyncio.create_task(queue.serve(lambda: [TURN.site], play))
             await begun.wait()
             postgresql.cut_off()
             with pytest.raises(QueueAway):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,13 +53,13 @@ class MemoryQueue:
     async def ask(self, turn: PolicyTurn) -> bool:
         return True
 
-    async def serve(self, sites: Sequence[str], play: Play) -> None:
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
         self._reach()
         while not self.stopped.is_set():
             self._reach()
             if self.offered:
                 turn, _ = self.offered.pop(0)
-                if turn.site in sites:
+                if turn.site in sites():
                     await play(turn)
             await asyncio.sleep(0)
 
@@ -343,11 +343,14 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     queue = MemoryQueue(away=True)
     service, children, said = service_of(queue)
+    answered: list[bool] = []
+    service.looked = answered.append
 
     async def play() -> None:
         running = asyncio.create_task(service.run())
         await asyncio.sleep(0.1)
         assert not running.done(), "a database that is away ends nobody"
+        assert set(answered) == {False}, "it looks all the same, and says that it finds none"
         queue.away = False
         while not children.called:
             await asyncio.sleep(0.01)
@@ -356,6 +359,7 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
 
     asyncio.run(play())
     assert children.called == [(Half.NIGHT, "prod")]
+    assert answered[-1]
     assert len(said) == 2
 
 

@@ -30,7 +30,8 @@ _OF_ONE: Final = {
     "thumbprint": "--thumbprint",
 }
 """Options that speak of one vCenter, by their parameters."""
-_ONE_PASSWORD: Final = ("GPUOPS_PASSWORD", "GPUOPS_PASSWORD_FILE")
+_OF_NONE: Final = {"busy": "--busy", "workloads": "--workloads"}
+"""Those with which no vCenter is asked."""
 
 
 def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: CommonOptions) -> None:
@@ -42,13 +43,15 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
     from gpuops.cli.opening import sites_of
     from gpuops.cli.sites.files import SiteFiles
     from gpuops.cli.sites.processes import SiteQuestion, answers_of
+    from gpuops.config.sites import refuse_one_login
 
     said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
     if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
         raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
+    if wrong := next((option for name, option in _OF_NONE.items() if said.get(name)), None):
+        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} asks no vCenter: leave --site out")
     sites = sites_of(common.site or "")
-    if len(sites) > 1:
-        _refuse_one_password(common)
+    refuse_one_login([site.name for site in sites], os.environ, common.password_file)
     with SiteFiles(given) as files:
         questions = []
         for site in sites:
@@ -59,17 +62,6 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
         answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
         _tell(answers)
         _show(answers, files)
-
-
-def _refuse_one_password(common: CommonOptions) -> None:
-    """Raises UsageError for a password that every vCenter would be sent, whichever of them it belongs to."""
-    given = ["--password-file"] if common.password_file is not None else []
-    given += [name for name in _ONE_PASSWORD if os.environ.get(name)]
-    if given:
-        raise UsageError(
-            f"{given[0]} is one vCenter's, and --site would send it to several",
-            hint="say password_file, credential or keyring of each target (gpuops help targets)",
-        )
 
 
 def _bound(command: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], object]:

@@ -1,0 +1,25 @@
+"""The login to the guests of a target's VMs: its entry in the configuration file.
+
+[targets.prod.guest]
+username = "keeper"
+password_file = "/etc/gpuops/prod-guest.password"    # or a systemd credential
+
+`login.guest_login` finds the password. What GPUOPS_GUEST_USERNAME and its like say comes first, as of every login.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class GuestEntry(BaseModel):
+    """One `[targets.NAME.guest]`. As in the target itself there is no `password` key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    username: str = Field(min_length=1)
+    password_file: Path | None = None
+    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of a systemd credential; default `gpuops-guest-password-NAME`, then `gpuops-guest-password`."""

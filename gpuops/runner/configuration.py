@@ -1,0 +1,148 @@
+"""The configuration file as runners obey it: the database that they share, and the policies of each target.
+
+A running one reads the file at every look. One that cannot be obeyed changes nothing: turns go on by what it said
+before, and the processes that play them are given a copy of that, for they read the file as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gpuops.config.file import read_text
+from gpuops.config.journal_url import parsed
+from gpuops.config.policy import load_policy
+from gpuops.config.private_file import write_private
+from gpuops.config.sites import refuse_one_login
+from gpuops.config.targets import Configuration, parsed_configuration
+from gpuops.errors import GpuopsError, TargetError, UsageError
+from gpuops.runner.due import refuse_clash, refuse_other_modes
+from gpuops.runner.site_policy import Rotations, SitePolicy
+
+_EXAMPLE: Final = (
+    'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
+)
+
+
+def database_of(configured: Configuration, said: str | None) -> str:
+    """The database of the queue, for libpq. `said`: by an option or a variable, before the file.
+
+    Raises TargetError where none is named, UsageError where a target's journal would be in another one.
+    """
+    text = said or (configured.fleet.url if configured.fleet is not None else None)
+    if text is None:
+        raise TargetError("no database of runners is configured", hint=_EXAMPLE)
+    for name, target in configured.targets.items():
+        if target.rotations and target.journal_url not in (None, text):
+            raise UsageError(
+                f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
+                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help runner)",
+            )
+    return parsed(text).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def rotations_of(
+    configured: Configuration, only: str | None, now: datetime, known: Rotations | None = None
+) -> dict[str, dict[str, SitePolicy]]:
+    """The policies of each target that has some; `only` of that one.
+
+    A file that is `known` is not read: what it said when it could last be obeyed goes on.
+    Raises UsageError, TargetError, PolicyError.
+    """
+    read = {(site, each.file): each for site, policies in (known or {}).items() for each in policies.values()}
+    found: dict[str, dict[str, SitePolicy]] = {}
+    for site, target in configured.targets.items():
+        if only in (None, site) and target.rotations:
+            found[site] = {}
+            for file in target.rotations:
+                each = read.get((site, file)) or _read(file)
+                if each.policy.name in found[site]:
+                    raise UsageError(
+                        f"two policies of {site} are called {each.policy.name}", hint=f"one of them is {file}"
+                    )
+                found[site][each.policy.name] = each
+            refuse_clash([each.policy for each in found[site].values()], now)
+    if not found:
+        there = [name for name, target in configured.targets.items() if target.rotations]
+        raise TargetError(
+            f"no policy is configured for {only or 'any target'}",
+            hint=f"targets with `rotations`: {', '.join(there)}"
+            if there
+            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
+        )
+    return found
+
+
+def _read(file: Path) -> SitePolicy:
+    policy = load_policy(file)
+    refuse_other_modes(policy)
+    return SitePolicy(policy, file)
+
+
+def told(rotations: Rotations) -> str:
+    """What is played, in one line."""
+    return "plays " + ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
+
+
+@dataclass(slots=True)
+class ObeyedConfiguration:
+    """The file as it could last be obeyed."""
+
+    file: Path
+    text: str
+    """What it said then."""
+    only: str | None
+    """The target that is played alone; None = all."""
+    database: Callable[[Configuration], str]
+    url: str
+    """What `database` found when the runner began."""
+    copy: Path
+    """Where processes find what it said then, while it cannot be obeyed."""
+    environment: dict[str, str]
+    """What those processes are given; GPUOPS_CONFIG is set and left out here."""
+    say: Callable[[str], None]
+    wrong: str = field(default="", init=False)
+    """Why the file cannot be obeyed now; empty = it is."""
+
+    def __post_init__(self) -> None:
+        write_private(self.copy, self.text)
+
+    def read_anew(self, known: Rotations, now: datetime) -> Rotations | None:
+        """What is to be played by now; None = as before. What cannot be obeyed is said once."""
+        try:
+            text = read_text(self.file, error=TargetError)
+            found = self._obeyed(text, known, now) if text != self.text else None
+        except GpuopsError as error:
+            self._go_on_as_before(error.message)
+            return None
+        if self.wrong:
+            self.say(f"{self.file} can be obeyed again")
+        self.text, self.wrong = text, ""
+        self.environment.pop("GPUOPS_CONFIG", None)
+        if found is None or _files(found) == _files(known):
+            return None
+        self.say(f"{self.file} is another one by now: {told(found)}")
+        return found
+
+    def _obeyed(self, text: str, known: Rotations, now: datetime) -> Rotations:
+        configured = parsed_configuration(text, self.file)
+        if self.database(configured) != self.url:
+            raise TargetError(f"{self.file} names another database of runners: they must be started anew for that")
+        found = rotations_of(configured, self.only, now, known)
+        refuse_one_login(found, os.environ)
+        write_private(self.copy, text)
+        return found
+
+    def _go_on_as_before(self, why: str) -> None:
+        if why != self.wrong:
+            self.say(f"{why}: what is played goes on by what it said before")
+        self.wrong = why
+        self.environment["GPUOPS_CONFIG"] = str(self.copy)
+
+
+def _files(rotations: Rotations) -> Mapping[str, Mapping[str, Path]]:
+    return {site: {name: each.file for name, each in policies.items()} for site, policies in rotations.items()}
