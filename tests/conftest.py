@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.surroundings.plugin", "tests.browser"]
+pytest_plugins = ["tests.surroundings.plugin", "tests.sample", "tests.browser"]
 collect_ignore = ["example_project"]
 """A project of others: `tests/sim/test_pytest_plugin.py` runs its tests as they would."""
 

@@ -278,6 +278,7 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
             yield at, document
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_questions_have_the_same_answers(
     scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]
