@@ -148,7 +148,7 @@ def test_what_is_to_run_is_the_most_of_the_while_and_what_forecasts_were_short_b
 
 
 def test_on_made_up_weeks_desktops_are_there_before_their_users_and_two_weeks_are_no_worse_than_one() -> None:
-    pool = made_pool(Office.OFFICE_HOURS, 5, 60)
+    pool = made_pool(Office.OFFICE_HOURS, 5, 30)
     without, ahead = played(pool, Rule(1)), played(pool, Rule(1, timedelta(minutes=90)))
     assert without.returned_before < 0.8 * without.returned
     assert ahead.returned_before >= 0.8 * ahead.returned > 0

@@ -71,6 +71,7 @@ STARTED_LATER: Final = (
 """What becomes of a start is not known, for its host is lost; hours later somebody else starts the VM."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
@@ -160,6 +161,7 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
     assert violations(night) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("seed", "leased", "crowded", "events"),
     [

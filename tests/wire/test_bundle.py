@@ -104,6 +104,7 @@ def require_same(was: Inventory, now: Inventory) -> None:
 SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "accelerators", "fleet:hosts=20,vms=150")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_simulator_shows_what_was_read(scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     was, now, made = play(build(scenario))
@@ -278,6 +279,7 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
             yield at, document
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_questions_have_the_same_answers(
     scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]

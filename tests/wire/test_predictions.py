@@ -36,7 +36,6 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.gpu_admission import Deviation, GpuOrder, StartOrder
 from gpuops.vsphere.connection import Connection
 from tests.document_schemas import misfits
-from tests.sample import mostly_long
 from tests.sim.conftest import connect
 from tests.sim.lab import Lab
 from tests.wire.conftest import target_of
@@ -220,12 +219,13 @@ def test_a_night_and_its_morning_as_documented_have_none(wire: Wire) -> None:
     assert wire.past.right >= 10
 
 
-@pytest.mark.parametrize("seed", mostly_long(range(25), [0]))
+@pytest.mark.sampled(50)
+@pytest.mark.parametrize("seed", range(50))
 def test_none_on_a_simulator_as_documented(wire: Wire, seed: int) -> None:
-    """Forty runs each, a thousand in all."""
+    """Twenty runs each, a thousand in all."""
     random, runs = Random(f"predictions:{seed}"), 0
     wire.smi = seed % 2 == 1
-    while runs < 40:
+    while runs < 20:
         vm, profile = (
             random.choice(("ml-07", "ml-08")),
             random.choice((A40, MIG, "a100-1-5c", "a100-2-10c", "a100d-80c")),
@@ -241,4 +241,4 @@ def test_none_on_a_simulator_as_documented(wire: Wire, seed: int) -> None:
             assert mispredicted(report) == [], (request, report.outcomes)
         runs += 1
     assert wire.past.wrong == ()
-    assert wire.past.right > 10
+    assert wire.past.right > 5

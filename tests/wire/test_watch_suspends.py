@@ -17,12 +17,11 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
-from tests.wire.test_watch import CALM_S, KEPT, QUEUE, TEXT, Watched, free_of
+from tests.wire.test_watch import CALM_S, KEPT, QUEUE, TEXT, Watched, free_of, small_vdi
 
 SUSPENDING = parse_policy(TEXT.replace(f"calm_s: {CALM_S}", f"calm_s: {CALM_S}, give_way: suspend"), "of the tests")
 
@@ -54,7 +53,7 @@ class Suspending(Watched):
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Suspending]:
-    with SimServer(build("vdi")) as server:
+    with SimServer(small_vdi()) as server:
         yield Suspending(server, tmp_path / "state", SUSPENDING)
         assert server.world.bugs == []
 
@@ -160,6 +159,7 @@ def test_one_whose_datastore_has_no_room_is_stopped(watched: Suspending) -> None
     assert isinstance(stopped.step, ShutDownGuest)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("after", range(2))
 def test_a_watch_that_is_killed_while_one_gives_way_knows_it_as_its_own(watched: Suspending, after: int) -> None:
     watched.calm()
@@ -174,6 +174,7 @@ def test_a_watch_that_is_killed_while_one_gives_way_knows_it_as_its_own(watched:
     assert watched.running == QUEUE == watched.owed() and watched.suspended == set()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("after", mostly_long(range(3), (0, 1, 2)))
 def test_a_watch_that_is_killed_while_one_goes_on_goes_on(watched: Suspending, after: int) -> None:
     watched.gives_way()

@@ -126,10 +126,10 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
     ("then", "stride"),
     [
         pytest.param("resume", 1, marks=pytest.mark.long),
-        ("resume", 6),
+        ("resume", 11),
         pytest.param("resume while tasks still run", 3, marks=pytest.mark.long),
         pytest.param("day at once", 3, marks=pytest.mark.long),
-        ("day at once", 5),
+        ("day at once", 10),
     ],
 )
 def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str, stride: int) -> None:

@@ -23,6 +23,7 @@ from gpuops.sim.state.board import GpuMode, board
 from gpuops.sim.world import World
 from tests.nights.showing import Showing
 from tests.plan.snapshots import catalog
+from tests.sample import every_nth, mostly_long
 
 BOARDS: Final = {
     "a40": (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE),
@@ -147,11 +148,12 @@ expected on one GPU, and the host puts it on another, which is one of these."""
 MANY: Final = range(60, 2060)
 
 
-def test_nothing_reserved_is_promised_and_no_vm_of_others_touched() -> None:
+@pytest.mark.parametrize("nth", mostly_long([3, 1], [3]))
+def test_nothing_reserved_is_promised_and_no_vm_of_others_touched(nth: int) -> None:
     found: Counter[str] = Counter()
-    for seed in FEW:
+    for seed in every_nth(FEW, nth):
         check_starts(seed, found)
-    assert min(found[each] for each in ("managed", "started", "reserved")) > 10, found
+    assert min(found[each] for each in ("managed", "started", "reserved")) * nth > 10, found
 
 
 def test_capacity_counts_what_vcenter_counts() -> None:

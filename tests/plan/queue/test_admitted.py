@@ -27,7 +27,7 @@ from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
 from tests.plan.test_properties import PROFILES
 
-QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=20, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=600, suppress_health_check=list(HealthCheck))
 MIG = VgpuMode.MULTI_INSTANCE
 MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
