@@ -11,7 +11,7 @@ from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, PolicyFile, spread
 from gpuops.model.guest import GuestWay
-from gpuops.plan.guest.rows import Expected
+from gpuops.plan.guest.rows import MustHave
 
 if TYPE_CHECKING:
     from gpuops.model.ml_queue import SshDoor
@@ -44,7 +44,7 @@ def guest_check(
         typer.Option(metavar="NAME[VERSION]", help="A framework that python3 must have there: torch>=2.3."),
     ] = None,
     expect: Annotated[
-        list[Expected] | None, typer.Option(help="What must be there, and is else only looked at where it is.")
+        list[MustHave] | None, typer.Option(help="What must be there, and is else only looked at where it is.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 3 unless every row of every guest passes.")
@@ -64,10 +64,10 @@ def guest_check(
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
     from gpuops.plan.guest.question import GuestQuestion, wanted_frameworks
-    from gpuops.plan.guest.rows import Wanted
+    from gpuops.plan.guest.rows import GuestNeeds
     from gpuops.report.guest import guest_check_document, guest_check_text
 
-    wanted = Wanted(wanted_frameworks(framework or ()), frozenset(expect or ()))
+    wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(expect or ()))
     question = GuestQuestion(vm, pool, wanted, _door(via, ssh_user, ssh_host, ssh_port)).checked(
         policy=policy is not None
     )

@@ -120,11 +120,11 @@ def guest_gpu_info(
     from gpuops.config.policy import load_policy
     from gpuops.model.guest import GuestWay
     from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
-    from gpuops.plan.guest.rows import Expected, Wanted
+    from gpuops.plan.guest.rows import GuestNeeds, MustHave
     from gpuops.report.guest import guest_check_document
 
     way = GuestWay(via)
-    wanted = Wanted(wanted_frameworks(framework or ()), frozenset(map(Expected, expect or ())))
+    wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
     question = GuestQuestion(vm, pool, wanted, ssh_door(way, ssh_user, ssh_host, ssh_port))
     question.checked(policy=policy is not None)
     rules = load_policy(Path(policy).expanduser()) if policy else None

@@ -24,6 +24,7 @@ _NAME: Final = re.compile(r"[\w.() #-]{1,64}")
 _END: Final = "</nvidia_smi_log>"
 """Before the report and after it nvidia-smi may warn."""
 _MOST_LINKS: Final = 64
+_LONGEST_JSON: Final = 1 << 16
 _LONGEST: Final = 160
 _LAST_SECOND: Final = 10**11
 
@@ -154,8 +155,8 @@ def _ports(text: str) -> Iterator[RdmaLink]:
 
 
 def _json(text: str) -> Any:
-    """What the text says; None for what is no JSON, or nests too deep."""
+    """What the text says; None for what is no JSON, too long, or nests too deep."""
     try:
-        return json.loads(text)
+        return json.loads(text) if len(text) <= _LONGEST_JSON else None
     except (ValueError, RecursionError):
         return None

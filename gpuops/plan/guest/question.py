@@ -19,7 +19,7 @@ from gpuops.model.ml_queue import NAME, SshDoor
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState, Vm, is_gpu
 from gpuops.plan.guest.answer import MOST_BYTES, read_answer
-from gpuops.plan.guest.rows import GuestRow, GuestState, Wanted, not_told, rows_of, unreadable
+from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, not_told, rows_of, unreadable
 
 _WILD: Final = re.compile(r"[*?[]")
 _MOST_FRAMEWORKS: Final = 16
@@ -33,7 +33,7 @@ class GuestQuestion:
     vm: str | None = None
     """A name, or a pattern for names of VMs with a GPU."""
     pool: str | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: GuestNeeds = field(default_factory=GuestNeeds)
     door: SshDoor | None = None
     """How guests are entered over SSH; None = they are asked through VMware Tools."""
 
@@ -150,13 +150,17 @@ def _word(vm: Vm) -> str:
 
 
 def judged(
-    inventory: Inventory, vms: Sequence[Vm], reply_of: Callable[[Vm], GuestReply], wanted: Wanted, tables: DriverTables
+    inventory: Inventory,
+    vms: Sequence[Vm],
+    reply_of: Callable[[Vm], GuestReply],
+    wanted: GuestNeeds,
+    tables: DriverTables,
 ) -> GuestVerdicts:
     """The verdicts on what these guests told. `inventory` has the settings of their hosts."""
     return GuestVerdicts(inventory, tuple(_judged(inventory, vm, reply_of(vm), wanted, tables) for vm in vms))
 
 
-def _judged(inventory: Inventory, vm: Vm, reply: GuestReply, wanted: Wanted, tables: DriverTables) -> GuestVerdict:
+def _judged(inventory: Inventory, vm: Vm, reply: GuestReply, wanted: GuestNeeds, tables: DriverTables) -> GuestVerdict:
     if reply.text is None:
         return GuestVerdict(vm, (not_told(reply),))
     try:

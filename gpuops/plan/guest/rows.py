@@ -30,7 +30,7 @@ class GuestState(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Expected(StrEnum):
+class MustHave(StrEnum):
     """What a guest must have, and is otherwise only looked at where it is there."""
 
     TOOLKIT = "toolkit"
@@ -48,11 +48,11 @@ class GuestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GuestNeeds:
     """What is asked of each guest beyond its driver."""
 
     frameworks: tuple[Requirement, ...] = ()
-    expected: frozenset[Expected] = frozenset()
+    expected: frozenset[MustHave] = frozenset()
 
 
 def not_told(reply: GuestReply) -> GuestRow:
@@ -67,7 +67,7 @@ def unreadable(why: str) -> GuestRow:
 
 
 def rows_of(
-    vm: Vm, host: Host | None, answer: GuestAnswer, reply: GuestReply, wanted: Wanted, tables: DriverTables
+    vm: Vm, host: Host | None, answer: GuestAnswer, reply: GuestReply, wanted: GuestNeeds, tables: DriverTables
 ) -> tuple[GuestRow, ...]:
     """Every verdict on the guest of this VM, which runs on this host."""
     rows = [GuestRow("guest", GuestState.PASS, f"{answer.system} answers"), _driver(vm, host, answer, tables)]
@@ -78,7 +78,7 @@ def rows_of(
         rows.append(_mode("ECC", [(gpu.ecc, gpu.ecc_pending) for gpu in answer.smi.gpus]))
         rows.append(_mode("MIG", [(gpu.mig, gpu.mig_pending) for gpu in answer.smi.gpus]))
     rows += (_framework(each, answer) for each in wanted.frameworks)
-    if answer.rdma or Expected.RDMA in wanted.expected:
+    if answer.rdma or MustHave.RDMA in wanted.expected:
         rows.append(_rdma(answer))
     rows += (_clock(answer, reply), _time_source(answer))
     return tuple(rows)
@@ -167,7 +167,7 @@ def _licence(vm: Vm, gpus: Sequence[GuestGpu]) -> GuestRow:
     return GuestRow("licence", GuestState.PASS, next(iter(told), None) or "none is shown: its GPU is given whole")
 
 
-def _cuda(smi: SmiReport, answer: GuestAnswer, wanted: Wanted, tables: DriverTables) -> Iterator[GuestRow]:
+def _cuda(smi: SmiReport, answer: GuestAnswer, wanted: GuestNeeds, tables: DriverTables) -> Iterator[GuestRow]:
     """What the driver runs, then each runtime library and toolkit that is installed."""
     if smi.cuda is None:
         yield GuestRow("CUDA", GuestState.UNKNOWN, "nvidia-smi tells no version", "nvidia-smi -q in the guest")
@@ -177,7 +177,7 @@ def _cuda(smi: SmiReport, answer: GuestAnswer, wanted: Wanted, tables: DriverTab
         yield _runs("CUDA runtime", runtime, smi, answer.system, tables)
     if answer.toolkit is not None:
         yield _runs("CUDA toolkit", answer.toolkit, smi, answer.system, tables)
-    elif Expected.TOOLKIT in wanted.expected:
+    elif MustHave.TOOLKIT in wanted.expected:
         move = "install the toolkit that your work needs, or leave out --expect toolkit: containers bring their own"
         yield GuestRow("CUDA toolkit", GuestState.FAIL, "there is none: no nvcc, no /usr/local/cuda", move)
 
