@@ -105,20 +105,10 @@ class ToolsAnswers:
         return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
     def _fetched(self, asked: _Asked, error: GpuopsError | None) -> GuestReply:
-        """The file that the program wrote, removed from the guest once it is read."""
+        """What the program wrote; its file is removed from the guest then, whatever became of it."""
         if isinstance(error, NotConnected):
             raise error
-        if error is not None:
-            return GuestReply(None, error.message, error.hint or _LOOK)
-        after = vcenter_time(self._connection)
-        try:
-            text = self._read(asked)
-        except NotConnected:
-            raise
-        except GpuopsError as failed:
-            reply = GuestReply(None, f"its answer cannot be fetched: {failed.message}", failed.hint or _LOOK)
-        else:
-            reply = GuestReply(text, before=asked.before, after=after)
+        reply = self._reply(asked) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
             self._run(asked.vm, script.removal(asked.system, asked.path))
         except NotConnected:
@@ -126,6 +116,15 @@ class ToolsAnswers:
         except GpuopsError as failed:
             self._say(f"{asked.vm.name}: {asked.path} stays in its guest: {failed.message}")
         return reply
+
+    def _reply(self, asked: _Asked) -> GuestReply:
+        after = vcenter_time(self._connection)
+        try:
+            return GuestReply(self._read(asked), before=asked.before, after=after)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
 
     def _given_up(self, asked: _Asked) -> GuestReply:
         self._say(f"{asked.vm.name}: {asked.path} stays in its guest: its program still runs")
@@ -193,7 +192,7 @@ class ToolsAnswers:
         )
         with connection.decoding("RetrievePropertiesEx"):
             found = [prop.val for each in connection.retrieve(spec, 1) for prop in each.propSet or ()]
-        if not found:
+        if not found or not found[0]:
             hint = "give this login System.Read on the hosts"
             raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
         return _sha256(found[0])
