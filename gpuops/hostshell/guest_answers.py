@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from gpuops.errors import GpuopsError
@@ -30,6 +31,8 @@ class SshAnswers:
     key: Path | None
     now: Callable[[], datetime]
     address_of: Callable[[str], str] = field(default=str)
+    _one_asks: Lock = field(default_factory=Lock, repr=False, compare=False)
+    """vCenter is asked for its time by one thread at a time."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
         """By VM (ref), what each guest printed; of one that cannot be entered why. Raises NotConnected of `now`."""
@@ -40,9 +43,13 @@ class SshAnswers:
     def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
         door = self.door.of(vm.name)
         ssh = Ssh(door.user, self.known_hosts.expanduser(), self.key, door.port, self.address_of, *VARIABLES)
-        before = self.now()
+        before = self._now()
         try:
             reply = ssh.run(door.host, over_ssh(system, frameworks), limit_s=LIMIT_S)
         except GpuopsError as error:
             return GuestReply(None, error.message, error.hint or "look at the guest, or ask it again")
-        return GuestReply(reply.stdout, before=before, after=self.now())
+        return GuestReply(reply.stdout, before=before, after=self._now())
+
+    def _now(self) -> datetime:
+        with self._one_asks:
+            return self.now()
