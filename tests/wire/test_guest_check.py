@@ -165,6 +165,7 @@ def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: S
         ({"prints": "\x1b]0;x\x07"}, "what its program printed cannot be read: it does not begin"),
         ({"path": "/bin/other"}, "gpu-ready: there is no file /bin/sh"),
     ],
+    ids=["fails", "writes-nothing", "too-long", "another-answer", "escape", "no-shell"],
 )
 def test_a_guest_that_answers_badly_is_unknown(stacks: Stacks, fields: dict[str, Any], says: str) -> None:
     stacks.change("gpu-ready", **fields)

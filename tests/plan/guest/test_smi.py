@@ -83,6 +83,7 @@ PARAMETER = '<!DOCTYPE nvidia_smi_log [<!ENTITY % a SYSTEM "http://127.0.0.1:1/x
         ("", "no XML"),
         ("<html/>", "no version of a driver"),
     ],
+    ids=["bomb", "outside", "parameter", "gpus", "elements", "deep", "cut", "escape", "words", "empty", "another"],
 )
 def test_what_nvidia_smi_does_not_print_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
