@@ -73,7 +73,11 @@ def test_strict_ends_with_three_unless_all_is_ready(gpuops: Gpuops, words: tuple
 def test_a_pool_of_a_policy(gpuops: Gpuops, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     text = Path(LAB_POLICY).read_text(encoding="utf-8")
-    policy.write_text(text, encoding="utf-8")
+    policy.write_text(text.replace("folder: vdi", "folder: ml").replace("value: office", "value: research"), "utf-8")
+    result = gpuops("guest", "check", "--pool", "office", "--policy", str(policy), *STACKS)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1] == "gpu-windows: ready"
+    assert result.stdout.splitlines()[-1] == "1 guest: 1 ready"
     result = gpuops("guest", "check", "--pool", "none", "--policy", str(policy), *STACKS)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: there is no pool 'none'")

@@ -15,6 +15,7 @@ import pytest
 from gpuops.api import Site, guest_check, offline
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused
+from gpuops.model.guest import GuestSystem
 from gpuops.model.target import GuestLogin, Secret
 from gpuops.model.task import TaskRef
 from gpuops.plan.guest.answer import MOST_BYTES
@@ -24,6 +25,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_files import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.reading import guest_systems
 from gpuops.vsphere.writing import guest_answers, guest_programs
 from tests.wire.conftest import target_of
 
@@ -233,3 +235,19 @@ def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatc
 def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     with pytest.raises(Refused, match="is none"):
         guest_answers._sha256(certificate)
+
+
+@pytest.mark.parametrize(
+    ("values", "system"),
+    [
+        ({"guest.guestFamily": "linuxGuest", "config.guestId": "windows9Server64Guest"}, GuestSystem.LINUX),
+        ({"guest.guestFamily": "windowsGuest"}, GuestSystem.WINDOWS),
+        ({"guest.guestFamily": "otherGuestFamily", "config.guestId": "rhel9_64Guest"}, GuestSystem.LINUX),
+        ({"guest.guestFamily": None, "config.guestId": "windows2022srvNext_64Guest"}, GuestSystem.WINDOWS),
+        ({"config.guestId": "other5xLinux64Guest"}, GuestSystem.LINUX),
+        ({"config.guestId": "freebsd14_64Guest"}, None),
+        ({}, None),
+    ],
+)
+def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
+    assert guest_systems._system(values) is system

@@ -3,7 +3,7 @@
 Expat reads it, without entities, without a document type's files, within limits of size, depth and number. Elements are
 those of NVIDIA's nvsmi_device DTD: driver_version (kmd_version from R595 on), cuda_version, and of each gpu
 product_name, vgpu_software_licensed_product/license_status, ecc_mode and mig_mode (vgpu-facts: nvidia-smi manual and
-published outputs; the licence's element as published outputs of R580 guests have it).
+published outputs; the licence's element as published outputs of R580 guests have it, its older name from memory).
 """
 
 from __future__ import annotations
