@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.api.broker import broker_show
 from gpuops.api.connection import connect, connect_checked, offline
+from gpuops.api.guests import guest_check
 from gpuops.api.hosts import doctor, mig_show, mode_show, readiness, roles, scheduler_show
 from gpuops.api.login import login_test
 from gpuops.api.vms import capacity, capacity_forecast, clone, defrag, foresee, idle, idle_replay, place, run, size
@@ -75,6 +76,7 @@ __all__ = [
     "doctor",
     "fleet_report",
     "foresee",
+    "guest_check",
     "history",
     "idle",
     "idle_replay",

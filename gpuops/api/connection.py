@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import HostLogin
-    from gpuops.model.target import BrokerTarget, Target
+    from gpuops.model.target import BrokerTarget, GuestLogin, Target
+    from gpuops.sim.server import SimServer
 
 
 def connect(
@@ -63,7 +64,8 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target, broker = login(where, environ, ask), way(where.broker, environ, ask)
-        target, shell = replace(target, guest=guest_login(environ, where.label, where.guest)), _guest_shell(environ)
+            guest = guest_login(environ, where.label, where.guest) or target.guest
+            target, shell = replace(target, guest=guest), _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn
@@ -251,6 +253,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[
         username=server.username,
         password=Secret(server.password),
         ca_files=(server.ca_file,) if server.ca_file else (),
+        guest=_guest_of(server),
     )
 
     def broker() -> BrokerTarget:
@@ -258,6 +261,15 @@ def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[
         return BrokerTarget(replace(target, port=served.port, username=served.username), served.domain)
 
     return target, broker if server.world.desktop_pools else None
+
+
+def _guest_of(server: SimServer) -> GuestLogin | None:
+    """The user whom the first guest of a private vCenter lets in; None = its scenario names none."""
+    from gpuops.model.target import GuestLogin, Secret
+
+    accounts = (vm.state.template.login for vm in server.world.by_type("VirtualMachine"))
+    found = next((account for account in accounts if account is not None), None)
+    return GuestLogin(found.username, Secret(found.password)) if found is not None else None
 
 
 def offline(inventory: Inventory) -> Site:

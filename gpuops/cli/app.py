@@ -37,6 +37,7 @@ SECTIONS: Final = {
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
+        "guest": "Ask guests whether they are ready for work on their GPUs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
         "serve": "Serve that page at one address, kept current.",
         "readiness": "Say whether hosts can be emptied, or lost.",

@@ -102,6 +102,39 @@ def gpu_readiness_info(
     return _unchanged({"readiness": readiness_document(found)}, warnings)
 
 
+def guest_gpu_info(
+    connection: ConnectionArguments,
+    *,
+    vm: str | None = None,
+    pool: str | None = None,
+    policy: str | None = None,
+    via: str = "tools",
+    ssh_user: str | None = None,
+    ssh_host: str | None = None,
+    ssh_port: int | None = None,
+    framework: Sequence[str] | None = None,
+    expect: Sequence[str] | None = None,
+) -> TaskResult:
+    """Whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
+    from gpuops.api import guest_check
+    from gpuops.config.policy import load_policy
+    from gpuops.model.guest import GuestWay
+    from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
+    from gpuops.plan.guest.rows import GuestNeeds, MustHave
+    from gpuops.report.guest import guest_check_document
+
+    way = GuestWay(via)
+    wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
+    question = GuestQuestion(vm, pool, wanted, ssh_door(way, ssh_user, ssh_host, ssh_port))
+    question.checked(policy=policy is not None)
+    rules = load_policy(Path(policy).expanduser()) if policy else None
+    site, warnings = open_site(connection)
+    site.say = warnings.append
+    with site:
+        found = guest_check(question, site.vcenter.inventory(), site, rules)
+    return _unchanged({"guest_check": guest_check_document(found, way)}, warnings)
+
+
 def gpu_capacity_info(
     connection: ConnectionArguments,
     *,

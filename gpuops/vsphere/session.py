@@ -168,6 +168,15 @@ class Session:
             raise ProtocolError("this vCenter offers no guest operations")
         return found
 
+    @cached_property
+    def guest_files(self) -> Any:
+        """The GuestFileManager. Raises ProtocolError where vCenter offers no guest operations."""
+        operations = self.content.guestOperationsManager
+        found = self.read(lambda: operations.fileManager) if operations is not None else None
+        if found is None:
+            raise ProtocolError("this vCenter offers no guest operations")
+        return found
+
     def managed(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
         from pyVmomi import VmomiSupport

@@ -27,6 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_capacity_info": {},
     "gpu_placement": {"requests": [{"name": "x", "profile": "a100-3-20c", **SIZED}]},
     "gpu_readiness_info": {},
+    "guest_gpu_info": {"vm": "ml-07"},
     "host_gpu_info": {},
     "host_gpu_scheduler": {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
     "host_graphics_mode": {"assignment": "performance", "host": "esx-02.lab"},

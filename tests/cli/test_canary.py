@@ -39,6 +39,7 @@ SWEPT: Final = (
     "doctor",
     "report",
     "readiness",
+    "guest check --vm vdi-*",
     "bundle --dry-run",
     "bundle --yes --replies ml-07 --file bundle.zip",
     "attach --vm ml-07 --profile a100-3-20c",

@@ -47,6 +47,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "evidence",
         "exit-codes",
         "gate",
+        "guest",
         "history",
         "idle",
         "install",

@@ -48,6 +48,7 @@ OFFLINE: Final = (
 )
 LIVE: Final = (
     "doctor",
+    "guest check --vm moid:{ml-01}",
     "report",
     "readiness",
     "scheduler show",

@@ -19,7 +19,7 @@ def powers(world: World) -> Counter[str]:
 
 
 def test_names_are_the_files() -> None:
-    assert names() == ("accelerators", "fleet", "lab", "scattered", "supervisor", "vdi")
+    assert names() == ("accelerators", "fleet", "lab", "scattered", "stacks", "supervisor", "vdi")
 
 
 def test_lab_has_what_its_comments_say() -> None:

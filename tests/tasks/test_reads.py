@@ -7,10 +7,12 @@ import json
 import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
+from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.reads import (
     gpu_capacity_info,
     gpu_placement,
     gpu_readiness_info,
+    guest_gpu_info,
     host_gpu_info,
     vm_gpu_info,
 )
@@ -65,3 +67,15 @@ def test_requests_are_checked(lab: Lab) -> None:
         gpu_placement(lab.said, None, None, {})
     with pytest.raises(PolicyError, match=r"requests: requests\.0\.memory"):
         gpu_placement(lab.said, [{"name": "x", "vcpu": 1, "memory": "64", "profile": "a"}], None, {})
+
+
+def test_guests_are_asked_as_the_command_line_asks_them() -> None:
+    stacks = ConnectionArguments(hostname="sim:stacks")
+    found = guest_gpu_info(stacks, vm="gpu-ready", framework=["torch>=2.3"], expect=["rdma"]).result
+    assert (found["changed"], found["guest_check"]["ready"]) == (False, True)
+    (guest,) = guest_gpu_info(stacks, vm="gpu-bare").result["guest_check"]["guests"]
+    assert {row["check"]: row["state"] for row in guest["rows"]}["driver"] == "fail"
+    with pytest.raises(UsageError, match="--ssh-host"):
+        guest_gpu_info(stacks, vm="gpu-bare", via="ssh", ssh_host="one")
+    with pytest.raises(UsageError, match="no policy says"):
+        guest_gpu_info(stacks, pool="ml")

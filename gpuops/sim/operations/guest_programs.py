@@ -57,6 +57,21 @@ def admit(vm: VmEntity, auth: Any) -> str:
     return template.login.username
 
 
+def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
+    """The file of the guest that the program writes, with its content, or removes (None); None = it touches none.
+
+    Only what a scenario declares: no shell is modelled, and a file is there as soon as its program is started.
+    """
+    program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)
+    words = (spec.arguments or "").rstrip("\"'").split()
+    if program is None or not words:
+        return None
+    if program.prints is None or "> " not in spec.arguments:
+        return (words[-1], None) if program.removes else None
+    epoch = int(vm.world.clock.now().timestamp() + vm.state.template.clock_ahead_s)
+    return words[-1], program.prints.replace("@EPOCH@", str(epoch)).encode()
+
+
 def started(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     """The process of that program. Raises FileNotFound where the guest has none at that path."""
     program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)

@@ -30,6 +30,7 @@ from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.event_manager import EventManager
+from gpuops.sim.services.guest_files import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestAuthManager, GuestOperationsManager, GuestProcessManager
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
@@ -54,6 +55,7 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
     (GuestOperationsManager, "guestOperationsManager"),
     (GuestProcessManager, "guestOperationsProcessManager"),
     (GuestAuthManager, "guestOperationsAuthManager"),
+    (GuestFileManager, "guestOperationsFileManager"),
 )
 """Types and the moids that every vCenter gives them."""
 

@@ -206,6 +206,10 @@ class ProgramDeclared(_Declared, frozen=True):
     takes_s: float | None = 0.0
     """None = it never ends by itself."""
     exit_code: int = 0
+    prints: str | None = None
+    """What it writes to the file behind the last `>` of its arguments; `@EPOCH@` is the guest's time."""
+    removes: bool = False
+    """Whether it removes the file that its arguments end with."""
 
 
 class GuestDeclared(_Declared, frozen=True):
@@ -220,6 +224,8 @@ class GuestDeclared(_Declared, frozen=True):
     login: GuestLoginDeclared | None = None
     """Whom guest operations let in; without it the guest takes part in none."""
     programs: tuple[ProgramDeclared, ...] = ()
+    clock_ahead_s: float = 0.0
+    """How far its clock is ahead of vCenter's."""
 
 
 class QuestionDeclared(_Declared, frozen=True):

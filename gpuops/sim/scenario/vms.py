@@ -116,7 +116,9 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
 @cache
 def _template(guest: GuestDeclared, store: str) -> Template:
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
-    programs = tuple(GuestProgram(each.path, each.takes_s, each.exit_code) for each in guest.programs)
+    programs = tuple(
+        GuestProgram(each.path, each.takes_s, each.exit_code, each.prints, each.removes) for each in guest.programs
+    )
     return Template(
         guest.id,
         guest.name,
@@ -126,6 +128,7 @@ def _template(guest: GuestDeclared, store: str) -> Template:
         guest.boot_s,
         login,
         programs,
+        guest.clock_ahead_s,
     )
 
 

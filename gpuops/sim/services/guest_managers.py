@@ -1,4 +1,4 @@
-"""The managers of guest operations, for logins in guests and programs started there; files and aliases are left out."""
+"""The managers of guest operations, for logins in guests and programs started there; aliases are left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 PARTS: Final = {
-    "guestOperationsFileManager": "GuestFileManager",
     "guestOperationsAliasManager": "GuestAliasManager",
     "guestOperationsWindowsRegistryManager": "GuestWindowsRegistryManager",
 }
@@ -22,7 +21,7 @@ PARTS: Final = {
 
 
 class GuestOperationsManager(ManagedObject):
-    """Programs and logins; no files, no registry, no aliases."""
+    """Programs, logins, and files that programs have written; no registry, no aliases."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
@@ -82,6 +81,8 @@ class GuestProcessManager(ManagedObject):
         owner = guest_programs.admit(found, auth)
         process = guest_programs.started(found, next(self._pids), owner, spec)
         self.processes.append(process)
+        if (change := guest_programs.file_change(found, spec)) is not None:
+            self.world.get("guestOperationsFileManager").change(found, *change)
         self.world.ledger.record(call, found, before={}, after={"program": process.path})
         if process.ends_at is not None:  # so that a wait on virtual time comes to its end
             self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)

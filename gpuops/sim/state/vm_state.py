@@ -116,6 +116,10 @@ class GuestProgram:
     takes_s: float | None = 0.0
     """None = it never ends by itself."""
     exit_code: int = 0
+    prints: str | None = None
+    """What it writes to the file behind the last `>` of its arguments; `@EPOCH@` is the guest's time."""
+    removes: bool = False
+    """Whether it removes the file that its arguments end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ class Template:
     login: GuestAccount | None = None
     """Whom guest operations let in; None = the guest takes part in none."""
     programs: tuple[GuestProgram, ...] = ()
+    clock_ahead_s: float = 0.0
+    """How far its clock is ahead of vCenter's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pyVmomi import vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
+from gpuops.sim.services.guest_files import GUEST_FILE_PATH
 from gpuops.sim.wire import soap, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import json_rpc, rest
@@ -42,6 +43,7 @@ class Endpoint:
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
+            ("GET", GUEST_FILE_PATH): self._guest_file,
             ("POST", "/api"): self._rpc,
             ("POST", "/api/"): self._rpc,
         }
@@ -76,6 +78,15 @@ class Endpoint:
 
     def _service_versions(self, incoming: Incoming) -> Outgoing:
         return Outgoing(200, soap.service_versions(self.world.api_version))
+
+    def _guest_file(self, incoming: Incoming) -> Outgoing:
+        """A file of a guest, for who has its token; once, as a real host gives it."""
+        token = parse_qs(urlsplit(incoming.target).query).get("token", [""])[0]
+        with self.world.lock:
+            content = self.world.get("guestOperationsFileManager").take(token)
+        if content is None:
+            return Outgoing(404, b"404 Not Found\n", "text/plain")
+        return Outgoing(200, content, "application/octet-stream")
 
     def _soap(self, incoming: Incoming) -> Outgoing:
         version = soap.negotiate(incoming.headers.get("soapaction", ""), self.world.api_version)

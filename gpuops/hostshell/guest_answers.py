@@ -1,0 +1,55 @@
+"""Has many guests at once run the program that tells how ready they are, over SSH; its output comes back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from gpuops.errors import GpuopsError
+from gpuops.hostshell.guest_ssh import VARIABLES
+from gpuops.hostshell.ssh import Ssh
+from gpuops.model.guest import GuestReply, GuestSystem
+from gpuops.model.ml_queue import SshDoor
+from gpuops.model.vm import Vm
+from gpuops.plan.guest.script import over_ssh
+
+AT_ONCE: Final = 32
+LIMIT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SshAnswers:
+    """Asks guests over SSH. `key` None = the agent's and those in ~/.ssh; `now` is vCenter's time."""
+
+    door: SshDoor
+    known_hosts: Path
+    key: Path | None
+    now: Callable[[], datetime]
+    address_of: Callable[[str], str] = field(default=str)
+    _one_asks: Lock = field(default_factory=Lock, repr=False, compare=False)
+    """vCenter is asked for its time by one thread at a time."""
+
+    def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
+        """By VM (ref), what each guest printed; of one that cannot be entered why. Raises NotConnected of `now`."""
+        with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="guest-ssh") as pool:
+            found = pool.map(lambda guest: self._reply(guest[0], guest[1], frameworks), guests)
+            return {vm.ref: reply for (vm, _), reply in zip(guests, found, strict=True)}
+
+    def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
+        door = self.door.of(vm.name)
+        ssh = Ssh(door.user, self.known_hosts.expanduser(), self.key, door.port, self.address_of, *VARIABLES)
+        before = self._now()
+        try:
+            reply = ssh.run(door.host, over_ssh(system, frameworks), limit_s=LIMIT_S)
+        except GpuopsError as error:
+            return GuestReply(None, error.message, error.hint or "look at the guest, or ask it again")
+        return GuestReply(reply.stdout, before=before, after=self._now())
+
+    def _now(self) -> datetime:
+        with self._one_asks:
+            return self.now()

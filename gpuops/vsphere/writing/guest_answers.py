@@ -1,0 +1,207 @@
+"""Has many guests at once run the program that tells how ready they are, through VMware Tools, and fetches its output.
+
+vCenter hands no output of a program out: it goes to a file, for which InitiateFileTransferFromGuest gives a URL
+(vSphere API reference, GuestFileManager). The URL leads to the ESXi host, whose certificate must be the one that
+vCenter tells of it (the same page); `*` in place of a name is the vCenter that was asked (from memory, govmomi does
+so). The file is removed by another program, for which the privilege to run one is enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, NotConnected, Refused
+from gpuops.model.guest import GuestReply, GuestSystem
+from gpuops.model.target import Secret, Target
+from gpuops.plan.core.steps import RunInGuest
+from gpuops.plan.guest import script
+from gpuops.plan.guest.answer import MOST_BYTES
+from gpuops.vsphere.reading.guest_systems import vcenter_time
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.writing import guest_programs
+from gpuops.vsphere.writing.guest_programs import NO_LOGIN, NO_LOGIN_HINT, POLL_S, guest_auth
+
+if TYPE_CHECKING:
+    from gpuops.model.task import TaskRef
+    from gpuops.model.vm import Vm
+    from gpuops.vsphere.connection import Connection
+
+AT_ONCE: Final = 32
+LIMIT_S: Final = 120.0
+"""nvidia-smi takes seconds; one that hangs in a broken driver is not waited for longer."""
+_LOOK: Final = "look at the guest, or ask it again"
+_LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A guest in which the program runs."""
+
+    vm: Vm
+    system: GuestSystem
+    path: str
+    before: datetime
+    waited_s: float = 0.0
+
+
+class ToolsAnswers:
+    """Asks guests through VMware Tools. A login that one guest refuses is tried in no other."""
+
+    def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
+        """`say` is told of each file that stays in a guest. Raises Refused where there is no login for guests."""
+        if connection.target.guest is None:
+            raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)
+        self._connection = connection
+        self._say = say
+        self._refused = ""
+        self._found: dict[str, GuestReply] = {}
+
+    def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
+        """By VM (ref), what each guest printed. Raises NotConnected in its kinds."""
+        waiting = list(reversed(guests))
+        running: dict[TaskRef, _Asked] = {}
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                self._start(*waiting.pop(), frameworks, running)
+            began_s = clock.passed_s()
+            for end in guest_programs.wait(self._connection, tuple(running), POLL_S) if running else ():
+                asked = running.pop(end.task)
+                self._found[asked.vm.ref] = self._fetched(asked, end.error)
+            for task, asked in list(running.items()):
+                asked.waited_s += max(POLL_S, clock.passed_s() - began_s)
+                if asked.waited_s >= LIMIT_S:
+                    del running[task]
+                    self._found[asked.vm.ref] = self._given_up(asked)
+        return self._found
+
+    def _start(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _Asked]) -> None:
+        from pyVmomi import vim
+
+        if self._refused:
+            self._found[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
+            return
+        path = script.answer_path(system, secrets.token_hex(16))
+        asked = _Asked(vm, system, path, vcenter_time(self._connection))
+        try:
+            running[self._run(vm, script.to_file(system, frameworks, path))] = asked
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            self._found[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
+            if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
+                self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+                self._found[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
+
+    def _run(self, vm: Vm, call: script.GuestCall) -> TaskRef:
+        step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
+        return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
+
+    def _fetched(self, asked: _Asked, error: GpuopsError | None) -> GuestReply:
+        """What the program wrote; its file is removed from the guest then, whatever became of it."""
+        if isinstance(error, NotConnected):
+            raise error
+        reply = self._reply(asked) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
+        try:
+            self._run(asked.vm, script.removal(asked.system, asked.path))
+        except NotConnected:
+            raise
+        except GpuopsError as failed:
+            self._say(f"{asked.vm.name}: {asked.path} stays in its guest: {failed.message}")
+        return reply
+
+    def _reply(self, asked: _Asked) -> GuestReply:
+        after = vcenter_time(self._connection)
+        try:
+            return GuestReply(self._read(asked), before=asked.before, after=after)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
+
+    def _given_up(self, asked: _Asked) -> GuestReply:
+        self._say(f"{asked.vm.name}: {asked.path} stays in its guest: its program still runs")
+        move = "run nvidia-smi in the guest: a driver that hangs holds it up"
+        return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", move)
+
+    def _read(self, asked: _Asked) -> str:
+        """The text of the file. Raises GpuopsError: NotConnected only where vCenter itself is lost."""
+        connection, name = self._connection, asked.vm.name
+        auth, target = guest_auth(connection, name), connection.vm(asked.vm.ref)
+        call = connection.guest_files.InitiateFileTransferFromGuest
+        info = connection.read(call, target, auth, asked.path, subject=name)
+        with connection.decoding("InitiateFileTransferFromGuest"):
+            url, size = str(info.url), int(info.size)
+        if size > MOST_BYTES:
+            raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
+        return self._download(url, target)
+
+    def _download(self, url: str, vm: Any) -> str:
+        """What lies at that URL. Raises Refused."""
+        try:
+            where, path = self._way(url, vm)
+            connection = network.open_connection(where, network.tls_context(where))
+        except ValueError as error:
+            raise Refused(f"vCenter names no place to fetch it from ({error})") from error
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read(MOST_BYTES + 1)
+        except network.LOST_ERRORS as error:
+            failed = network.connection_error(where, error)
+            raise Refused(failed.message, hint="let this machine reach the ESXi hosts' port 443") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise Refused(f"{where.address} answers {answer.status}")
+        return body.decode("utf-8", "replace")
+
+    def _way(self, url: str, vm: Any) -> tuple[Target, str]:
+        """Where the URL leads, with the certificate that must be shown there; and the rest of it. Raises ValueError."""
+        ours, parts = self._connection.target, urlsplit(url)
+        if parts.scheme != "https" and ours.tls:
+            raise ValueError("its URL is not https")
+        path = f"{parts.path}?{parts.query}"
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError("its URL is none")
+        if parts.netloc.startswith("*"):
+            return ours, path
+        if not parts.hostname:
+            raise ValueError("its URL names no host")
+        pin = self._pin(vm) if ours.tls and ours.verify else None
+        there = replace(ours, host=parts.hostname, port=parts.port or 443, username="", password=Secret(""), guest=None)
+        return replace(there, verify=False, pin=pin), path
+
+    def _pin(self, vm: Any) -> str:
+        """SHA-256 of the certificate of the host that the VM runs on, as vCenter tells it. Raises Refused."""
+        from pyVmomi import vim, vmodl
+
+        connection = self._connection
+        host = connection.read(lambda: vm.runtime.host)
+        collector = vmodl.query.PropertyCollector
+        spec = collector.FilterSpec(
+            objectSet=[collector.ObjectSpec(obj=host)],
+            propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
+        )
+        with connection.decoding("RetrievePropertiesEx"):
+            found = [prop.val for each in connection.retrieve(spec, 1) for prop in each.propSet or ()]
+        if not found or not found[0]:
+            hint = "give this login System.Read on the hosts"
+            raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
+        return _sha256(found[0])
+
+
+def _sha256(certificate: Any) -> str:
+    """Of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
+    try:
+        text = bytes(each & 0xFF for each in certificate).decode("ascii")
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text.strip())).hexdigest()
+    except (TypeError, ValueError) as error:
+        raise Refused("what vCenter tells of its ESXi host's certificate is none") from error

@@ -1,0 +1,253 @@
+"""Guests asked by VMware Tools over real SOAP and HTTP: the scenario `stacks`, and guests that answer badly."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.api import Site, guest_check, offline
+from gpuops.clock import wall_clock
+from gpuops.errors import Refused
+from gpuops.model.guest import GuestSystem
+from gpuops.model.target import GuestLogin, Secret
+from gpuops.model.task import TaskRef
+from gpuops.plan.guest.answer import MOST_BYTES
+from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
+from gpuops.plan.guest.rows import GuestNeeds, GuestState
+from gpuops.sim.server import SimServer
+from gpuops.sim.services.guest_files import GuestFileManager
+from gpuops.sim.services.guest_managers import GuestProcessManager
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.reading import guest_systems
+from gpuops.vsphere.writing import guest_answers, guest_programs
+from tests.wire.conftest import target_of
+
+LOGIN = GuestLogin("checker", Secret("Look-inside-1"))
+ALL = GuestQuestion("gpu-*", wanted=GuestNeeds(wanted_frameworks(["torch>=2.3"])))
+SH = "/bin/sh"
+
+
+@dataclass
+class Stacks:
+    """The scenario, and what was said of files that stay in guests."""
+
+    server: SimServer
+    said: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def site(self, login: GuestLogin | None = LOGIN) -> Iterator[Site]:
+        with Connection(replace(target_of(self.server), guest=login)) as connection:
+            site = Site(connection, Path("/nonexistent"), wall_clock)
+            site.say = self.said.append
+            yield site
+
+    def check(self, question: GuestQuestion = ALL, login: GuestLogin | None = LOGIN) -> dict[str, GuestVerdict]:
+        with self.site(login) as site:
+            found = guest_check(question, site.vcenter.inventory(), site)
+        return {each.vm.name: each for each in found.guests}
+
+    def vm(self, name: str) -> Any:
+        return next(vm for vm in self.server.world.by_type("VirtualMachine") if vm.name == name)
+
+    def change(self, name: str, **fields: Any) -> None:
+        """What the program of a guest does."""
+        state = self.vm(name).state
+        programs = [replace(each, **fields) if each.path == SH else each for each in state.template.programs]
+        state.template = replace(state.template, programs=tuple(programs))
+
+    @property
+    def left_over(self) -> list[str]:
+        """Files that lie in guests."""
+        files: GuestFileManager = self.server.world.get("guestOperationsFileManager")
+        return [path for vm in self.server.world.by_type("VirtualMachine") for path in files.paths(vm)]
+
+
+@pytest.fixture
+def stacks(serve: Callable[[str], SimServer]) -> Stacks:
+    return Stacks(serve("stacks"))
+
+
+def states(verdict: GuestVerdict) -> dict[str, str]:
+    """Of the rows that do not pass."""
+    return {row.check: row.state.value for row in verdict.rows if row.state is not GuestState.PASS}
+
+
+def only_row(verdict: GuestVerdict) -> str:
+    [row] = verdict.rows
+    assert (row.check, row.state) == ("guest", GuestState.UNKNOWN)
+    assert row.next_move
+    return row.says
+
+
+def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Stacks) -> None:
+    found = stacks.check()
+    assert {name: states(verdict) for name, verdict in found.items()} == {
+        "gpu-bare": {"driver": "fail", "torch": "fail"},
+        "gpu-hostile": {"driver": "unknown", "torch": "unknown"},
+        "gpu-no-tools": {"guest": "unknown"},
+        "gpu-off": {"guest": "unknown"},
+        "gpu-old": {"CUDA runtime": "fail", "CUDA toolkit": "fail", "ECC": "fail", "RDMA": "fail", "torch": "fail"},
+        "gpu-ready": {},
+        "gpu-too-new": {"driver": "fail"},
+        "gpu-unlicensed": {"licence": "fail", "clock": "fail", "time service": "fail"},
+        "gpu-windows": {},
+    }
+    assert (stacks.left_over, stacks.said) == ([], [])
+    assert {entry.method for entry in stacks.server.world.ledger} == {"StartProgramInGuest"}
+    assert len(stacks.server.world.ledger) == 2 * 7, "one program that tells, and one that removes its answer"
+
+
+def test_without_a_login_for_guests_or_a_vcenter_nothing_is_asked(stacks: Stacks) -> None:
+    with pytest.raises(Refused, match="no login for guests"):
+        stacks.check(login=None)
+    with stacks.site() as site:
+        inventory = site.vcenter.inventory()
+    with pytest.raises(Refused, match="a saved inventory"):
+        guest_check(ALL, inventory, offline(inventory))
+    assert list(stacks.server.world.ledger) == []
+
+
+def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    started = GuestProcessManager.StartProgramInGuest
+
+    def noted(self: GuestProcessManager, call: object, vm: object, auth: object, spec: object) -> object:
+        tried.append(self.world.get(vm).name)
+        return started(self, call, vm, auth, spec)
+
+    monkeypatch.setattr(GuestProcessManager, "StartProgramInGuest", noted)
+    found = stacks.check(login=GuestLogin("checker", Secret("wrong-Secret-9")))
+    assert tried == ["gpu-bare"]
+    said = {name: only_row(verdict) for name, verdict in found.items()}
+    assert said["gpu-ready"] == "another guest has refused the login of GPUOPS_GUEST_USERNAME"
+    assert "wrong-Secret-9" not in repr(found)
+
+
+def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    wait = guest_programs.wait
+
+    def noted(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -> Any:
+        together.append(len(running))
+        return wait(connection, running, timeout_s)
+
+    monkeypatch.setattr(guest_answers, "AT_ONCE", 2)
+    monkeypatch.setattr(guest_programs, "wait", noted)
+    assert sum(verdict.ready for verdict in stacks.check().values()) == 2
+    assert max(together) == 2
+
+
+def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: Stacks) -> None:
+    stacks.change("gpu-bare", takes_s=None)
+    found = stacks.check()
+    assert only_row(found["gpu-bare"]) == "its program had not ended after 120 s"
+    assert found["gpu-ready"].ready
+    [said] = stacks.said
+    assert said.startswith("gpu-bare: /tmp/gpuops-")
+    assert said.endswith("stays in its guest: its program still runs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"exit_code": 3}, "its program ended with exit code 3"),
+        ({"prints": None}, "its answer cannot be fetched: gpu-ready: there is no file /tmp/gpuops-"),
+        ({"prints": "x" * (MOST_BYTES + 1)}, "its answer cannot be fetched: it is longer than 1 MiB; it was not read"),
+        (
+            {"prints": "hello"},
+            "what its program printed cannot be read: it does not begin as the program's output does",
+        ),
+        ({"prints": "\x1b]0;x\x07"}, "what its program printed cannot be read: it does not begin"),
+        ({"path": "/bin/other"}, "gpu-ready: there is no file /bin/sh"),
+    ],
+    ids=["fails", "writes-nothing", "too-long", "another-answer", "escape", "no-shell"],
+)
+def test_a_guest_that_answers_badly_is_unknown(stacks: Stacks, fields: dict[str, Any], says: str) -> None:
+    stacks.change("gpu-ready", **fields)
+    [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
+    assert only_row(verdict).startswith(says)
+    assert stacks.left_over == []
+
+
+def test_an_answer_that_cannot_be_removed_is_named(stacks: Stacks) -> None:
+    state = stacks.vm("gpu-ready").state
+    programs = tuple(each for each in state.template.programs if each.path == SH)
+    state.template = replace(state.template, programs=programs)
+    [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
+    assert verdict.ready
+    [path] = stacks.left_over
+    assert stacks.said == [f"gpu-ready: {path} stays in its guest: gpu-ready: there is no file /bin/rm"]
+
+
+def url_of(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
+    """Has vCenter name URLs that begin so."""
+    transfer = GuestFileManager.InitiateFileTransferFromGuest
+
+    def named(self: GuestFileManager, call: Any, vm: Any, auth: Any, guestFilePath: str) -> Any:  # noqa: N803 - its name on the wire
+        info = transfer(self, call, vm, auth, guestFilePath)
+        info.url = info.url.replace("https://*", begins)
+        return info
+
+    monkeypatch.setattr(GuestFileManager, "InitiateFileTransferFromGuest", named)
+
+
+def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it(
+    stacks: Stacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is the simulator itself, by another name than that in its certificate."""
+    url_of(stacks, monkeypatch, f"https://localhost:{stacks.server.port}")
+    pem = ssl.get_server_certificate(("127.0.0.1", stacks.server.port))
+    pins = {"right": guest_answers._sha256([byte - 256 * (byte > 127) for byte in pem.encode()]), "wrong": "0" * 64}
+    assert pins["right"] == hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    for name, pin in pins.items():
+        monkeypatch.setattr(guest_answers.ToolsAnswers, "_pin", lambda self, vm, pin=pin: pin)
+        [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
+        assert verdict.ready is (name == "right")
+    assert "is not the pinned one" in only_row(verdict)
+
+
+@pytest.mark.parametrize(
+    ("begins", "says"),
+    [
+        ("https://esx-01.stacks", "the certificate of its ESXi host cannot be read, so nothing is fetched from it"),
+        ("http://*", "vCenter names no place to fetch it from (its URL is not https)"),
+        ("file://*", "vCenter names no place to fetch it from (its URL is not https)"),
+        ("https:///", "vCenter names no place to fetch it from (its URL names no host)"),
+        ("https://*/no", "answers 404"),
+        ("https://*/ \r\nX: y", "vCenter names no place to fetch it from"),
+    ],
+)
+def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str, says: str) -> None:
+    url_of(stacks, monkeypatch, begins)
+    [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
+    assert says in only_row(verdict)
+    assert "token=" not in only_row(verdict)
+
+
+@pytest.mark.parametrize("certificate", [[1, 2, 3], "x", None, [], list(b"-----BEGIN CERTIFICATE-----\n!")])
+def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
+    with pytest.raises(Refused, match="is none"):
+        guest_answers._sha256(certificate)
+
+
+@pytest.mark.parametrize(
+    ("values", "system"),
+    [
+        ({"guest.guestFamily": "linuxGuest", "config.guestId": "windows9Server64Guest"}, GuestSystem.LINUX),
+        ({"guest.guestFamily": "windowsGuest"}, GuestSystem.WINDOWS),
+        ({"guest.guestFamily": "otherGuestFamily", "config.guestId": "rhel9_64Guest"}, GuestSystem.LINUX),
+        ({"guest.guestFamily": None, "config.guestId": "windows2022srvNext_64Guest"}, GuestSystem.WINDOWS),
+        ({"config.guestId": "other5xLinux64Guest"}, GuestSystem.LINUX),
+        ({"config.guestId": "freebsd14_64Guest"}, None),
+        ({}, None),
+    ],
+)
+def test_which_system_a_guest_has(values: dict[str, Any], system: GuestSystem | None) -> None:
+    assert guest_systems._system(values) is system
