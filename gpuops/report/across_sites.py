@@ -22,7 +22,7 @@ def offer_document(offer: SiteOffer) -> Document:
     """What a site says; its own name, which it does not know, is left out. Figures are whole: they are read again."""
     return {
         "vcenter": offer.vcenter,
-        "opens_later": offer.opens_later,
+        "at": _utc(offer.at),
         "run_open": offer.run_open,
         "free_gpus": dict(offer.free_gpus),
         "requests": [
@@ -84,7 +84,7 @@ def offer_of(site: str, told: Mapping[str, Any]) -> SiteOffer:
         for each in told["teams"]
     )
     return SiteOffer(
-        site, told["vcenter"], told["opens_later"], told["run_open"], told["free_gpus"],
+        site, told["vcenter"], datetime.fromisoformat(told["at"]), told["run_open"], told["free_gpus"],
         {each.name: each for each in requests}, tuple(teams),
     )  # fmt: skip
 

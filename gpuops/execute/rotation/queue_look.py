@@ -12,7 +12,7 @@ from gpuops.execute.runs.nights import remembered_policy
 from gpuops.execute.runs.run_kind import ROTATION_RUNS
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Policy
-from gpuops.plan.across.offer import SiteOffer, TeamTotal, free_after, requests_of
+from gpuops.plan.across.offer import SiteOffer, offer_in
 from gpuops.plan.rotation.queue_look import QueueLook, look_at_queue
 
 
@@ -41,27 +41,7 @@ def queue_look(
 
 def site_offer(found: QueueLook, site: Site) -> SiteOffer:
     """What this vCenter says of the requests across sites, for who asks several; its name there is left out."""
-    catalog, plan = catalog_of(found.inventory), found.night_plan
-    requests = {each.name: each for each in requests_of(found, catalog)}
     with site.journal_to_read(site.vcenter.uuid) as journal:
         run_open = journal is not None and bool(journal.open_runs(ROTATION_RUNS))
-    shares = plan.shares if plan.shares is not None and plan.shares.rule.across_sites else None
-    totals = [
-        TeamTotal(
-            each.team,
-            each.use.decayed + each.coming_hours,
-            each.use.week + each.coming_hours,
-            each.running_gpus,
-            each.running_gpus - each.gpus_elsewhere,
-        )
-        for each in (shares.standings if shares is not None else ())
-    ]
-    return SiteOffer(
-        "",
-        found.inventory.vcenter,
-        found.at > site.clock(),
-        run_open,
-        free_after(plan, found.inventory, catalog) if requests else {},
-        requests,
-        tuple(totals),
-    )
+    catalog = catalog_of(found.inventory)
+    return offer_in("", found, catalog, run_open=run_open)

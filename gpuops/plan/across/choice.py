@@ -233,15 +233,14 @@ class _Choosing:
         offer = self.offers[site]
         request = offer.requests[name]
         after = self.free.get((site, request.model), 0.0) - request.gpus
-        return offer.opens_later, -round(after, 6), -self._length(request), site
+        return offer.at > self.now, -round(after, 6), -self._length(offer, name), site
 
     def _why(self, site: str, ready: Sequence[str], left: float) -> str:
         model = f"{left:.4g} GPUs of its model are free afterwards"
         others = [each for each in ready if each != site]
         if not others:
             return f"starts there alone; {model}"
-        later = self.offers[site].opens_later
-        sooner = not later and all(self.offers[each].opens_later for each in others)
+        sooner = self.offers[site].at <= self.now < min(self.offers[each].at for each in others)
         return f"{'its night is open' if sooner else 'fits best and longest'}; {model}"
 
     def _nowhere(self, name: str) -> str:
@@ -272,16 +271,15 @@ class _Choosing:
 
     def _hours(self, request: SiteRequest) -> float:
         """GPU-hours that it may use: of the sites that start it the longest."""
-        there = [offer.requests[request.name] for offer in self.offers.values() if _starts(offer, request.name)]
-        lengths = [self._length(each) for each in there or [request]]
-        longest = max(lengths)
+        ready = [offer for offer in self.offers.values() if _starts(offer, request.name)]
+        longest = max((self._length(offer, request.name) for offer in ready), default=0.0)
         return request.gpus * (NO_WINDOW.total_seconds() / 3600 if longest == inf else longest)
 
-    def _length(self, request: SiteRequest) -> float:
-        """Hours that it may run; infinite where nobody has said."""
-        if request.until is None:
-            return inf
-        return max(0.0, (request.until - (request.starts_at or self.now)).total_seconds() / 3600)
+    @staticmethod
+    def _length(offer: SiteOffer, name: str) -> float:
+        """Hours from the night's begin until desktops are due; infinite where nobody has said."""
+        until = offer.requests[name].until
+        return inf if until is None else max(0.0, (until - offer.at).total_seconds() / 3600)
 
     def _weight(self, team: str) -> float:
         total = self.totals.get(team)

@@ -33,7 +33,7 @@ class SiteRequest:
     turn: Turn
     starts_at: datetime | None = None
     until: datetime | None = None
-    """When desktops are due, or the request's deadline; None = nobody has said."""
+    """When desktops are due there; None = nobody has said."""
     reason: str = ""
 
 
@@ -58,8 +58,8 @@ class SiteOffer:
 
     site: str
     vcenter: str
-    opens_later: bool
-    """Whether its next night has not begun yet."""
+    at: datetime
+    """When the night that was looked at begins, or now where it has begun."""
     run_open: bool
     """Whether a run is under way there, or was cut off: it may still start what it has planned."""
     free_gpus: Mapping[str, float]
@@ -69,28 +69,43 @@ class SiteOffer:
     """None of them where its policy does not count over all sites."""
 
 
+def offer_in(site: str, found: QueueLook, catalog: Catalog, *, run_open: bool) -> SiteOffer:
+    """What the look at the queue of one site says."""
+    plan = found.night_plan
+    requests = {each.name: each for each in requests_of(found, catalog)}
+    shares = plan.shares if plan.shares is not None and plan.shares.rule.across_sites else None
+    totals = [
+        TeamTotal(
+            each.team,
+            each.use.decayed + each.coming_hours,
+            each.use.week + each.coming_hours,
+            each.running_gpus,
+            each.running_gpus - each.gpus_elsewhere,
+        )
+        for each in (shares.standings if shares is not None else ())
+    ]
+    free = free_after(plan, found.inventory, catalog) if requests else {}
+    return SiteOffer(site, found.inventory.vcenter, found.at, run_open, free, requests, tuple(totals))
+
+
 def requests_of(found: QueueLook, catalog: Catalog) -> Iterator[SiteRequest]:
     """The requests across sites of a queue, in its order."""
-    bounds, starts = found.night_plan.bounds, {start.vm.ref: start for start in found.night_plan.decision.starts}
-    load = bounds.load(starts.values())
+    night = found.night_plan.bounds.night
     for place in found.places:
-        waits = place.waits
-        if not waits.queued.across_sites:
-            continue
-        start = starts.get(waits.vm.ref) if waits.vm is not None else None
-        night = bounds.night
-        yield SiteRequest(
-            waits.vm.name if waits.vm is not None else waits.name,
-            waits.vm is not None,
-            waits.team,
-            waits.queued.priority,
-            place.gpus or 0.0,
-            model_of(waits.vm, catalog) if waits.vm is not None else "",
-            place.turn,
-            place.starts_at,
-            bounds.run(start, load).ends if start is not None else None if night is None else night.back_by,
-            place.reason,
-        )
+        vm, waits = place.waits.vm, place.waits
+        if waits.queued.across_sites:
+            yield SiteRequest(
+                vm.name if vm is not None else waits.name,
+                vm is not None,
+                waits.team,
+                waits.queued.priority,
+                place.gpus or 0.0,
+                model_of(vm, catalog) if vm is not None else "",
+                place.turn,
+                place.starts_at,
+                night.back_by if night is not None else None,
+                place.reason,
+            )
 
 
 def model_of(vm: Vm, catalog: Catalog) -> str:
