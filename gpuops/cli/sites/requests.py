@@ -67,7 +67,7 @@ def ask_for_requests(
         answers = ask(_telling(meant))
         offers = [offer_of(each.site, each.document["offer"]) for each in answers if each.failure is None]
         unread = {each.site: each.failure.message for each in answers if each.failure is not None}
-        found = choose(offers, unread, before, meant, clock.wall_clock())
+        found = choose(offers, unread, before, meant, clock.wall_clock(), found)
         meant = found.meant
         if not found.again:
             break

@@ -83,13 +83,15 @@ def choose(
     before: Mapping[str, Assignment],
     meant: Mapping[str, str],
     now: datetime,
+    round_before: AcrossSites | None = None,
 ) -> AcrossSites:
-    """Where each request goes.
+    """Where each request goes. `round_before`: what was chosen when the sites were last asked, whose reasons stand.
 
     `before`: name -> what is assigned. `meant`: name -> the site that the offers took it to be for, so that the others
     did not count it; those of the round before, or in the first round of the assignments.
     """
-    state = _Choosing.of(offers, unread, before, meant, now)
+    reasons = {each.name: each.reason for each in round_before.choices} if round_before is not None else {}
+    state = _Choosing.of(offers, unread, before, meant, now, reasons)
     choices = [state.next(name) for name in state.ordered()]
     found = {each.name: each.site for each in choices}
     waiting = {each.name for each in choices if each.fate is Fate.WAITS and each.name not in state.limited}
@@ -111,6 +113,8 @@ class _Choosing:
     before: Mapping[str, Assignment]
     meant: Mapping[str, str]
     now: datetime
+    reasons: Mapping[str, str]
+    """Name -> why it was chosen for its site in the round before."""
     free: dict[tuple[str, str], float]
     """(site, GPU model) -> free, if what is chosen so far is all that starts of the requests."""
     totals: dict[str, TeamTotal]
@@ -127,6 +131,7 @@ class _Choosing:
         before: Mapping[str, Assignment],
         meant: Mapping[str, str],
         now: datetime,
+        reasons: Mapping[str, str],
     ) -> _Choosing:
         free = {(offer.site, model): gpus for offer in offers for model, gpus in offer.free_gpus.items()}
         for offer in offers:
@@ -134,7 +139,8 @@ class _Choosing:
                 if request.turn is Turn.STARTS:  # its plan counts it as started: it is taken off again when chosen
                     key = offer.site, request.model
                     free[key] = free.get(key, 0.0) + request.gpus
-        return cls({offer.site: offer for offer in offers}, unread, before, meant, now, free, over_all_sites(offers))
+        sites = {offer.site: offer for offer in offers}
+        return cls(sites, unread, before, meant, now, reasons, free, over_all_sites(offers))
 
     def ordered(self) -> list[str]:
         """The names, in the order in which they are served."""
@@ -177,8 +183,12 @@ class _Choosing:
         chosen = self.offers[site].requests[name]
         self._count(chosen)
         self.free[site, chosen.model] = self.free.get((site, chosen.model), 0.0) - chosen.gpus
-        left = max(self.free[site, chosen.model], 0.0)
-        why = "stays where it is assigned" if site == self._site_before(name) else self._why(site, ready, left)
+        if site == self._site_before(name):
+            why = "stays where it is assigned"
+        elif site == self.meant.get(name) and name in self.reasons:
+            why = self.reasons[name]  # the other sites were told to leave it out since
+        else:
+            why = self._why(site, ready, max(self.free[site, chosen.model], 0.0))
         return self._made(chosen, Fate.GOES, site, why)
 
     def warnings(self) -> Iterable[str]:

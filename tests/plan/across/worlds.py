@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock
@@ -112,12 +112,14 @@ class Fleet:
         """The choice after as many rounds as are needed."""
         meant: Mapping[str, str] = {name: each.site for name, each in self.assigned.items()}
         unread = dict.fromkeys(sorted(self.dead), "it did not answer")
+        found: AcrossSites | None = None
         for _ in range(ROUNDS):
             offers = [self.offer(site, meant) for site in self.sites if site.name not in self.dead]
-            found = choose(offers, unread, self.assigned, meant, self.now)
+            found = choose(offers, unread, self.assigned, meant, self.now, found)
             meant = found.meant
             if not found.again:
                 break
+        assert found is not None
         return found, offers
 
     def assign(self) -> AcrossSites:
@@ -148,6 +150,3 @@ def sites_of(found: AcrossSites) -> dict[str, str | None]:
 
 def reason_of(found: AcrossSites, name: str) -> str:
     return next(each.reason for each in found.choices if each.name == name)
-
-
-Worlds = Callable[[], Fleet]
