@@ -45,7 +45,7 @@ def queue(
     """
     from gpuops.api import queue_look, queue_offer
     from gpuops.cli.opening import open_site
-    from gpuops.cli.sites.requests import meant_for_others
+    from gpuops.cli.sites.requests import requests_left_out
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.report.ml_queue import queue_document, queue_text
@@ -53,9 +53,9 @@ def queue(
     wanted = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        meant = meant_for_others()
-        if assign and meant is None:
+        left_out = requests_left_out()
+        if assign and left_out is None:
             raise UsageError("--assign is about several sites", hint="say --site all too (gpuops help across)")
-        found = queue_look(wanted, site, moment, meant)
-        offer = queue_offer(found, site) if meant is not None else None
+        found = queue_look(wanted, site, moment, left_out)
+        offer = queue_offer(found, site) if left_out is not None else None
     output.show(queue_text(found), queue_document(found, offer))

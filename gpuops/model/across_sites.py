@@ -45,6 +45,11 @@ class Assignment:
         return not self.begun
 
 
+def assigned_to(site: str) -> str:
+    """Why another site does not start it."""
+    return f"it is assigned to {site}"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestsHere:
     """Which requests across sites may start in one vCenter."""
@@ -52,14 +57,14 @@ class RequestsHere:
     mine: frozenset[str] = frozenset()
     """Names of those that are assigned to it."""
     others: Mapping[str, str] = field(default_factory=dict)
-    """Name -> the site that it is assigned to, of those that are assigned to another one."""
+    """Name -> why it is not for this one, of those that are not: such as that it is assigned to another."""
     looking: bool = False
     """Whether it is asked what would start: what is assigned to nobody may."""
 
     def refusal(self, name: str) -> str:
         """Why it does not start there; empty = it may."""
         if name in self.others:
-            return f"a request across sites: it is assigned to {self.others[name]}"
+            return f"a request across sites: {self.others[name]}"
         if self.looking or name in self.mine:
             return ""
         return f"a request across sites that is assigned to no site yet: {ASSIGN_COMMAND} does it"

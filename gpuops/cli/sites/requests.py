@@ -19,6 +19,7 @@ from gpuops.cli.options import CommonOptions
 from gpuops.config.sites import ALL, ConfiguredSite
 from gpuops.errors import UsageError
 from gpuops.execute.runs.assignments import AssignmentStore
+from gpuops.model.across_sites import assigned_to
 from gpuops.plan.across.choice import AcrossSites, changes, choose
 from gpuops.report.across_sites import across_document, across_text, offer_of
 from gpuops.report.sites import SiteAnswer
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 
 ROUNDS: Final = 4
 """How often the sites are asked at the most: what waits after that is looked at by the next call."""
-_meant: ContextVar[Mapping[str, str] | None] = ContextVar("requests meant for other sites", default=None)
+_left_out: ContextVar[Mapping[str, str] | None] = ContextVar("requests that a site leaves out", default=None)
 
 AskSites = Callable[[Callable[[str], None]], list[SiteAnswer]]
 """Asks every site; the function is called with the site's name in its process before it is asked."""
 
 
-def meant_for_others() -> Mapping[str, str] | None:
-    """In the process of one of several sites: request -> the other site that it is for; None = no other is asked."""
-    return _meant.get()
+def requests_left_out() -> Mapping[str, str] | None:
+    """In the process of one of several sites: request -> why it is not for this one; None = no other is asked."""
+    return _left_out.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,17 @@ def ask_for_requests(
     store = _store_of(sites, common, needed=assign)
     before = store.read() if store is not None else {}  # before any site is looked at: see `assignments.py`
     meant = {name: each.site for name, each in before.items()}
-    found = AcrossSites((), {}, again=True)
+    found: AcrossSites | None = None
     answers: list[SiteAnswer] = []
     for _ in range(ROUNDS):
-        answers = ask(_telling(meant))
+        answers = ask(_telling(meant, found))
         offers = [offer_of(each.site, each.document["offer"]) for each in answers if each.failure is None]
         unread = {each.site: each.failure.message for each in answers if each.failure is not None}
         found = choose(offers, unread, before, meant, clock.wall_clock(), found)
         meant = found.meant
         if not found.again:
             break
+    assert found is not None, "at least one round"
     told, overtaken = "nothing was written down: --assign does", frozenset[str]()
     if assign and store is not None and offers:
         wanted, dropped = changes(found, offers, before, clock.wall_clock())
@@ -83,9 +85,14 @@ def ask_for_requests(
     return answers, RequestsAnswer(tuple(across_text(found, zones, told)), document)
 
 
-def _telling(meant: Mapping[str, str]) -> Callable[[str], None]:
+def _telling(meant: Mapping[str, str], found: AcrossSites | None) -> Callable[[str], None]:
+    """What tells the process of a site which requests it leaves out: by the round before, or by what is assigned."""
+
     def tell(site: str) -> None:
-        _meant.set({name: other for name, other in meant.items() if other != site})
+        if found is not None:
+            _left_out.set(found.left_out(site))
+        else:
+            _left_out.set({name: assigned_to(other) for name, other in meant.items() if other != site})
 
     return tell
 

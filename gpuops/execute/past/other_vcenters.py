@@ -10,7 +10,7 @@ from gpuops.execute.journal.every_record import opened_journal
 from gpuops.execute.past.past_events import read_events
 from gpuops.execute.runs.assignments import AssignmentStore
 from gpuops.execute.site import Site
-from gpuops.model.across_sites import NOTHING_ELSEWHERE, NOTHING_HERE, Assignment, Elsewhere, RequestsHere
+from gpuops.model.across_sites import NOTHING_ELSEWHERE, NOTHING_HERE, Assignment, Elsewhere, RequestsHere, assigned_to
 from gpuops.model.history import PastNight
 from gpuops.model.rotation import Policy
 
@@ -33,16 +33,16 @@ def requests_here(policy: Policy, site: Site) -> tuple[RequestsHere, Elsewhere]:
     others = tuple(each for each in known.values() if each.vcenter != uuid)
     here = RequestsHere(
         frozenset(name for name, each in known.items() if each.vcenter == uuid),
-        {each.name: each.site for each in others},
+        {each.name: assigned_to(each.site) for each in others},
     )
     return here, other_vcenters(site, others) if counts else NOTHING_ELSEWHERE
 
 
-def requests_looked_at(policy: Policy, site: Site, meant: Mapping[str, str]) -> tuple[RequestsHere, Elsewhere]:
-    """The same for who asks what would start here: whatever is not meant for another site. What is promised counts
+def requests_looked_at(policy: Policy, site: Site, left_out: Mapping[str, str]) -> tuple[RequestsHere, Elsewhere]:
+    """The same for who asks what would start here: whatever is not left out. What is promised counts
     nowhere, for who asks counts it himself."""
     counts = policy.fair_share is not None and policy.fair_share.across_sites
-    return RequestsHere(others=meant, looking=True), other_vcenters(site) if counts else NOTHING_ELSEWHERE
+    return RequestsHere(others=left_out, looking=True), other_vcenters(site) if counts else NOTHING_ELSEWHERE
 
 
 def other_vcenters(site: Site, assigned: tuple[Assignment, ...] = ()) -> Elsewhere:

@@ -23,14 +23,14 @@ from gpuops.plan.rotation.return_time import Durations
 
 
 def preview(
-    policy: Policy | None, site: Site, at: datetime | time | None = None, meant: Mapping[str, str] | None = None
+    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
 ) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
     the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is the next
-    such. `meant`: request across sites -> the other site that it is for; what is assigned to none may start; None = by
-    what is assigned. Raises UsageError for a moment or a policy that cannot be told.
+    such. `left_out`: request across sites -> why it is for another site, all others may start; None = by what is
+    assigned. Raises UsageError for a moment or a policy that cannot be told.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
@@ -42,7 +42,7 @@ def preview(
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    here, elsewhere = requests_here(obeyed, site) if meant is None else requests_looked_at(obeyed, site, meant)
+    here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
     request = RotateNight(
         obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere
     )

@@ -17,11 +17,11 @@ from gpuops.plan.rotation.queue_look import QueueLook, look_at_queue
 
 
 def queue_look(
-    policy: Policy | None, site: Site, at: datetime | time | None = None, meant: Mapping[str, str] | None = None
+    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
 ) -> QueueLook:
     """The queue at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
-    `policy` None = that of the last night in the journal. `at` and `meant` as for `preview`; under `mode:
+    `policy` None = that of the last night in the journal. `at` and `left_out` as for `preview`; under `mode:
     spare-capacity` the queue is looked at now, and a moment is refused (UsageError).
     """
     if policy is None:
@@ -34,7 +34,7 @@ def queue_look(
         catalog = catalog_of(seen)
         night_plan = request.night_plan(request.may_take(seen, catalog, moment), seen, catalog, moment)
         return look_at_queue(night_plan, seen, catalog, moment)
-    found = preview(policy, site, at, meant)
+    found = preview(policy, site, at, left_out)
     starts_at = {expected.start.vm.ref: expected.run.begins for expected in found.expected_runs}
     return look_at_queue(found.night_plan, found.inventory, catalog_of(found.inventory), found.at, starts_at)
 

@@ -24,7 +24,7 @@ from math import inf
 from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order
-from gpuops.model.across_sites import Assignment
+from gpuops.model.across_sites import Assignment, assigned_to
 from gpuops.model.fair_share import Team
 from gpuops.plan.across.offer import SiteOffer, SiteRequest, TeamTotal
 from gpuops.plan.rotation.ml_vms import NO_WINDOW
@@ -70,6 +70,13 @@ class AcrossSites:
     again: bool
     """Whether a site has room for a request that waits, which its plan gave to one that goes elsewhere."""
     warnings: tuple[str, ...] = ()
+    limited: frozenset[str] = frozenset()
+    """Names of those that wait for what their team may have, whatever room there is."""
+
+    def left_out(self, site: str) -> dict[str, str]:
+        """Name -> why the site's plan is to leave it out, when it is asked anew."""
+        others = {name: assigned_to(other) for name, other in self.meant.items() if other != site}
+        return others | {each.name: each.reason for each in self.choices if each.name in self.limited}
 
     @property
     def meant(self) -> dict[str, str]:
@@ -91,17 +98,24 @@ def choose(
     did not count it; those of the round before, or in the first round of the assignments.
     """
     reasons = {each.name: each.reason for each in round_before.choices} if round_before is not None else {}
-    state = _Choosing.of(offers, unread, before, meant, now, reasons)
+    limited = round_before.limited if round_before is not None else frozenset[str]()
+    state = _Choosing.of(offers, unread, before, meant, now, reasons, set(limited))
     choices = [state.next(name) for name in state.ordered()]
     found = {each.name: each.site for each in choices}
     waiting = {each.name for each in choices if each.fate is Fate.WAITS and each.name not in state.limited}
     displaced = any(
-        request.turn is Turn.STARTS and found.get(name) not in (None, offer.site)
+        request.turn is Turn.STARTS and (found.get(name) not in (None, offer.site) or name in state.limited)
         for offer in offers
         for name, request in offer.requests.items()
     )
     let_go = any(name in meant for name in waiting)
-    return AcrossSites(tuple(choices), unread, bool(waiting) and (displaced or let_go), tuple(state.warnings()))
+    return AcrossSites(
+        tuple(choices),
+        unread,
+        bool(waiting) and (displaced or let_go),
+        tuple(state.warnings()),
+        frozenset(state.limited),
+    )
 
 
 @dataclass(slots=True)
@@ -114,14 +128,14 @@ class _Choosing:
     meant: Mapping[str, str]
     now: datetime
     reasons: Mapping[str, str]
-    """Name -> why it was chosen for its site in the round before."""
+    """Name -> why it was chosen for its site, or waits, in the round before."""
+    limited: set[str]
+    """Requests that wait for what their team may have, whatever room there is."""
     free: dict[tuple[str, str], float]
     """(site, GPU model) -> free, if what is chosen so far is all that starts of the requests."""
     totals: dict[str, TeamTotal]
     added: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Team -> (GPUs, GPU-hours) that are meant for it so far, and that nothing counts yet."""
-    limited: set[str] = field(default_factory=set)
-    """Requests that wait for what their team may have, whatever room there is."""
 
     @classmethod
     def of(
@@ -132,6 +146,7 @@ class _Choosing:
         meant: Mapping[str, str],
         now: datetime,
         reasons: Mapping[str, str],
+        limited: set[str],
     ) -> _Choosing:
         free = {(offer.site, model): gpus for offer in offers for model, gpus in offer.free_gpus.items()}
         for offer in offers:
@@ -140,7 +155,7 @@ class _Choosing:
                     key = offer.site, request.model
                     free[key] = free.get(key, 0.0) + request.gpus
         sites = {offer.site: offer for offer in offers}
-        return cls(sites, unread, before, meant, now, reasons, free, over_all_sites(offers))
+        return cls(sites, unread, before, meant, now, reasons, limited, free, over_all_sites(offers))
 
     def ordered(self) -> list[str]:
         """The names, in the order in which they are served."""
@@ -171,6 +186,8 @@ class _Choosing:
             if site in self.offers and self.offers[site].run_open:
                 self._count(known)  # of what a site has started before its journal tells
             return self._made(known, Fate.HELD, site, why)
+        if name in self.limited:  # since a round before, and what was chosen before it is no less
+            return self._made(first, Fate.WAITS, None, self.reasons[name])
         ready = [site for site, offer in self.offers.items() if _starts(offer, name)]
         beyond = self._beyond(first) if ready else ""
         if beyond:

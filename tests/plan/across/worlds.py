@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock
 from typing import Final
 
-from gpuops.model.across_sites import Assignment, Elsewhere, RequestsHere
+from gpuops.model.across_sites import Assignment, Elsewhere, RequestsHere, assigned_to
 from gpuops.model.fair_share import FairShare, Team
 from gpuops.model.history import PastNight
 from gpuops.model.inventory import Inventory
@@ -100,8 +100,7 @@ class Fleet:
         request = RotateNight(site.policy(self.requests, self.teams), past=site.past, requests=here, elsewhere=others)
         return request.night_plan(request.may_take(seen, CATALOG, self.now), seen, CATALOG, self.now)
 
-    def offer(self, site: SiteWorld, meant: Mapping[str, str]) -> SiteOffer:
-        others = {name: other for name, other in meant.items() if other != site.name}
+    def offer(self, site: SiteWorld, others: Mapping[str, str]) -> SiteOffer:
         seen = site.snapshot(self.requests)
         plan = self.night(site, RequestsHere(others=others, looking=True), seen)
         starts_at = {start.vm.ref: self.now for start in plan.decision.starts}
@@ -114,13 +113,19 @@ class Fleet:
         unread = dict.fromkeys(sorted(self.dead), "it did not answer")
         found: AcrossSites | None = None
         for _ in range(ROUNDS):
-            offers = [self.offer(site, meant) for site in self.sites if site.name not in self.dead]
+            read = [site for site in self.sites if site.name not in self.dead]
+            offers = [self.offer(site, self._left_out(site.name, found)) for site in read]
             found = choose(offers, unread, self.assigned, meant, self.now, found)
             meant = found.meant
             if not found.again:
                 break
         assert found is not None
         return found, offers
+
+    def _left_out(self, site: str, found: AcrossSites | None) -> dict[str, str]:
+        if found is not None:
+            return found.left_out(site)
+        return {name: assigned_to(each.site) for name, each in self.assigned.items() if each.site != site}
 
     def assign(self) -> AcrossSites:
         """Writes it down as the database would: the version that was seen is the one that is there."""
@@ -137,7 +142,7 @@ class Fleet:
     def here(self, site: SiteWorld) -> RequestsHere:
         """What the site's own night may start, by what is assigned."""
         mine = frozenset(name for name, each in self.assigned.items() if each.vcenter == f"uuid-{site.name}")
-        others = {name: each.site for name, each in self.assigned.items() if name not in mine}
+        others = {name: assigned_to(each.site) for name, each in self.assigned.items() if name not in mine}
         return RequestsHere(mine, others)
 
     def started(self, site: SiteWorld) -> list[str]:
