@@ -252,7 +252,8 @@ class _Choosing:
         request = offer.requests.get(name)
         if offer.run_open:
             return (site, "a run of this site that may start it is open") if request is not None else None
-        if request is not None and request.exists and request.turn is Turn.NOT_NOW:
+        told = self.meant.get(name) in (None, site) and name not in self.limited  # else it was left out as it was asked
+        if told and request is not None and request.exists and request.turn is Turn.NOT_NOW:
             return site, request.reason
         return None
 

@@ -38,9 +38,9 @@ def shares(seed: int, hosts: tuple[int, ...], nights: int, limits: dict[str, flo
                 fleet.requests.append(Request(f"{team}-{number:04}", team, chance.choice([WHOLE, HALF])))
         fleet.now = EVENING + timedelta(days=day)
         started = _one_night(fleet, got)
-        for team in teams:
-            gpus = sum(_gpus(each) for each in started if each.team == team.name)
-            assert team.gpus is None or gpus <= team.gpus
+        for limit in teams:
+            gpus = sum(_gpus(each) for each in started if each.team == limit.name)
+            assert limit.gpus is None or gpus <= limit.gpus
         fleet.requests = [each for each in fleet.requests if each not in started]
         fleet.assigned.clear()  # the morning is over, and nothing of it is asked for again
     total = sum(got.values())
@@ -49,7 +49,9 @@ def shares(seed: int, hosts: tuple[int, ...], nights: int, limits: dict[str, flo
 
 def _one_night(fleet: Fleet, got: dict[str, float]) -> list[Request]:
     """The requests that ran; each in one site."""
-    fleet.assign()
+    for _ in range(3):  # as a timer does, every ten minutes
+        if not fleet.assign().again:
+            break
     by_name = {each.name: each for each in fleet.requests}
     ran = {site.name: fleet.started(site) for site in fleet.sites}
     names = [name for each in ran.values() for name in each]
