@@ -17,7 +17,8 @@ from gpuops.model.fair_share import Team
 from gpuops.model.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.owner import NotedOwner
 from gpuops.model.rotation import Role
-from gpuops.plan.across.choice import AcrossSites, Fate
+from gpuops.plan.across.choice import AcrossSites, Fate, changes, choose
+from gpuops.plan.rotation.queue_look import Turn
 from tests.plan.across.worlds import BY_TEAM, EVENING, HALF, Fleet, Request, SiteWorld, reason_of, sites_of
 
 
@@ -101,6 +102,20 @@ def test_a_site_of_another_name_is_still_the_same_vcenter() -> None:
     fleet.assigned = {"ml-1": replace(begun("ml-1", "fra", begun=False), site="frankfurt")}
     found = fleet.assign()
     assert (sites_of(found), fleet.assigned["ml-1"].site) == ({"ml-1": "fra"}, "fra")
+
+
+def test_what_ended_tonight_is_not_started_elsewhere_in_the_same_night() -> None:
+    fleet = Fleet([SiteWorld("fra"), SiteWorld("muc")], [Request("ml-1")])
+    fleet.assigned = {"ml-1": begun("ml-1", "fra")}
+    fra, muc = (fleet.offer(site, {}) for site in fleet.sites)
+    ended = replace(fra.requests["ml-1"], turn=Turn.NOT_NOW, reason="is off again")
+    fra = replace(fra, requests={"ml-1": ended})
+    found = choose([fra, muc], {}, fleet.assigned, {"ml-1": "fra"}, EVENING)
+    assert (sites_of(found), fates(found)) == ({"ml-1": "fra"}, {"ml-1": "held"})
+    assert changes(found, [fra, muc], fleet.assigned, EVENING) == ((), ())
+    # in the next night it may start anew, and is free to go: its row no longer says that it has begun
+    later = fleet.assign()
+    assert (sites_of(later), fleet.assigned["ml-1"].begun) == ({"ml-1": "fra"}, False)
 
 
 def test_where_a_run_is_open_what_it_began_stays() -> None:
