@@ -88,6 +88,8 @@ class QueuedVm:
     minimum_run: timedelta = timedelta()
     """A start that would leave it less is not made."""
     checkpoint: Checkpoint = Checkpoint()
+    across_sites: bool = False
+    """Each of its VMs is a request that other sites have a VM of the same name for: it runs at one of them."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -37,6 +37,10 @@ class Children:
         self.running[site, half] = asyncio.create_task(self._played(half, site, policy))
         return self.running[site, half]
 
+    async def assign_requests(self) -> int:
+        """Has it written down which site each request across sites is for; the exit code, or OSError."""
+        return await self._run(("queue", "--site", "all", "--assign", "--quiet"), stdout=asyncio.subprocess.DEVNULL)
+
     async def ended(self, site: str | None = None) -> None:
         """Returns when nothing of that site runs; None = nothing at all."""
         while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
@@ -54,9 +58,9 @@ class Children:
         finally:
             del self.running[site, half]
 
-    async def _run(self, words: tuple[str, ...]) -> int:
+    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
+            sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL, stdout=stdout,
             env={**os.environ, **self.environment},
         )  # fmt: skip
         self.processes.add(process)

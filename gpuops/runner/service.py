@@ -56,7 +56,11 @@ class Service:
     beside: dict[str, datetime] = field(default_factory=dict)
     """By site: when it last began a return beside a night that had not ended."""
     alone: set[asyncio.Task[None]] = field(default_factory=set)
-    """Returns that it began so and that have not ended."""
+    """Returns that it began so and that have not ended; and what assigns requests across sites."""
+    assigned_at: datetime | None = None
+    """When this runner last began to assign requests across sites."""
+    assigning_code: int = 0
+    """The exit code of that."""
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
@@ -152,6 +156,7 @@ class Service:
             self._away(away)
             self._return_alone()
             return
+        self._assign_requests()
         if rescued:
             self.say(f"{rescued} turns of a runner that gives no sign of life are offered again")
         if self.away_since is not None:
@@ -179,6 +184,29 @@ class Service:
                 if self.not_offered.get(site) != away.message:
                     self.not_offered[site] = away.message
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
+
+    def _assign_requests(self) -> None:
+        """Has requests across sites assigned every ten minutes, by the runner that was seen first of those that live;
+        two that do it at once disturb each other in nothing."""
+        now = clock.wall_clock()
+        known = (each.policy for policies in self.rotations.values() for each in policies.values())
+        some = any(queued.across_sites for policy in known for queued in policy.ml)
+        if not some or self.queue.rank or (self.assigned_at is not None and now < self.assigned_at + EVERY):
+            return
+        self.assigned_at = now
+        task = asyncio.create_task(self._assigned())
+        self.alone.add(task)
+        task.add_done_callback(self.alone.discard)
+
+    async def _assigned(self) -> None:
+        try:
+            code = await self.children.assign_requests()
+        except OSError as error:
+            self.say(f"requests across sites: what assigns them cannot be started: {error.strerror}")
+            return
+        if code != self.assigning_code:
+            self.say(f"requests across sites: gpuops queue --site all --assign ended with {code}")
+        self.assigning_code = code
 
     def _return_beside(self) -> None:
         """Begins a return where a night of this runner has not ended when it should have, as cron would: the return

@@ -29,6 +29,7 @@ OTHER_PROGRAMS = ("curl ", "pipx ", "uv ", "/opt/gpuops/bin/pip ", "podman ", "k
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
+        "across",
         "ansible",
         "architecture",
         "attach",

@@ -83,6 +83,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
         deadline=time(4),
         minimum_run=timedelta(hours=2),
         checkpoint=Checkpoint(900),
+        across_sites=True,
     )
     assert policy.ml[2] == train
     assert policy.ml[0].checkpoint == Checkpoint(600, hook, 900)

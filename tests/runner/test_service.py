@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from gpuops import clock
 from gpuops.clock import set_ahead
+from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.runners import Half, PolicyTurn, QueueStatus
 from gpuops.runner import service as module
 from gpuops.runner.children import Children
@@ -90,7 +91,14 @@ class CalledChildren(Children):
     """Until it is set those of `lasting` run; None = all end at once."""
     lasting: tuple[Half, ...] = tuple(Half)
 
-    async def _run(self, words: tuple[str, ...]) -> int:
+    assigned: list[datetime] = field(default_factory=list)
+    """When requests across sites were."""
+
+    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
+        if words[0] == "queue":
+            assert words == ("queue", "--site", "all", "--assign", "--quiet")
+            self.assigned.append(clock.wall_clock())
+            return self.code
         self.called.append((Half(words[1]), words[-1]))
         if self.lasts is not None and Half(words[1]) in self.lasting:
             await self.lasts.wait()
@@ -383,3 +391,16 @@ def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
     at("2026-11-03T05:00:10")  # type: ignore[operator]
     asyncio.run(service.play(PolicyTurn("prod", "early")))
     assert children.called == [(Half.DAY, "prod")]
+
+
+@pytest.mark.parametrize(("across", "rank", "expected"), [(True, 0, [1, 13]), (True, 1, []), (False, 0, [])])
+def test_one_runner_assigns_requests_across_sites(at: object, across: bool, rank: int, expected: list[int]) -> None:
+    """Every ten minutes, where a policy has any; what goes wrong is said once."""
+    at("2026-11-02T22:01:00")  # type: ignore[operator]
+    service, children, said = service_of(MemoryQueue(place=rank))
+    children.code = 4
+    known = service.rotations["prod"]["nights"]
+    known.policy = replace(known.policy, ml=(QueuedVm("ml-1", across_sites=across),))
+    asyncio.run(looks(service, 6, minutes=3))
+    assert [moment.minute for moment in children.assigned] == expected
+    assert said == (["requests across sites: gpuops queue --site all --assign ended with 4"] if expected else [])

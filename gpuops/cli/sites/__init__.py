@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from gpuops.cli import output
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import UsageError
 from gpuops.report.sites import SiteAnswer
+
+if TYPE_CHECKING:
+    from gpuops.cli.sites.requests import RequestsAnswer
 
 JOBS: Final = 8
 TIMEOUT_S: Final = 300
@@ -53,19 +56,44 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
     sites = sites_of(common.site or "")
     refuse_one_login([site.name for site in sites], os.environ, common.password_file)
     with SiteFiles(given) as files:
-        questions = []
+        arguments: dict[str, dict[str, Any]] = {}
         for site in sites:
             own = files.of(site.name) | _policy_of(site.policy, given)
             alone = replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
-            arguments = {name: alone if value is common else value for name, value in given.items()}
-            questions.append(SiteQuestion(site, _bound(command, {**arguments, **own}), files.need_document))
-        answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
+            arguments[site.name] = {name: alone if value is common else value for name, value in given.items()} | own
+        across = "assign" in given
+
+        def ask(tell: Callable[[str], None] | None = None) -> list[SiteAnswer]:
+            questions = [
+                SiteQuestion(
+                    site, _bound(command, arguments[site.name], tell, site.name), files.need_document or across
+                )
+                for site in sites
+            ]
+            return answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
+
+        requests = None
+        if across:
+            from gpuops.cli.sites.requests import ask_for_requests
+
+            answers, requests = ask_for_requests(ask, sites, common, assign=given["assign"], at=given["at"])
+        else:
+            answers = ask()
         _tell(answers)
-        _show(answers, files)
+        _show(answers, files, requests)
 
 
-def _bound(command: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], object]:
-    return lambda: command(**arguments)
+def _bound(
+    command: Callable[..., Any], arguments: Mapping[str, Any], tell: Callable[[str], None] | None, site: str
+) -> Callable[[], object]:
+    """The command of one site; `tell` is called before it, in its process."""
+
+    def ask() -> object:
+        if tell is not None:
+            tell(site)
+        return command(**arguments)
+
+    return ask
 
 
 def _policy_of(policy: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,13 +115,15 @@ def _tell(answers: list[SiteAnswer]) -> None:
             output.note(visible(f"next: {each.failure.hint}") if each.failure.hint else ())
 
 
-def _show(answers: list[SiteAnswer], files: Any) -> None:
+def _show(answers: list[SiteAnswer], files: Any, requests: RequestsAnswer | None) -> None:
+    """All answers, and below them where requests across sites go, where that was asked."""
     from gpuops.report.sites import exit_code_of, merged_csv, sites_document, sites_text
 
     text, answers = files.written(answers)
     tables = {each.site: each.csv for each in answers if each.failure is None}
-    output.show(
-        text if text is not None else sites_text(answers), sites_document(answers), csv=lambda: merged_csv(tables)
-    )
+    document, shown = sites_document(answers), text if text is not None else sites_text(answers)
+    if requests is not None:
+        document, shown = {**document, "across_sites": requests.document}, (shown, "", requests.text)
+    output.show(shown, document, csv=lambda: merged_csv(tables))
     if code := exit_code_of(answers):
         raise typer.Exit(code)

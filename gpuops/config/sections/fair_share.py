@@ -48,6 +48,7 @@ class FairShareSection(Section):
     by: Text
     half_life_days: Annotated[float, Field(ge=0.1, le=_LONGEST_DAYS, allow_inf_nan=False)] = WEEK / timedelta(days=1)
     teams: dict[Text, TeamSection] = Field(default_factory=dict, max_length=1000)
+    across_sites: bool = False
 
     @field_validator("by")
     @classmethod
@@ -60,4 +61,4 @@ class FairShareSection(Section):
 
     def rule(self) -> FairShare:
         teams = tuple(section.team(name) for name, section in self.teams.items())
-        return FairShare(OwnerKey.parse("by", self.by), timedelta(days=self.half_life_days), teams)
+        return FairShare(OwnerKey.parse("by", self.by), timedelta(days=self.half_life_days), teams, self.across_sites)

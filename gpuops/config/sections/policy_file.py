@@ -274,6 +274,8 @@ class PolicyFile(Section):
             raise mistake("`mode: spare-capacity` and `spare` belong together", "say both of them, or neither")
         if self.spare is not None and (self.windows is not None or self.window is not None):
             raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+        if self.spare is not None and any(queued.across_sites for queued in self.ml.queue):
+            raise mistake("`across_sites` of a queue is of nights: a watch starts what is spare here", "leave it out")
         if not self.pools and (self.spare is None or self.spare.take_idle):
             raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
         return self

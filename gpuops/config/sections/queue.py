@@ -106,6 +106,7 @@ class QueuedSection(Section):
     deadline: Deadline | None = None
     minimum_run_minutes: int = Field(default=0, ge=0, le=24 * 60)
     checkpoint: CheckpointSection | None = None
+    across_sites: bool = False
 
     @model_validator(mode="after")
     def _some_vms(self) -> QueuedSection:
@@ -134,6 +135,7 @@ class QueuedSection(Section):
             deadline=self.deadline,
             minimum_run=timedelta(minutes=self.minimum_run_minutes),
             checkpoint=(self.checkpoint or otherwise).checkpoint(),
+            across_sites=self.across_sites,
         )
 
 

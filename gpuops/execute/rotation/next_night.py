@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, time
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.other_vcenters import requests_here, requests_looked_at
 from gpuops.execute.rotation.rotation import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
@@ -20,12 +22,15 @@ from gpuops.plan.rotation.preview import NightPreview, morning_of, preview_night
 from gpuops.plan.rotation.return_time import Durations
 
 
-def preview(policy: Policy | None, site: Site, at: datetime | time | None = None) -> NightPreview:
+def preview(
+    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
+) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
     the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is the next
-    such. Raises UsageError for a moment or a policy that cannot be told.
+    such. `left_out`: request across sites -> why it is for another site, all others may start; None = by what is
+    assigned. Raises UsageError for a moment or a policy that cannot be told.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
@@ -37,7 +42,10 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past)
+    here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
+    request = RotateNight(
+        obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere
+    )
     seen = site.judged(site.vcenter.inventory(), obeyed)
     try:
         forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""

@@ -12,6 +12,8 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.other_vcenters import assignments_of, requests_here
+from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
@@ -23,6 +25,7 @@ from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.history import PastNight
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import GivesWayBy, Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
@@ -152,6 +155,9 @@ class RotationRun:
     ) -> Report:
         night = self.kind.takes
         request = self._request(originals, journal, ahead)
+        if isinstance(request, RotateNight):
+            here, elsewhere = requests_here(self.policy, self.site)
+            request = replace(request, requests=here, elsewhere=elsewhere)
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
             plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before), *self._hours_unsaid()))
@@ -259,6 +265,7 @@ class RotationRun:
         consent(report)
         run = self._begin(report, journal)
         self._end(left_open, journal)
+        self._begin_requests(report, journal, run)
         plan, night = report.plan, self.kind.takes
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
@@ -351,6 +358,20 @@ class RotationRun:
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)
         return run
+
+    def _begin_requests(self, report: Report, journal: Journal, run: Run) -> None:
+        """Says that requests across sites start here, once the journal tells of the run and before anything is sent.
+
+        Raises AssignedElsewhere, and ends the run, where one was given to another site since the look.
+        """
+        started = {step.vm for step in report.plan.steps if isinstance(step, PowerOnVm)} if self.kind.takes else set()
+        vms = (report.before.vms[ref] for ref in started)
+        names = {vm.name for vm in vms if (entry := entry_of(self.policy.ml, vm)) is not None and entry.across_sites}
+        try:
+            assignments_of(self.site).begin(self.site.vcenter.uuid, names, self.site.clock())
+        except AssignedElsewhere:
+            journal.end(run)
+            raise
 
     @property
     def _limits(self) -> Limits:

@@ -40,16 +40,16 @@ def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> 
     found = {}
     for ref in hosts:
         states = gpu_states(inventory.hosts[ref], inventory, catalog)
-        free = [_free(state, catalog) for state in states if _serves_vgpus(state)]
+        free = [free_of(state, catalog) for state in states if serves_vgpus(state)]
         found[ref] = None if None in free else sum(each for each in free if each is not None)
     return found
 
 
-def _serves_vgpus(state: GpuState) -> bool:
+def serves_vgpus(state: GpuState) -> bool:
     return not state.gpu.passed_through and state.gpu.graphics_type in (GraphicsType.SHARED_DIRECT, None)
 
 
-def _free(state: GpuState, catalog: Catalog) -> float | None:
+def free_of(state: GpuState, catalog: Catalog) -> float | None:
     if state.holders is None or state.gpu.graphics_type is None:
         return None
     taken = _sum(state.holders, catalog)
