@@ -69,6 +69,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "profiles",
         "queue",
         "readiness",
+        "real-guests",
         "report",
         "roles",
         "rotation",

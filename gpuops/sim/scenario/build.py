@@ -30,7 +30,12 @@ from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.event_manager import EventManager
-from gpuops.sim.services.guest_managers import GuestAuthManager, GuestOperationsManager, GuestProcessManager
+from gpuops.sim.services.guest_managers import (
+    GuestAuthManager,
+    GuestFileManager,
+    GuestOperationsManager,
+    GuestProcessManager,
+)
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
 from gpuops.sim.services.search_index import SearchIndex
@@ -54,6 +59,7 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
     (GuestOperationsManager, "guestOperationsManager"),
     (GuestProcessManager, "guestOperationsProcessManager"),
     (GuestAuthManager, "guestOperationsAuthManager"),
+    (GuestFileManager, "guestOperationsFileManager"),
 )
 """Types and the moids that every vCenter gives them."""
 
@@ -95,6 +101,11 @@ def build_declared(
     version = api_version or declared.api_version or API_VERSION
     if f"vim25/{version}" not in VmomiSupport.versionMap:
         raise PolicyError(f"there is no vSphere API version {version!r}", hint="8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0")
+    real = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
+    if real is not None and not declared.guests[real].linux:
+        raise PolicyError(f"guest {real!r}: a Windows guest runs no real processes", hint="linux: true")
+    if real is not None and clock is ClockMode.STEPPED:
+        raise PolicyError(f"guest {real!r} runs real processes, which take real time", hint="clock: virtual or real")
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"

@@ -220,6 +220,9 @@ class GuestDeclared(_Declared, frozen=True):
     login: GuestLoginDeclared | None = None
     """Whom guest operations let in; without it the guest takes part in none."""
     programs: tuple[ProgramDeclared, ...] = ()
+    """What can be started in it, where nothing really runs."""
+    processes: Literal["declared", "real"] = "declared"
+    """`real`: whoever logs in to it starts processes of this machine, with the rights of whoever runs the simulator."""
 
 
 class QuestionDeclared(_Declared, frozen=True):

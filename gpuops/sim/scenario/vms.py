@@ -126,6 +126,7 @@ def _template(guest: GuestDeclared, store: str) -> Template:
         guest.boot_s,
         login,
         programs,
+        guest.processes == "real",
     )
 
 

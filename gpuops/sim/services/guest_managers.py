@@ -1,4 +1,4 @@
-"""The managers of guest operations, for logins in guests and programs started there; files and aliases are left out."""
+"""The managers of guest operations: logins in guests, programs that are started there, and files; no aliases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.operations import guest_programs
+from gpuops.sim.operations import guest_files, guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 PARTS: Final = {
-    "guestOperationsFileManager": "GuestFileManager",
     "guestOperationsAliasManager": "GuestAliasManager",
     "guestOperationsWindowsRegistryManager": "GuestWindowsRegistryManager",
 }
@@ -22,7 +21,7 @@ PARTS: Final = {
 
 
 class GuestOperationsManager(ManagedObject):
-    """Programs and logins; no files, no registry, no aliases."""
+    """Programs, logins and files; no registry, no aliases."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
@@ -80,6 +79,10 @@ class GuestProcessManager(ManagedObject):
         found = self.world.get(vm)
         self.world.authority.require(call, found, guest_programs.EXECUTE)
         owner = guest_programs.admit(found, auth)
+        if found.state.template.real_processes:
+            real = guest_programs.started_really(found, owner, spec)
+            self.world.ledger.record(call, found, before={}, after={"program": real.path})
+            return real.pid
         process = guest_programs.started(found, next(self._pids), owner, spec)
         self.processes.append(process)
         self.world.ledger.record(call, found, before={}, after={"program": process.path})
@@ -94,4 +97,119 @@ class GuestProcessManager(ManagedObject):
         guest_programs.admit(found, auth)
         mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
         started = [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
+        now, real = self.world.clock.now(), self.world.guests.processes(found.moid)
+        shown = (guest_programs.shown_really(each, now) for each in real if not pids or each.pid in pids)
+        started += [info for info in shown if info is not None]
         return [*guest_programs.resident(found), *started] if not pids else started
+
+    @method
+    def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.EXECUTE)
+        guest_programs.admit(found, auth)
+        guest_programs.terminated(found, pid)
+
+    @method
+    def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.QUERY)
+        guest_programs.admit(found, auth)
+        guest_files.root_of(found)
+        return guest_programs.variables(found, names)
+
+
+class GuestFileManager(ManagedObject):
+    """The files of guests that are real."""
+
+    wsdl_name = "GuestFileManager"
+    world: World
+
+    @method
+    def MakeDirectoryInGuest(
+        self, call: Call, vm: Any, auth: Any, directoryPath: str, createParentDirectories: bool
+    ) -> None:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        guest_files.make_directory(found, directoryPath, parents=createParentDirectories)
+
+    @method
+    def DeleteFileInGuest(self, call: Call, vm: Any, auth: Any, filePath: str) -> None:
+        guest_files.delete_file(self._entered(call, vm, auth, guest_programs.MODIFY), filePath)
+
+    @method
+    def DeleteDirectoryInGuest(self, call: Call, vm: Any, auth: Any, directoryPath: str, recursive: bool) -> None:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        guest_files.delete_directory(found, directoryPath, recursive=recursive)
+
+    @method
+    def MoveFileInGuest(
+        self, call: Call, vm: Any, auth: Any, srcFilePath: str, dstFilePath: str, overwrite: bool
+    ) -> None:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        guest_files.move(found, srcFilePath, dstFilePath, overwrite=overwrite)
+
+    @method
+    def MoveDirectoryInGuest(
+        self, call: Call, vm: Any, auth: Any, srcDirectoryPath: str, dstDirectoryPath: str
+    ) -> None:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        guest_files.move(found, srcDirectoryPath, dstDirectoryPath, overwrite=False)
+
+    @method
+    def CreateTemporaryFileInGuest(
+        self, call: Call, vm: Any, auth: Any, prefix: str, suffix: str, directoryPath: str | None
+    ) -> str:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        return guest_files.temporary(found, prefix, suffix, directoryPath, lambda place: place.touch(0o600, False))
+
+    @method
+    def CreateTemporaryDirectoryInGuest(
+        self, call: Call, vm: Any, auth: Any, prefix: str, suffix: str, directoryPath: str | None
+    ) -> str:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        return guest_files.temporary(found, prefix, suffix, directoryPath, lambda place: place.mkdir(0o700))
+
+    @method
+    def ChangeFileAttributesInGuest(
+        self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any
+    ) -> None:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        guest_files.change_attributes(found, guestFilePath, fileAttributes)
+
+    @method
+    def ListFilesInGuest(
+        self,
+        call: Call,
+        vm: Any,
+        auth: Any,
+        filePath: str,
+        index: int | None,
+        maxResults: int | None,
+        matchPattern: str | None,
+    ) -> Any:
+        found = self._entered(call, vm, auth, guest_programs.QUERY)
+        return guest_files.listed(found, filePath, index or 0, maxResults, matchPattern)
+
+    @method
+    def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
+        return guest_files.download(self._entered(call, vm, auth, guest_programs.QUERY), guestFilePath)
+
+    @method
+    def InitiateFileTransferToGuest(
+        self,
+        call: Call,
+        vm: Any,
+        auth: Any,
+        guestFilePath: str,
+        fileAttributes: Any,
+        fileSize: int,
+        overwrite: bool,
+    ) -> str:
+        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        return guest_files.upload(found, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
+
+    def _entered(self, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
+        """The VM, where this login may do that and its guest lets the user in."""
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, privilege)
+        guest_programs.admit(found, auth)
+        return found

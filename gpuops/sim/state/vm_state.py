@@ -132,6 +132,8 @@ class Template:
     login: GuestAccount | None = None
     """Whom guest operations let in; None = the guest takes part in none."""
     programs: tuple[GuestProgram, ...] = ()
+    real_processes: bool = False
+    """Whether programs that are started in it are processes of this machine, and its files files of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
