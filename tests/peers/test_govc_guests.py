@@ -34,7 +34,7 @@ def ask(server: SimServer, govc: Callable[[Endpoint], Govc], request: pytest.Fix
 def test_a_program_is_run_and_what_it_prints_comes_back(ask: Govc) -> None:
     printed = ask("guest.run", *LOGIN, "-e", "MINE=5", "/bin/sh", "-c", "'echo $GPUOPS_GUEST_NAME $MINE'")
     assert printed == "vm-01 5\n"
-    failed = [BINARIES / "govc", "guest.run", *LOGIN, "/bin/sh", "-c", "'exit 3'"]
+    failed = [str(BINARIES / "govc"), "guest.run", *LOGIN, "/bin/sh", "-c", "'exit 3'"]
     assert subprocess.run(failed, env=ask.environment(), timeout=60, check=False).returncode == 3
 
 
