@@ -140,6 +140,7 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     from gpuops.execute.site import catalog_of
     from gpuops.plan.core.plan import Rejection
     from gpuops.plan.core.privileges import too_old
+    from gpuops.plan.core.steps import RunInGuest
 
     inventory = site.vcenter.inventory()
     template = inventory.find_vm(measurement.wish.template)
@@ -154,6 +155,10 @@ def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
     if lacking:
         missing = ", ".join(sorted(lacking))
         reasons.append(Rejection(template.name, f"this login lacks {missing}", hint="ask for a role with it"))
+    no_login = site.vcenter.no_way_in(RunInGuest(template.ref, "/bin/sh"))
+    if no_login is not None:
+        hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
+        reasons.append(Rejection(template.name, no_login, hint=hint))
     return replace(plan, rejections=(*plan.rejections, *reasons))
 
 

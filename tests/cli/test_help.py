@@ -80,6 +80,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulated",
         "simulator",
         "sites",
+        "size-measure",
         "size",
         "targets",
         "teams",
