@@ -77,7 +77,7 @@ def measure(wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent)
     consent(plan)
     with _alone(site):
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
-        run = _Run(plan, measurement, site, port)
+        run = _MeasuringCall(plan, measurement, site, port)
         try:
             run.counts()
         except NotConnected:
@@ -181,7 +181,7 @@ def _own(measurement: SharingMeasurement, inventory: Inventory) -> list[Vm]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _MeasuringCall:
     """One call on its way; `measurement` is what was measured so far."""
 
     plan: MeasurePlan

@@ -172,8 +172,8 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert looked.vms == (before.name,)
     found = lab.measure(wish("true", 1, 2))
     assert [each.sharers for each in found.measurement.done] == [1, 2]
-    assert found.measurement.id in before.name and lab.vms() == []
-    assert lab.kept is None and found.exit_code == 0
+    assert found.measurement.id in before.name and found.exit_code == 0 and lab.vms() == []
+    assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
 
 
 def test_a_vm_that_only_has_such_a_name_is_never_removed(lab: Lab) -> None:
