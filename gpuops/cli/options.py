@@ -34,6 +34,7 @@ CONNECTION: Final = "Connection"
 SITES: Final = "Several vCenters"
 OUTPUT: Final = "Output"
 HOST_SHELL: Final = "Host shell"
+MEASURING: Final = "With --measure"
 """Under which heading of a command's help options stand."""
 KNOWN: Final = Path("~/.ssh/known_hosts")
 
@@ -319,9 +320,59 @@ Saved = Annotated[
     ),
 ]
 
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """What is made and run to measure how VMs share a GPU."""
+
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", rich_help_panel=MEASURING, help="Make VMs of a template, run a command in them, remove them."
+        ),
+    ] = False
+    template: Annotated[
+        str | None, typer.Option(rich_help_panel=MEASURING, metavar="NAME", help="A Linux template without GPUs.")
+    ] = None
+    counts: Annotated[
+        str | None, typer.Option(rich_help_panel=MEASURING, metavar="N,N,...", help="So many VMs at once: 1,2,4,8.")
+    ] = None
+    run: Annotated[
+        str | None,
+        typer.Option("--run", rich_help_panel=MEASURING, metavar="COMMAND", help="A command for a shell in guests."),
+    ] = None
+    schedulers: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=MEASURING,
+            metavar="NAME,NAME",
+            help="best-effort,equal-share: those not in force are left for a later call. Default: the one in force.",
+        ),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            rich_help_panel=MEASURING,
+            metavar="HOST",
+            autocompletion=completion.hosts,
+            help="The host whose GPU is shared; default: that of the template.",
+        ),
+    ] = None
+    limit: Annotated[
+        int, typer.Option(rich_help_panel=MEASURING, min=1, metavar="SECONDS", help="What the command may take.")
+    ] = 3600
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", rich_help_panel=MEASURING, help="Remove what a measurement left that was cut off."),
+    ] = False
+    dry_run: DryRun = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made, run and removed.")] = False
+
+
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 
-_GROUPS: Final = (CommonOptions, RunOptions, RebootOptions, HostShellOptions)
+_GROUPS: Final = (CommonOptions, RunOptions, RebootOptions, HostShellOptions, MeasureOptions)
 _COMPLETIONS: Final = {
     Names.VMS: completion.vms,
     Names.HOSTS: completion.hosts,

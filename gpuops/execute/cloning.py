@@ -36,7 +36,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     if not apply:
         return wanted, wanted.new.made_in(_detailed(wanted.new.source, before, site))
     with site.locked_journal(before.vcenter, alone=False):
-        _make(wanted.new, site)
+        make(wanted.new, site)
     after = vcenter.inventory()
     try:
         made = request.planned(after, folder).there
@@ -86,7 +86,8 @@ def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) ->
     return Cloning(rejections=(*wanted.rejections, *reasons)) if reasons else wanted
 
 
-def _make(new: NewClone, site: Site) -> None:
+def make(new: NewClone, site: Site) -> None:
+    """Make that VM, or find out by its name that it was made. Raises the error that vCenter ended the task with."""
     with suppress(OutcomeUnknown):  # it is looked for by its name
         task = site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
         for end in site.vcenter.wait([task], TIMEOUT_S):

@@ -5,6 +5,7 @@ How it is built
 Packages import downwards only; import-linter holds this order, from bottom to top:
 
 * `state`: what is kept of VMs, hosts, GPUs and clusters, as plain values, and the pure rules of vGPU admission.
+* `guests`: the processes and files of guests that really run, of scenarios that ask for it.
 * `core`: managed objects and what all of them share. `managed_object.py`: a type declares its properties with
   `@prop("config.hardware.device")` and its methods with `@method` under their WSDL names; `read(path)` finds a
   property by the longest declared prefix; `touch(*paths)` drops what is kept of these paths and tells the property

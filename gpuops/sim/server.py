@@ -113,6 +113,7 @@ class SimServer:
             self._clean()
             raise UsageError(f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}") from error
         self._context = context
+        world.guests.transfers.base = f"{'https' if context else 'http'}://*:{self.port}"
         self._horizon: HorizonListener | None = None
         self._thread = threading.Thread(target=self._http.take_connections, name="gpuops-sim", daemon=True)
         self._thread.start()
@@ -178,6 +179,7 @@ class SimServer:
         self._thread.join()
         self._http.server_close()
         self._clean()
+        self.world.guests.close()
         if self._kept is not None:
             self._kept.save()
 

@@ -12,6 +12,7 @@ from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.fault_injection.injector import Injector
 from gpuops.sim.fault_injection.outside_event import OutsideEvent
+from gpuops.sim.guests.real_guests import RealGuests
 from gpuops.sim.state.desktop_pool import DesktopPoolState
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.vcenter.authority import Authority
@@ -47,6 +48,9 @@ class World(ObjectStore):
     ) -> None:
         super().__init__(seed=seed, clock=clock, start=start, api_version=api_version)
         self.injector = Injector(self, seed, outside_events)
+        self.guests = RealGuests(self.clock.now, self.changed)
+        """The processes and files of guests, where a scenario says that they are real."""
+        self.busy = lambda: self.guests.busy
         self.tasks = Tasks(self, self.injector)
         self.events = Events(self, self.tasks)
         self.authority = Authority()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
+    from gpuops.model.guest_command import CommandEnd, RunningCommand
     from gpuops.model.inventory import Inventory
     from gpuops.model.measurement import Samples
     from gpuops.model.target import Target
@@ -162,6 +163,21 @@ class Connection(Session):
         from gpuops.vsphere.writing import new_vms
 
         return new_vms.clone_vm(self, new, op_id)
+
+    def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
+        from gpuops.vsphere.writing import new_vms
+
+        return new_vms.remove_vm(self, vm, name, notes, op_id)
+
+    def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
+        from gpuops.vsphere.writing import guest_commands
+
+        return guest_commands.start_command(self, vm, name, command, op_id)
+
+    def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
+        from gpuops.vsphere.writing import guest_commands
+
+        return guest_commands.wait_for_commands(self, commands, timeout_s)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes

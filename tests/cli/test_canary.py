@@ -35,6 +35,7 @@ SWEPT: Final = (
     "capacity",
     "idle",
     "size --profile a40-8q",
+    "size --measure --template golden --profile a40-8q --counts 1 --run true --on esx-02.lab --yes",
     "top --show vms",
     "doctor",
     "report",

@@ -202,6 +202,7 @@ RULES: Final = (
             "gpuops/report/page/html.py",
             "gpuops/report/schema.py",
             "gpuops/web/application.py",
+            "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
             "gpuops/sim/vcenter/counters.py",

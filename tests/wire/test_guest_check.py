@@ -22,7 +22,7 @@ from gpuops.plan.guest.answer import MOST_BYTES
 from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
 from gpuops.sim.server import SimServer
-from gpuops.sim.services.guest_files import GuestFileManager
+from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import guest_systems

@@ -6,8 +6,8 @@ own settings are the template's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuops.advise.managed_vms import managed_elsewhere
@@ -39,6 +39,10 @@ class NewClone:
     """None = that of its template."""
     vcpus: int
     memory_mib: int
+    notes: str | None = None
+    """None = those of its template."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of extraConfig, beside those of its template."""
 
     def made_in(self, inventory: Inventory) -> Inventory:
         """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.

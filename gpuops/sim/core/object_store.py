@@ -62,6 +62,8 @@ class ObjectStore:
         """VMs that a rule has made ask a question."""
         self.skew = timedelta()
         """How far the time that clients are shown is from `clock`."""
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether something goes on that takes real time: then a wait jumps over none."""
         self.closing = False
         self._calls = threading.local()
         self._numbers = itertools.count(1)
@@ -128,7 +130,7 @@ class ObjectStore:
         Virtual and stepped time jump from alarm to alarm meanwhile, real time is slept. The caller holds the lock;
         it is released meanwhile.
         """
-        if self.clock.mode is ClockMode.REAL:
+        if self.clock.mode is ClockMode.REAL or self.busy():
             return self._wait_real(ready, timeout_s)
         return self._wait_jumping(ready, timeout_s)
 

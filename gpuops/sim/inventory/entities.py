@@ -335,7 +335,8 @@ class VmEntity(ManagedEntity):
     # --- changes ------------------------------------------------------------------------------------------------
 
     def power_changed(self) -> None:
-        """Touch every property that shows the VM's power, or the devices it holds."""
+        """Touch every property that shows the VM's power, or the devices it holds; real processes go with it."""
+        self.world.guests.power_changed(self.moid, self.state.power, self.state.boot_time)
         self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
         self.host().load_changed()
 

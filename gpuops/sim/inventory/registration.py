@@ -47,6 +47,7 @@ def enter_new(vm: VmEntity) -> VmEntity:
 def leave(vm: VmEntity) -> None:
     """Remove a VM from every list it is in."""
     world, state = vm.world, vm.state
+    world.guests.forget(vm.moid)
     vm.host().state.vms.pop(vm.moid, None)
     vm.host().touch("vm")
     vm.host().load_changed()

@@ -2,17 +2,25 @@
 
 Faults as the vSphere API reference declares them (GuestProcessManager, GuestAuthManager). A guest that declares no user
 does not take part in guest operations: it answers OperationDisabledByGuest, as VMware Tools does when they are off.
+Where a scenario says so programs really run (`guests`); a path that its own directory does not have is this machine's.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
+from gpuops.sim.guests.guest_files import followed, located
+from gpuops.sim.guests.marked_processes import end_all
+from gpuops.sim.guests.real_guests import RealProcess
 from gpuops.sim.inventory import faults
+from gpuops.sim.operations.guest_files import fault_of
+from gpuops.sim.render.devices import identity
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ KEPT: Final = timedelta(minutes=5)
 """How long the end of a program can be asked for (vSphere API reference, ListProcessesInGuest)."""
 QUERY: Final = "VirtualMachine.GuestOperations.Query"
 EXECUTE: Final = "VirtualMachine.GuestOperations.Execute"
+MODIFY: Final = "VirtualMachine.GuestOperations.Modify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +126,74 @@ def shown(process: Process, vm: VmEntity) -> Any:
         endTime=process.ends_at if ended else None,
         exitCode=process.exit_code if ended else None,
     )
+
+
+def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
+    """A program that runs on this machine. Raises FileNotFound, CannotAccessFile or GuestPermissionDenied."""
+    guests = vm.world.guests
+    root = guests.guest(vm.moid).root
+    try:
+        program = _program(root, spec.programPath)
+        directory = followed(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
+        if not directory.is_dir():
+            raise FileNotFoundError(spec.workingDirectory)
+        given = dict(each.partition("=")[::2] for each in spec.envVariables)
+        environment = {**guests.environment(vm.moid), **_told(vm), **given}
+        arguments = spec.arguments or ""
+        return guests.start(
+            vm.moid, vm.state.boot_time, owner, (spec.programPath, program, arguments), directory, environment
+        )
+    except (OSError, ValueError) as error:
+        raise fault_of(error, spec.programPath) from error
+
+
+def shown_really(process: RealProcess, now: datetime) -> Any:
+    """GuestProcessInfo; None when it is forgotten."""
+    if process.ended_at is not None and now - process.ended_at > KEPT:
+        return None
+    return vim.vm.guest.ProcessManager.ProcessInfo(
+        name=process.path.rpartition("/")[2],
+        pid=process.pid,
+        owner=process.owner,
+        cmdLine=process.command,
+        startTime=process.started_at,
+        endTime=process.ended_at,
+        exitCode=process.exit_code if process.ended_at is not None else None,
+    )
+
+
+def terminated(vm: VmEntity, pid: int) -> None:
+    """End a process that was started, with those that it started. Raises GuestProcessNotFound."""
+    found = next((each for each in vm.world.guests.processes(vm.moid) if each.pid == pid), None)
+    if found is None or found.ended_at is not None:
+        raise vim.fault.GuestProcessNotFound(msg=f"There is no process {pid} in the guest.", pid=pid)
+    end_all(found.mark)
+
+
+def variables(vm: VmEntity, names: list[str]) -> list[str]:
+    """`NAME=value` of those that every program in the guest has; of all without names."""
+    environment = {**vm.world.guests.environment(vm.moid), **_told(vm)}
+    return [f"{name}={environment[name]}" for name in names or sorted(environment) if name in environment]
+
+
+def _told(vm: VmEntity) -> dict[str, str]:
+    """What a guest knows of itself: its name, its address, and `HOST/GPU/PROFILE` of each GPU that it has."""
+    host, state = vm.host().name, vm.state
+    shared = [f"{host}/{seat.pci_id}/{seat.type.name}" for seat in state.seats]
+    whole = [f"{host}/{pci_id}/" for _, pci_id in state.held]
+    return {
+        "GPUOPS_GUEST_NAME": state.name,
+        "GPUOPS_GUEST_ADDRESS": identity(state).address,
+        "GPUOPS_GUEST_GPUS": " ".join([*shared, *whole]),
+    }
+
+
+def _program(root: Path, path: str) -> Path:
+    """Where it is: in the directory of the guest, else on this machine. Raises OSError."""
+    own = located(root, path) if path.startswith("/") else None
+    found = own if own is not None and own.exists() else Path(path)
+    if not found.is_absolute() or not found.is_file():
+        raise FileNotFoundError(path)
+    if not os.access(found, os.X_OK):
+        raise PermissionError(path)
+    return found

@@ -204,6 +204,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
         made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
         if spec.config is not None:
             made.state = changed_state(made, spec.config)
+        vm.world.guests.copy(vm.moid, made.moid)
         vm.world.ledger.record(call, made, before={}, after=facts(made.state))
         made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
         if spec.powerOn and not spec.template:

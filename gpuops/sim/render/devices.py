@@ -36,11 +36,13 @@ def identity(vm: VmState) -> Identity:
     """The VM's own names for its disk and network cards, and its address."""
     tail = vm.uuid.replace("-", "")[-6:]
     low = int(tail[2:], 16)
+    # a guest whose processes are real is at an address of this machine, where each can listen on any port
+    net = f"127.{64 + (low >> 15 & 1)}" if vm.template.real_processes else f"198.{18 + (low >> 15 & 1)}"
     return Identity(
         vm.home,
         vm.uuid[7:],
         f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
-        f"198.{18 + (low >> 15 & 1)}.{low >> 8 & 0x7F}.{low & 0xFF}",
+        f"{net}.{low >> 8 & 0x7F}.{low & 0xFF}",
     )
 
 

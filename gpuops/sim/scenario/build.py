@@ -30,7 +30,7 @@ from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.direct_path_profile_manager import MOID as DIRECT_PATH_MOID
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager
 from gpuops.sim.services.event_manager import EventManager
-from gpuops.sim.services.guest_files import GuestFileManager
+from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestAuthManager, GuestOperationsManager, GuestProcessManager
 from gpuops.sim.services.option_manager import VCENTER_MOID, OptionManager
 from gpuops.sim.services.performance_manager import PerformanceManager
@@ -97,6 +97,11 @@ def build_declared(
     version = api_version or declared.api_version or API_VERSION
     if f"vim25/{version}" not in VmomiSupport.versionMap:
         raise PolicyError(f"there is no vSphere API version {version!r}", hint="8.0.2.0, 8.0.3.0, 9.0.0.0 or 9.1.0.0")
+    real = next((name for name, guest in declared.guests.items() if guest.processes == "real"), None)
+    if real is not None and not declared.guests[real].linux:
+        raise PolicyError(f"guest {real!r}: a Windows guest runs no real processes", hint="linux: true")
+    if real is not None and clock is ClockMode.STEPPED:
+        raise PolicyError(f"guest {real!r} runs real processes, which take real time", hint="clock: virtual or real")
     world = new_world(seed=seed, clock=clock, start=declared.start, api_version=version)
     world.options.update(declared.options)
     world.tasks.queues = declared.busy == "queue"

@@ -224,8 +224,11 @@ class GuestDeclared(_Declared, frozen=True):
     login: GuestLoginDeclared | None = None
     """Whom guest operations let in; without it the guest takes part in none."""
     programs: tuple[ProgramDeclared, ...] = ()
+    """What can be started in it, where nothing really runs."""
     clock_ahead_s: float = 0.0
     """How far its clock is ahead of vCenter's."""
+    processes: Literal["declared", "real"] = "declared"
+    """`real`: whoever logs in to it starts processes of this machine, with the rights of whoever runs the simulator."""
 
 
 class QuestionDeclared(_Declared, frozen=True):

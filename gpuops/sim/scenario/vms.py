@@ -129,6 +129,7 @@ def _template(guest: GuestDeclared, store: str) -> Template:
         login,
         programs,
         guest.clock_ahead_s,
+        guest.processes == "real",
     )
 
 

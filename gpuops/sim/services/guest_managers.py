@@ -1,4 +1,4 @@
-"""The managers of guest operations, for logins in guests and programs started there; aliases are left out."""
+"""The managers of guest operations: logins in guests and programs that are started there; no aliases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.operations import guest_programs
+from gpuops.sim.operations import guest_files, guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -21,7 +21,7 @@ PARTS: Final = {
 
 
 class GuestOperationsManager(ManagedObject):
-    """Programs, logins, and files that programs have written; no registry, no aliases."""
+    """Programs, logins and files; no registry, no aliases."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
@@ -79,6 +79,10 @@ class GuestProcessManager(ManagedObject):
         found = self.world.get(vm)
         self.world.authority.require(call, found, guest_programs.EXECUTE)
         owner = guest_programs.admit(found, auth)
+        if found.state.template.real_processes:
+            real = guest_programs.started_really(found, owner, spec)
+            self.world.ledger.record(call, found, before={}, after={"program": real.path})
+            return real.pid
         process = guest_programs.started(found, next(self._pids), owner, spec)
         self.processes.append(process)
         if (change := guest_programs.file_change(found, spec)) is not None:
@@ -95,4 +99,22 @@ class GuestProcessManager(ManagedObject):
         guest_programs.admit(found, auth)
         mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
         started = [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
+        now, real = self.world.clock.now(), self.world.guests.processes(found.moid)
+        shown = (guest_programs.shown_really(each, now) for each in real if not pids or each.pid in pids)
+        started += [info for info in shown if info is not None]
         return [*guest_programs.resident(found), *started] if not pids else started
+
+    @method
+    def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.EXECUTE)
+        guest_programs.admit(found, auth)
+        guest_programs.terminated(found, pid)
+
+    @method
+    def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.QUERY)
+        guest_programs.admit(found, auth)
+        guest_files.root_of(found)
+        return guest_programs.variables(found, names)

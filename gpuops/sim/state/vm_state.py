@@ -138,6 +138,8 @@ class Template:
     programs: tuple[GuestProgram, ...] = ()
     clock_ahead_s: float = 0.0
     """How far its clock is ahead of vCenter's."""
+    real_processes: bool = False
+    """Whether programs that are started in it are processes of this machine, and its files files of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from pyVmomi import vmodl
 
+from gpuops.errors import UsageError
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
-from gpuops.sim.services.guest_files import GUEST_FILE_PATH
+from gpuops.sim.guests import file_transfers
 from gpuops.sim.wire import soap, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import json_rpc, rest
@@ -43,7 +44,6 @@ class Endpoint:
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
-            ("GET", GUEST_FILE_PATH): self._guest_file,
             ("POST", "/api"): self._rpc,
             ("POST", "/api/"): self._rpc,
         }
@@ -56,6 +56,8 @@ class Endpoint:
         if self._is_down():
             return Outgoing(503, ending=Ending.RESET)
         route = self._routes.get((incoming.verb, path))
+        if path == file_transfers.PATH and incoming.verb in ("GET", "PUT"):
+            return self._guest_file(incoming)
         if route is None and path.startswith(rest.PREFIXES):
             route = self._rest
         if route is None and incoming.verb in vijson.VERBS and vijson.is_served(path, self.world.api_version):
@@ -76,17 +78,26 @@ class Endpoint:
                 world.down_until = None
             return world.down_until is not None
 
+    def _guest_file(self, incoming: Incoming) -> Outgoing:
+        """A file into a guest or out of one, as a guest operation has begun it."""
+        token = parse_qs(urlsplit(incoming.target).query).get("token", [""])[0]
+        upload = incoming.verb == "PUT"
+        with self.world.lock:
+            transfer = self.world.guests.transfers.take(token, upload=upload)
+            if transfer is None:
+                return Outgoing(404, b"no such transfer\n", "text/plain")
+            if upload and len(incoming.body) != transfer.size:
+                return Outgoing(400, b"not of the size that was said\n", "text/plain")
+            try:
+                if upload:
+                    file_transfers.write(transfer, incoming.body)
+                    return Outgoing(200)
+                return Outgoing(200, file_transfers.read(transfer), "application/octet-stream")
+            except (OSError, UsageError) as error:
+                return Outgoing(500, f"{error}\n".encode(), "text/plain")
+
     def _service_versions(self, incoming: Incoming) -> Outgoing:
         return Outgoing(200, soap.service_versions(self.world.api_version))
-
-    def _guest_file(self, incoming: Incoming) -> Outgoing:
-        """A file of a guest, for who has its token; once, as a real host gives it."""
-        token = parse_qs(urlsplit(incoming.target).query).get("token", [""])[0]
-        with self.world.lock:
-            content = self.world.get("guestOperationsFileManager").take(token)
-        if content is None:
-            return Outgoing(404, b"404 Not Found\n", "text/plain")
-        return Outgoing(200, content, "application/octet-stream")
 
     def _soap(self, incoming: Incoming) -> Outgoing:
         version = soap.negotiate(incoming.headers.get("soapaction", ""), self.world.api_version)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import OutcomeUnknown, Refused, UsageError
+from gpuops.errors import OutcomeUnknown, Refused, StepFailed, UsageError
 from gpuops.model.task import TaskRef
+from gpuops.vsphere.faults import is_gone
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     location = vim.vm.RelocateSpec(host=host, pool=pool)
     if new.datastore is not None:
         location.datastore = session.managed("Datastore", new.datastore)
-    size = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib)
+    size = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib, annotation=new.notes)
+    size.extraConfig = [vim.option.OptionValue(key=key, value=value) for key, value in new.settings.items()]
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=size)
     task = session.change(source.CloneVM_Task, folder, new.name, spec, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
@@ -78,6 +80,33 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
     task = session.change(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
         raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
+    return TaskRef(str(task._moId))
+
+
+def remove_vm(session: Session, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
+    """The task that powers a VM off or, of one that is off, removes it with its files; None = it is there no more.
+
+    Its name and its notes are read first: one of another name, or without these notes, is never touched. Raises Refused
+    for such a one, OutcomeUnknown when the reply was lost.
+    """
+    from pyVmomi import vim
+
+    machine = session.vm(vm)
+    try:
+        found, said, power = session.read(
+            lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
+        )
+    except StepFailed as error:
+        if is_gone(error):
+            return None
+        raise
+    if found != name or notes not in str(said or ""):
+        raise Refused(f"{name} is not the VM that was made: it is not removed", hint="look at its notes")
+    running = power != vim.VirtualMachine.PowerState.poweredOff
+    call = machine.PowerOffVM_Task if running else machine.Destroy_Task
+    task = session.change(call, subject=name, op_id=op_id)
+    if not isinstance(task, vim.Task):
+        raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it is removed is not known yet")
     return TaskRef(str(task._moId))
 
 

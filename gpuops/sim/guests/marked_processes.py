@@ -1,0 +1,88 @@
+"""Finds, stops and ends the processes of guests by a mark in their environment, those that they started included.
+
+A process group or a session is left by whoever wants to; the environment goes with every child. Run as a program,
+`marked_processes.py MARK DIRECTORY` waits for the end of its input and then ends what bears the mark and removes the
+directory: so nothing is left of a simulator that was killed. As it is run alone, it imports nothing of gpuops.
+
+Linux: /proc/PID/environ, stat (proc(5)). A process that empties its environment is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "GPUOPS_SIM_GUEST"
+_PROC: Final = Path("/proc")
+_ROUNDS: Final = 200
+"""A process that forks meanwhile is found in the next round."""
+_PAUSE_S: Final = 0.01
+
+
+def marked(mark: str) -> Iterator[int]:
+    """The processes whose mark begins so; none that has ended."""
+    wanted = f"{VARIABLE}={mark}".encode()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:  # it ended, or is another user's
+            continue
+        if any(each.startswith(wanted) for each in environment.split(b"\0")):
+            yield int(entry.name)
+
+
+def end_all(mark: str) -> bool:
+    """Kill them all, until none is left; False = some could not be killed."""
+    return _signalled(mark, signal.SIGKILL, lambda pid: True)
+
+
+def stop_all(mark: str) -> bool:
+    """Stop them all where they are, as a suspended VM does."""
+    return _signalled(mark, signal.SIGSTOP, lambda pid: _state(pid) not in "Tt")
+
+
+def continue_all(mark: str) -> None:
+    """Have them go on; a process that was stopped starts none meanwhile."""
+    for pid in marked(mark):
+        _send(pid, signal.SIGCONT)
+
+
+def _signalled(mark: str, number: signal.Signals, due: Callable[[int], bool]) -> bool:
+    for _ in range(_ROUNDS):
+        found = [pid for pid in marked(mark) if due(pid)]
+        if not found:
+            return True
+        for pid in found:
+            _send(pid, number)
+        threading.Event().wait(_PAUSE_S)
+    return False
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself
+
+
+def _state(pid: int) -> str:
+    """The letter of its state in stat; T = stopped, Z = it has ended."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return "T"  # it has ended, and needs no signal
+    return text.rpartition(")")[2].split()[0]
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end_all(sys.argv[1])
+    shutil.rmtree(sys.argv[2], ignore_errors=True)

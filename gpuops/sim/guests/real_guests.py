@@ -1,0 +1,187 @@
+"""The guests of one simulated vCenter that run real processes: each has a directory, and a mark on its processes.
+
+What they run has the rights of whoever runs the simulator, and sees this machine; only its environment is its own.
+Nothing is made before a program is started or a file is written. A helper process, which outlives a simulator that is
+killed, ends all processes and removes the directories (`marked_processes.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gpuops.sim.guests import marked_processes
+from gpuops.sim.guests.file_transfers import FileTransfers
+from gpuops.sim.guests.guest_files import make_root
+from gpuops.sim.state.vm_state import Power
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SHELL: Final = "/bin/sh"
+
+
+@dataclass(slots=True)
+class RealProcess:
+    """One that was started in a guest."""
+
+    pid: int
+    path: str
+    command: str
+    owner: str
+    started_at: datetime
+    mark: str
+    """Of it, and of what it starts."""
+    child: subprocess.Popen[bytes] = field(repr=False)
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class RealGuest:
+    """What one VM has."""
+
+    root: Path
+    mark: str
+    boot_time: datetime | None = None
+    """Of the VM when its processes were started."""
+    stopped: bool = False
+    processes: list[RealProcess] = field(default_factory=list)
+
+
+class RealGuests:
+    """Of the VMs of a world, by moid. Whoever calls holds the world's lock, which is that of `changed`."""
+
+    def __init__(self, now: Callable[[], datetime], changed: threading.Condition) -> None:
+        self._now = now
+        self._changed = changed
+        self._token = secrets.token_hex(8)
+        self._home: Path | None = None
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._guests: dict[str, RealGuest] = {}
+        self._numbers = 0
+        self.transfers = FileTransfers()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process runs: then no time is jumped over, for it takes real time."""
+        return any(
+            each.ended_at is None for guest in self._guests.values() if not guest.stopped for each in guest.processes
+        )
+
+    def guest(self, vm: str) -> RealGuest:
+        """What a VM has; its directory is made when it is first asked for."""
+        if vm not in self._guests:
+            root = self._base() / vm
+            make_root(root)
+            self._guests[vm] = RealGuest(root, f"{self._token}/{vm}.")
+        return self._guests[vm]
+
+    def next_number(self) -> int:
+        """One that was not given before, for names of temporary files."""
+        self._numbers += 1
+        return self._numbers
+
+    def start(
+        self,
+        vm: str,
+        boot_time: datetime | None,
+        owner: str,
+        program: tuple[str, Path, str],
+        directory: Path,
+        environment: Mapping[str, str],
+    ) -> RealProcess:
+        """Start a program as VMware Tools do on Linux, by a shell that reads its arguments.
+
+        `program`: its path in the guest, where that is on this machine, and its arguments. Raises OSError.
+        """
+        guest = self.guest(vm)
+        guest.boot_time = boot_time
+        path, found, arguments = program
+        mark = f"{guest.mark}{self.next_number()}."
+        child = subprocess.Popen(  # noqa: S603 - whoever may log in to the guest has asked for it
+            [SHELL, "-c", f'"{found}" {arguments}'],
+            cwd=directory,
+            env={**environment, marked_processes.VARIABLE: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        process = RealProcess(child.pid, path, f"{path} {arguments}".rstrip(), owner, self._now(), mark, child)
+        guest.processes.append(process)
+        threading.Thread(target=self._await, args=(process,), name=f"guest-{child.pid}", daemon=True).start()
+        return process
+
+    def processes(self, vm: str) -> Sequence[RealProcess]:
+        """Those that were started in it since it was booted, the ended ones as well."""
+        guest = self._guests.get(vm)
+        return tuple(guest.processes) if guest is not None else ()
+
+    def environment(self, vm: str) -> dict[str, str]:
+        """What every program in the guest has, whatever it was started with; nothing of the simulator's own."""
+        root = self.guest(vm).root
+        home, temporary = str(root / "root"), str(root / "tmp")
+        return {"PATH": PATH, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", "SHELL": SHELL}
+
+    def power_changed(self, vm: str, power: Power, boot_time: datetime | None) -> None:
+        """Its processes end with it, are stopped while it is suspended, and go on with it."""
+        guest = self._guests.get(vm)
+        if guest is None:
+            return
+        if power is Power.OFF or boot_time != guest.boot_time:
+            self._end(guest)
+        elif power is Power.SUSPENDED and not guest.stopped:
+            guest.stopped = True
+            marked_processes.stop_all(guest.mark)
+        elif power is Power.ON and guest.stopped:
+            guest.stopped = False
+            marked_processes.continue_all(guest.mark)
+
+    def copy(self, vm: str, made: str) -> None:
+        """A clone has the files of what it was made from."""
+        if vm in self._guests:
+            shutil.copytree(self._guests[vm].root, self.guest(made).root, symlinks=True, dirs_exist_ok=True)
+
+    def forget(self, vm: str) -> None:
+        """Its VM is gone, and so are its processes and files."""
+        guest = self._guests.pop(vm, None)
+        if guest is not None:
+            self._end(guest)
+            shutil.rmtree(guest.root, ignore_errors=True)
+
+    def close(self) -> None:
+        """End all processes and remove all files."""
+        if self._helper is not None:
+            self._helper.communicate()
+            self._helper = None
+        self._guests.clear()
+        self._home = None
+
+    def _base(self) -> Path:
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="gpuops-guests-"))
+            program = [sys.executable, "-I", marked_processes.__file__, f"{self._token}/", str(self._home)]
+            self._helper = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, env={})  # noqa: S603
+        return self._home
+
+    def _end(self, guest: RealGuest) -> None:
+        guest.stopped = False
+        if guest.processes:
+            marked_processes.end_all(guest.mark)
+            guest.processes = []
+
+    def _await(self, process: RealProcess) -> None:
+        code = process.child.wait()
+        with self._changed:
+            # a shell says 128 and the number of a signal; Popen the negative number (VMware Tools: from memory)
+            process.exit_code = code if code >= 0 else 128 - code
+            process.ended_at = self._now()
+            self._changed.notify_all()

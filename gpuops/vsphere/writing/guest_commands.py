@@ -1,0 +1,193 @@
+"""Runs a command of a shell in Linux guests through VMware Tools, and reads how it ended, how long it took, and what it
+printed.
+
+A command has a temporary directory of its own in its guest, which is removed when it is collected. How long it took is
+measured in the guest, to the nanosecond of its clock: GuestProcessInfo tells whole seconds (from memory), and what the
+calls take is not part of it. What it prints goes to a file in that directory, of which the first 64 KiB are read.
+
+Sources: vSphere API reference, GuestFileManager and GuestProcessManager. The address of a transfer may have `*` in the
+place of its host: then it is that of vCenter (InitiateFileTransferFromGuest).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, StepFailed
+from gpuops.model.guest_command import CommandEnd, RunningCommand
+from gpuops.model.target import Target
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.writing.guest_programs import guest_auth
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.connection import Connection
+
+SHELL: Final = "/bin/sh"
+POLL_S: Final = 1.0
+PRINTED: Final = 64 * 1024
+"""Bytes of what a command printed that are read."""
+TRANSFER_S: Final = 60.0
+_PREFIX: Final = "gpuops-"
+_TOLD: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
+_PATH: Final = "/guestFile"
+
+
+def start_command(connection: Connection, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
+    """The command on its way. Raises Refused without a login for guests, OutcomeUnknown when a reply was lost."""
+    from pyVmomi import vim
+
+    auth, target = guest_auth(connection, name), connection.vm(vm)
+    directory = connection.change(
+        _files(connection).CreateTemporaryDirectoryInGuest, target, auth, _PREFIX, "", subject=name, op_id=op_id
+    )
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        raise ProtocolError(f"{name}: its guest names no directory that it made")
+    # by a shell of its own: whatever it says, what comes after it is done; the file is there whole or not at all
+    script = (
+        f"s=$(date +%s%N); {SHELL} -c {shlex.quote(command)} > printed 2>&1 < /dev/null; c=$?; e=$(date +%s%N); "
+        'echo "$c $s $e" > told.new; mv told.new told; exit $c'
+    )
+    spec = vim.vm.guest.ProcessManager.ProgramSpec(
+        programPath=SHELL, arguments=f"-c {shlex.quote(script)}", workingDirectory=directory
+    )
+    pid = connection.change(
+        connection.guest_processes.StartProgramInGuest, target, auth, spec, subject=name, op_id=op_id
+    )
+    if not isinstance(pid, int):
+        raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
+    return RunningCommand(vm, name, int(pid), directory)
+
+
+def wait_for_commands(
+    connection: Connection, commands: Sequence[RunningCommand], timeout_s: float
+) -> Iterator[CommandEnd]:
+    """How each ended, as it is seen; one that still runs when the time is up is terminated, and told so.
+
+    Raises NotConnected; whatever else is wrong in a guest is in its end.
+    """
+    left, until = list(commands), clock.passed_s() + timeout_s
+    while left:
+        for each in list(left):
+            end = _end(connection, each)
+            if end is not None:
+                left.remove(each)
+                yield end
+        if clock.passed_s() >= until:
+            break
+        if left:
+            clock.pause(min(POLL_S, max(0.05, until - clock.passed_s())))
+    for each in left:
+        _terminate(connection, each)
+        yield CommandEnd(each.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")
+
+
+def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
+    """How it ended; None = it runs."""
+    target, name = connection.vm(command.vm), command.name
+    try:
+        auth = guest_auth(connection, name)
+        listed = connection.read(
+            connection.guest_processes.ListProcessesInGuest, target, auth, [command.pid], subject=name
+        )
+        process = next((each for each in listed or () if each.pid == command.pid), None)
+        if process is not None and process.endTime is None:
+            return None
+        told = _TOLD.fullmatch(
+            read_file(connection, command.vm, name, f"{command.directory}/told", 200).decode("ascii")
+        )
+        printed = read_file(connection, command.vm, name, f"{command.directory}/printed", PRINTED)
+    except NotConnected:
+        raise
+    except (GpuopsError, UnicodeDecodeError) as error:
+        why = error.message if isinstance(error, GpuopsError) else "what it told of its end cannot be read"
+        return CommandEnd(name, error=why)
+    _remove(connection, command)
+    if told is None:
+        return CommandEnd(name, error="its shell has told nothing that can be read: it needs date +%s%N")
+    took_s = (int(told[3]) - int(told[2])) / 1e9
+    code = int(told[1])
+    wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
+    return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
+
+
+def read_file(connection: Connection, vm: str, name: str, path: str, largest: int) -> bytes:
+    """The first bytes of a file of a guest. Raises the error of its fault, NotConnected, or StepFailed for no answer.
+
+    What is longer than `largest` is cut, at a mebibyte it is not read at all.
+    """
+    found = connection.read(
+        _files(connection).InitiateFileTransferFromGuest,
+        connection.vm(vm),
+        guest_auth(connection, name),
+        path,
+        subject=name,
+    )
+    with connection.decoding("InitiateFileTransferFromGuest"):
+        url, size = str(found.url), int(found.size)
+    if size > 1 << 20:
+        raise StepFailed(f"{name}: {path} has {size} bytes, too many to be read")
+    target, path_of_url = _addressed(connection.target, url, name)
+    try:
+        with closing(network.open_connection(target, network.tls_context(target))) as opened:
+            reply = exchange(opened, "GET", path_of_url, until=clock.passed_s() + TRANSFER_S, largest=1 << 20)
+    except (*network.LOST_ERRORS, network.UnreadableReply) as error:
+        raise StepFailed(f"{name}: {network.connection_error(target, error).message}") from error
+    if reply.status != 200:
+        raise StepFailed(f"{name}: {path} was not sent: HTTP {reply.status}")
+    return reply.body[:largest]
+
+
+def _addressed(target: Target, url: str, name: str) -> tuple[Target, str]:
+    """Where a transfer is carried out: vCenter's own target, or that of the host that the URL names."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.path != _PATH or (parts.scheme != "https" and target.tls):
+        raise ProtocolError(f"{name}: vCenter names no address from which a file of its guest could be read")
+    where = target.host if host == "*" else host
+    return replace(target, host=where, port=port, tls=parts.scheme == "https"), f"{parts.path}?{parts.query}"
+
+
+def _terminate(connection: Connection, command: RunningCommand) -> None:
+    # its VM is removed next: what cannot be ended ends with it
+    with suppress(GpuopsError):
+        connection.change(
+            connection.guest_processes.TerminateProcessInGuest,
+            connection.vm(command.vm),
+            guest_auth(connection, command.name),
+            command.pid,
+            subject=command.name,
+            op_id=f"{_PREFIX}end-{command.pid}",
+        )
+
+
+def _remove(connection: Connection, command: RunningCommand) -> None:
+    with suppress(GpuopsError):
+        connection.change(
+            _files(connection).DeleteDirectoryInGuest,
+            connection.vm(command.vm),
+            guest_auth(connection, command.name),
+            command.directory,
+            True,
+            subject=command.name,
+            op_id=f"{_PREFIX}clear-{command.pid}",
+        )
+
+
+def _files(connection: Connection) -> Any:
+    """The GuestFileManager. Raises ProtocolError where vCenter has none."""
+    operations = connection.content.guestOperationsManager
+    found = connection.read(lambda: operations.fileManager) if operations is not None else None
+    if found is None:
+        raise ProtocolError("this vCenter offers no files of guests")
+    return found

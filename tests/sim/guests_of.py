@@ -1,0 +1,116 @@
+"""A guest that runs real processes, as a client of guest operations sees it."""
+
+from __future__ import annotations
+
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.guests.marked_processes import marked
+from gpuops.sim.server import SimServer
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Of the VM of that name."""
+
+    server: SimServer
+    service: Any
+    name: str
+    auth: Any
+
+    def of(self, name: str) -> Guest:
+        return replace(self, name=name)
+
+    @property
+    def vm(self) -> Any:
+        [found] = [each.moid for each in self.server.world.by_type("VirtualMachine") if each.name == self.name]
+        return vim.VirtualMachine(found, self.service._stub)
+
+    @property
+    def files(self) -> Any:
+        return self.service.content.guestOperationsManager.fileManager
+
+    @property
+    def processes(self) -> Any:
+        return self.service.content.guestOperationsManager.processManager
+
+    @property
+    def mark(self) -> str:
+        """With which the marks of its processes begin."""
+        return self.server.world.guests.guest(self.vm._moId).mark
+
+    def marked(self) -> list[int]:
+        return list(marked(self.mark))
+
+    def temporary_directory(self) -> str:
+        made: str = self.files.CreateTemporaryDirectoryInGuest(self.vm, self.auth, "of-", "-tests")
+        return made
+
+    def run(
+        self, arguments: str, *, program: str = "/bin/sh", directory: str | None = None, env: list[str] | None = None
+    ) -> int:
+        """The process of a program; of `/usr/bin/env python3` the second word goes before the arguments."""
+        path, _, first = program.partition(" ")
+        spec = vim.vm.guest.ProcessManager.ProgramSpec(
+            programPath=path,
+            arguments=f"{first} {arguments}".strip(),
+            workingDirectory=directory,
+            envVariables=env or [],
+        )
+        return int(self.processes.StartProgramInGuest(self.vm, self.auth, spec))
+
+    def ended(self, pid: int, *, wait: bool = True) -> Any:
+        """What is told of a process, once it has ended."""
+        for _ in range(500):
+            [found] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])
+            if found.endTime is not None or not wait:
+                return found
+            time.sleep(0.02)
+        raise AssertionError("it did not end")
+
+    def read(self, path: str) -> bytes:
+        found = self.files.InitiateFileTransferFromGuest(self.vm, self.auth, path)
+        with self._open("GET", found.url) as reply:
+            content: bytes = reply.read()
+        assert len(content) == found.size
+        return content
+
+    def write(self, path: str, content: bytes, permissions: int | None = None) -> None:
+        attributes = vim.vm.guest.FileManager.PosixFileAttributes(permissions=permissions)
+        url = self.files.InitiateFileTransferToGuest(self.vm, self.auth, path, attributes, len(content), False)
+        with self._open("PUT", url, content) as reply:
+            assert reply.status == 200
+
+    def status(self, verb: str, url: str, content: bytes | None = None) -> int:
+        try:
+            with self._open(verb, url, content) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    def wait(self, task: Any) -> Any:
+        """The result of a task. Raises its fault."""
+        while task.info.state not in ("success", "error"):
+            time.sleep(0.01)
+        if task.info.error is not None:
+            raise task.info.error
+        return task.info.result
+
+    def wait_for_updates(self, seconds: float) -> None:
+        """A wait for updates in which nothing happens."""
+        options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=1)
+        collector = self.service.content.propertyCollector
+        collector.WaitForUpdatesEx("", options)
+        time.sleep(seconds)
+
+    def _open(self, verb: str, url: str, content: bytes | None = None) -> Any:
+        whole = url.replace("//*:", f"//{self.server.host}:")
+        context = ssl.create_default_context(cafile=self.server.ca_file)
+        return urllib.request.urlopen(urllib.request.Request(whole, content, method=verb), context=context)
