@@ -64,8 +64,9 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target, broker = login(where, environ, ask), way(where.broker, environ, ask)
-            guest = guest_login(environ, where.label, where.guest) or target.guest
-            target, shell = replace(target, guest=guest), _guest_shell(environ)
+        label, entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
+        target = replace(target, guest=guest_login(environ, label, entry) or target.guest)
+        shell = _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn

@@ -25,7 +25,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading import guest_systems
+from gpuops.vsphere.reading import guest_file, guest_systems
 from gpuops.vsphere.writing import guest_answers, guest_programs
 from tests.wire.conftest import target_of
 
@@ -192,7 +192,7 @@ def url_of(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str) -> None
 
     def named(self: GuestFileManager, call: Any, vm: Any, auth: Any, guestFilePath: str) -> Any:  # noqa: N803 - its name on the wire
         info = transfer(self, call, vm, auth, guestFilePath)
-        info.url = info.url.replace("https://*", begins)
+        info.url = info.url.replace(f"https://*:{stacks.server.port}", begins)
         return info
 
     monkeypatch.setattr(GuestFileManager, "InitiateFileTransferFromGuest", named)
@@ -204,10 +204,10 @@ def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it
     """The host is the simulator itself, by another name than that in its certificate."""
     url_of(stacks, monkeypatch, f"https://localhost:{stacks.server.port}")
     pem = ssl.get_server_certificate(("127.0.0.1", stacks.server.port))
-    pins = {"right": guest_answers._sha256([byte - 256 * (byte > 127) for byte in pem.encode()]), "wrong": "0" * 64}
+    pins = {"right": guest_file._sha256([byte - 256 * (byte > 127) for byte in pem.encode()]), "wrong": "0" * 64}
     assert pins["right"] == hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
     for name, pin in pins.items():
-        monkeypatch.setattr(guest_answers.ToolsAnswers, "_pin", lambda self, vm, pin=pin: pin)
+        monkeypatch.setattr(guest_file, "_pin", lambda connection, vm, pin=pin: pin)
         [verdict] = stacks.check(GuestQuestion("gpu-ready")).values()
         assert verdict.ready is (name == "right")
     assert "is not the pinned one" in only_row(verdict)
@@ -234,7 +234,7 @@ def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("certificate", [[1, 2, 3], "x", None, [], list(b"-----BEGIN CERTIFICATE-----\n!")])
 def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     with pytest.raises(Refused, match="is none"):
-        guest_answers._sha256(certificate)
+        guest_file._sha256(certificate)
 
 
 @pytest.mark.parametrize(

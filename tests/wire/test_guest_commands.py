@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuops.errors import ProtocolError, Refused, StepFailed
+from gpuops.errors import Refused, StepFailed
 from gpuops.model.guest_command import CommandEnd
 from gpuops.model.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.writing.guest_commands import PRINTED, read_file, start_command, wait_for_commands
+from gpuops.vsphere.reading.guest_file import read_guest_file
+from gpuops.vsphere.writing.guest_commands import PRINTED, start_command, wait_for_commands
 from tests.wire.conftest import target_of
 
 SCENARIO = str(Path(__file__).parents[1] / "sim" / "real_guests.yaml")
@@ -72,7 +73,7 @@ def test_what_is_printed_is_cut_and_too_much_is_not_read(connection: Connection)
     [cut] = ends(connection, "head -c 200000 /dev/zero | tr '\\0' x")
     assert len(cut.printed) == PRINTED and not cut.error
     [much] = ends(connection, "head -c 2000000 /dev/zero")
-    assert "has 2000000 bytes, too many to be read" in much.error
+    assert "it is longer than 1 MiB; it was not read" in much.error
 
 
 def test_a_command_that_does_not_end_is_ended(connection: Connection, server: SimServer) -> None:
@@ -101,15 +102,15 @@ def test_without_a_login_and_with_a_wrong_one_nothing_is_run_and_no_password_is_
             assert "wrong-Secret7" not in repr(told.value) + str(told.value)
 
 
-@pytest.mark.parametrize("url", ["http://*:80/guestFile?id=1", "https://*/other", "https://*:x/guestFile", "file:///a"])
+@pytest.mark.parametrize("url", ["http://*:80/guestFile?id=1", "https://*:x/guestFile", "file:///a"])
 def test_an_address_that_no_vcenter_names_is_not_asked(
     connection: Connection, server: SimServer, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     monkeypatch.setattr(server.world.guests, "transfers", SimpleNamespace(begin=lambda transfer: url))
     (_root(server, "vm-01") / "a").write_text("x", encoding="utf-8")
-    with pytest.raises(ProtocolError, match="vCenter names no address"):
-        read_file(connection, vm.moid, "vm-01", "/a", 10)
+    with pytest.raises(Refused, match="vCenter names no place to fetch it from"):
+        read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 
 def _root(server: SimServer, name: str) -> Path:

@@ -1,33 +1,26 @@
 """Has many guests at once run the program that tells how ready they are, through VMware Tools, and fetches its output.
 
-vCenter hands no output of a program out: it goes to a file, for which InitiateFileTransferFromGuest gives a URL
-(vSphere API reference, GuestFileManager). The URL leads to the ESXi host, whose certificate must be the one that
-vCenter tells of it (the same page); `*` in place of a name is the vCenter that was asked (from memory, govmomi does
-so). The file is removed by another program, for which the privilege to run one is enough.
+vCenter hands no output of a program out: it goes to a file, which is fetched. The file is removed by another program,
+for which the privilege to run one is enough.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
 from gpuops.model.guest import GuestReply, GuestSystem
-from gpuops.model.target import Secret, Target
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.guest import script
-from gpuops.plan.guest.answer import MOST_BYTES
+from gpuops.vsphere.reading.guest_file import read_guest_file
 from gpuops.vsphere.reading.guest_systems import vcenter_time
-from gpuops.vsphere.transport import network
 from gpuops.vsphere.writing import guest_programs
-from gpuops.vsphere.writing.guest_programs import NO_LOGIN, NO_LOGIN_HINT, POLL_S, guest_auth
+from gpuops.vsphere.writing.guest_programs import NO_LOGIN, NO_LOGIN_HINT, POLL_S
 
 if TYPE_CHECKING:
     from gpuops.model.task import TaskRef
@@ -120,7 +113,8 @@ class ToolsAnswers:
     def _reply(self, asked: _Asked) -> GuestReply:
         after = vcenter_time(self._connection)
         try:
-            return GuestReply(self._read(asked), before=asked.before, after=after)
+            text = read_guest_file(self._connection, asked.vm.ref, asked.vm.name, asked.path).decode("utf-8", "replace")
+            return GuestReply(text, before=asked.before, after=after)
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -130,78 +124,3 @@ class ToolsAnswers:
         self._say(f"{asked.vm.name}: {asked.path} stays in its guest: its program still runs")
         move = "run nvidia-smi in the guest: a driver that hangs holds it up"
         return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", move)
-
-    def _read(self, asked: _Asked) -> str:
-        """The text of the file. Raises GpuopsError: NotConnected only where vCenter itself is lost."""
-        connection, name = self._connection, asked.vm.name
-        auth, target = guest_auth(connection, name), connection.vm(asked.vm.ref)
-        call = connection.guest_files.InitiateFileTransferFromGuest
-        info = connection.read(call, target, auth, asked.path, subject=name)
-        with connection.decoding("InitiateFileTransferFromGuest"):
-            url, size = str(info.url), int(info.size)
-        if size > MOST_BYTES:
-            raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
-        return self._download(url, target)
-
-    def _download(self, url: str, vm: Any) -> str:
-        """What lies at that URL. Raises Refused."""
-        try:
-            where, path = self._way(url, vm)
-            connection = network.open_connection(where, network.tls_context(where))
-        except ValueError as error:
-            raise Refused(f"vCenter names no place to fetch it from ({error})") from error
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(MOST_BYTES + 1)
-        except network.LOST_ERRORS as error:
-            failed = network.connection_error(where, error)
-            raise Refused(failed.message, hint="let this machine reach the ESXi hosts' port 443") from error
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise Refused(f"{where.address} answers {answer.status}")
-        return body.decode("utf-8", "replace")
-
-    def _way(self, url: str, vm: Any) -> tuple[Target, str]:
-        """Where the URL leads, with the certificate that must be shown there; and the rest of it. Raises ValueError."""
-        ours, parts = self._connection.target, urlsplit(url)
-        if parts.scheme != "https" and ours.tls:
-            raise ValueError("its URL is not https")
-        path = f"{parts.path}?{parts.query}"
-        if not path.isascii() or not path.isprintable() or " " in path:
-            raise ValueError("its URL is none")
-        if parts.netloc.startswith("*"):
-            return ours, path
-        if not parts.hostname:
-            raise ValueError("its URL names no host")
-        pin = self._pin(vm) if ours.tls and ours.verify else None
-        there = replace(ours, host=parts.hostname, port=parts.port or 443, username="", password=Secret(""), guest=None)
-        return replace(there, verify=False, pin=pin), path
-
-    def _pin(self, vm: Any) -> str:
-        """SHA-256 of the certificate of the host that the VM runs on, as vCenter tells it. Raises Refused."""
-        from pyVmomi import vim, vmodl
-
-        connection = self._connection
-        host = connection.read(lambda: vm.runtime.host)
-        collector = vmodl.query.PropertyCollector
-        spec = collector.FilterSpec(
-            objectSet=[collector.ObjectSpec(obj=host)],
-            propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
-        )
-        with connection.decoding("RetrievePropertiesEx"):
-            found = [prop.val for each in connection.retrieve(spec, 1) for prop in each.propSet or ()]
-        if not found or not found[0]:
-            hint = "give this login System.Read on the hosts"
-            raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
-        return _sha256(found[0])
-
-
-def _sha256(certificate: Any) -> str:
-    """Of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
-    try:
-        text = bytes(each & 0xFF for each in certificate).decode("ascii")
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text.strip())).hexdigest()
-    except (TypeError, ValueError) as error:
-        raise Refused("what vCenter tells of its ESXi host's certificate is none") from error

@@ -5,8 +5,7 @@ A command has a temporary directory of its own in its guest, which is removed wh
 measured in the guest, to the nanosecond of its clock: GuestProcessInfo tells whole seconds (from memory), and what the
 calls take is not part of it. What it prints goes to a file in that directory, of which the first 64 KiB are read.
 
-Sources: vSphere API reference, GuestFileManager and GuestProcessManager. The address of a transfer may have `*` in the
-place of its host: then it is that of vCenter (InitiateFileTransferFromGuest).
+Sources: vSphere API reference, GuestFileManager and GuestProcessManager.
 """
 
 from __future__ import annotations
@@ -14,17 +13,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, StepFailed
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.guest_command import CommandEnd, RunningCommand
-from gpuops.model.target import Target
-from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.reading.guest_file import read_guest_file
 from gpuops.vsphere.writing.guest_programs import guest_auth
 
 if TYPE_CHECKING:
@@ -34,10 +29,8 @@ SHELL: Final = "/bin/sh"
 POLL_S: Final = 1.0
 PRINTED: Final = 64 * 1024
 """Bytes of what a command printed that are read."""
-TRANSFER_S: Final = 60.0
 _PREFIX: Final = "gpuops-"
 _TOLD: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
-_PATH: Final = "/guestFile"
 
 
 def start_command(connection: Connection, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
@@ -46,7 +39,7 @@ def start_command(connection: Connection, vm: str, name: str, command: str, op_i
 
     auth, target = guest_auth(connection, name), connection.vm(vm)
     directory = connection.change(
-        _files(connection).CreateTemporaryDirectoryInGuest, target, auth, _PREFIX, "", subject=name, op_id=op_id
+        connection.guest_files.CreateTemporaryDirectoryInGuest, target, auth, _PREFIX, "", subject=name, op_id=op_id
     )
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise ProtocolError(f"{name}: its guest names no directory that it made")
@@ -101,9 +94,9 @@ def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
         if process is not None and process.endTime is None:
             return None
         told = _TOLD.fullmatch(
-            read_file(connection, command.vm, name, f"{command.directory}/told", 200).decode("ascii")
+            read_guest_file(connection, command.vm, name, f"{command.directory}/told").decode("ascii")
         )
-        printed = read_file(connection, command.vm, name, f"{command.directory}/printed", PRINTED)
+        printed = read_guest_file(connection, command.vm, name, f"{command.directory}/printed")[:PRINTED]
     except NotConnected:
         raise
     except (GpuopsError, UnicodeDecodeError) as error:
@@ -116,46 +109,6 @@ def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
     code = int(told[1])
     wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
     return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
-
-
-def read_file(connection: Connection, vm: str, name: str, path: str, largest: int) -> bytes:
-    """The first bytes of a file of a guest. Raises the error of its fault, NotConnected, or StepFailed for no answer.
-
-    What is longer than `largest` is cut, at a mebibyte it is not read at all.
-    """
-    found = connection.read(
-        _files(connection).InitiateFileTransferFromGuest,
-        connection.vm(vm),
-        guest_auth(connection, name),
-        path,
-        subject=name,
-    )
-    with connection.decoding("InitiateFileTransferFromGuest"):
-        url, size = str(found.url), int(found.size)
-    if size > 1 << 20:
-        raise StepFailed(f"{name}: {path} has {size} bytes, too many to be read")
-    target, path_of_url = _addressed(connection.target, url, name)
-    try:
-        with closing(network.open_connection(target, network.tls_context(target))) as opened:
-            reply = exchange(opened, "GET", path_of_url, until=clock.passed_s() + TRANSFER_S, largest=1 << 20)
-    except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-        raise StepFailed(f"{name}: {network.connection_error(target, error).message}") from error
-    if reply.status != 200:
-        raise StepFailed(f"{name}: {path} was not sent: HTTP {reply.status}")
-    return reply.body[:largest]
-
-
-def _addressed(target: Target, url: str, name: str) -> tuple[Target, str]:
-    """Where a transfer is carried out: vCenter's own target, or that of the host that the URL names."""
-    parts = urlsplit(url)
-    try:
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        host, port = None, 0
-    if not host or parts.path != _PATH or (parts.scheme != "https" and target.tls):
-        raise ProtocolError(f"{name}: vCenter names no address from which a file of its guest could be read")
-    where = target.host if host == "*" else host
-    return replace(target, host=where, port=port, tls=parts.scheme == "https"), f"{parts.path}?{parts.query}"
 
 
 def _terminate(connection: Connection, command: RunningCommand) -> None:
@@ -174,7 +127,7 @@ def _terminate(connection: Connection, command: RunningCommand) -> None:
 def _remove(connection: Connection, command: RunningCommand) -> None:
     with suppress(GpuopsError):
         connection.change(
-            _files(connection).DeleteDirectoryInGuest,
+            connection.guest_files.DeleteDirectoryInGuest,
             connection.vm(command.vm),
             guest_auth(connection, command.name),
             command.directory,
@@ -182,12 +135,3 @@ def _remove(connection: Connection, command: RunningCommand) -> None:
             subject=command.name,
             op_id=f"{_PREFIX}clear-{command.pid}",
         )
-
-
-def _files(connection: Connection) -> Any:
-    """The GuestFileManager. Raises ProtocolError where vCenter has none."""
-    operations = connection.content.guestOperationsManager
-    found = connection.read(lambda: operations.fileManager) if operations is not None else None
-    if found is None:
-        raise ProtocolError("this vCenter offers no files of guests")
-    return found
