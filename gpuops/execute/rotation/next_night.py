@@ -27,6 +27,18 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
     the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is the next
     such. Raises UsageError for a moment or a policy that cannot be told.
     """
+    request, moment = night_asked(policy, site, at)
+    obeyed = request.policy
+    seen = site.judged(site.vcenter.inventory(), obeyed)
+    try:
+        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
+    except StateDamaged as damaged:  # no night needs what was measured
+        forecasts, no_forecast = {}, damaged.line
+    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+
+
+def night_asked(policy: Policy | None, site: Site, at: datetime | time | None = None) -> tuple[RotateNight, datetime]:
+    """The request for that night with what the journal knows, and its moment; arguments and errors of `preview`."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
         require_mode(RunKind.NIGHT, obeyed)
@@ -37,13 +49,7 @@ def preview(policy: Policy | None, site: Site, at: datetime | time | None = None
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past)
-    seen = site.judged(site.vcenter.inventory(), obeyed)
-    try:
-        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
-    except StateDamaged as damaged:  # no night needs what was measured
-        forecasts, no_forecast = {}, damaged.line
-    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+    return RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past), moment
 
 
 def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:
