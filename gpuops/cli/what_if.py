@@ -62,6 +62,10 @@ def what_if(
             min=1, max=10_000, metavar="N", show_default=str(ARRIVALS), help="Make up so many requests instead."
         ),
     ] = None,
+    any_model: Annotated[
+        bool,
+        typer.Option("--any-model", help="A request without a place may have a vGPU of its size on another model."),
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="So many times with other numbers.")] = SEEDS,
     policy: Annotated[Path | None, PolicyFile] = None,
     at: Annotated[
@@ -75,7 +79,7 @@ def what_if(
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
-    """Compare the fleet with itself after changes that nobody has made: what is placed, what waits, what a night brings.
+    """Compare the fleet with itself after changes that nobody has made: what is placed, waits, and is won at night.
 
     The same requests are placed on both, those of a file, of recorded days (gpuops observe), or made up as what runs
     now; with --policy the same night is planned on both. Nothing is ever written to vCenter.
@@ -98,7 +102,9 @@ def what_if(
         raise UsageError("--requests and --arrivals exclude each other", hint="leave one of them out")
     if at is not None and policy is None:
         raise UsageError("--at is of --policy", hint="say --policy FILE, whose night is planned")
-    asked = WhatIf(_changes(said, changes), load_requests(requests) if requests is not None else (), arrivals, seeds)
+    asked = WhatIf(
+        _changes(said, changes), load_requests(requests) if requests is not None else (), arrivals, seeds, any_model
+    )
     night = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:

@@ -30,6 +30,13 @@ def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
         table.add_row(*row)
     lines.append(table)
     lines += [Text(f"note: {visible(each)}", "yellow") for each in then.notes]
+    for name in found.unwanted:
+        lines.append(
+            Text(
+                f"note: no request asks for {visible(name)} (--any-model: one without a place may have its size there)",
+                "yellow",
+            )
+        )
     lines += _anew(found)
     lines += _waiting(found)
     lines += _nights(found)
@@ -160,6 +167,7 @@ def what_if_document(found: WhatIfAnswer) -> Document:
         "read_at": inventory.taken_at.isoformat(),
         "changes": list(fleet.done),
         "notes": list(fleet.notes),
+        "models_not_asked_for": list(found.unwanted),
         "requests_from": found.demand.source.value,
         "night_at": found.night_at.isoformat() if found.night_at is not None else None,
         "now": _side(found.now),

@@ -19,14 +19,15 @@ from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Vgpus, Workload
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload_vm import framebuffer_mib
+from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
 from gpuops.plan.what_if.gpu_models import board_of
 from gpuops.plan.what_if.seeded import drawn
 
@@ -54,6 +55,8 @@ class FleetDemand:
     draws: tuple[tuple[Workload, ...], ...] = ()
     because: str = ""
     """Why there are none."""
+    any_model: bool = False
+    """Whether one without a place may have vGPUs of its size and series of another GPU model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +152,56 @@ def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None
 
 
 def place_demand(
-    source: DemandSource, workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
+    demand: FleetDemand, workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
 ) -> PlacedDemand:
-    """What becomes of these requests. The GPUs of suspended VMs are kept for them.
+    """What becomes of these requests, one draw of the demand. The GPUs of suspended VMs are kept for them.
 
     Where hosts let vGPUs start on GPUs that are empty now is expected (`advise/expected_start.py`).
     """
     claimed, _ = with_claims(inventory, catalog)
     world, _ = with_claims(expecting_starts(inventory, claimed), catalog)
     queue = Queue(world, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
-    if source is DemandSource.FILE:
+    if demand.source is DemandSource.FILE:
         queue = queue.with_best(workloads)
-        return _outcome(queue, [each.workload for each in queue.answers], catalog)
+        workloads = [each.workload for each in queue.answers]
     hopeless: set[Workload] = set()
+    answered = {each.workload.name: isinstance(each, Placed) for each in queue.answers}
     for workload in workloads:
-        # Nobody leaves, so one that is like a refused one is refused too.
-        shape = replace(workload, name="")
-        if shape not in hopeless:
-            queue = queue.after([workload])
-            if not isinstance(queue.answers[-1], Placed):
-                hopeless.add(shape)
+        own = () if workload.name in answered else (workload,)
+        others = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
+        for way in () if answered.get(workload.name) else (*own, *others):
+            # Nobody leaves, so one that is like a refused one is refused too.
+            shape = replace(way, name="")
+            if shape in hopeless:
+                continue
+            queue = queue.after([way])
+            if isinstance(queue.answers[-1], Placed):
+                break
+            hopeless.add(shape)
     return _outcome(queue, workloads, catalog)
+
+
+def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog) -> Iterator[Workload]:
+    """The same with vGPUs of the same size and series of each other GPU model here, by name; for one profile alone.
+
+    Words that bind requests to each other bind it to none then.
+    """
+    own = [catalog.profile(name) for name in catalog_names(workload, inventory, catalog)]
+    if len(own) != 1 or own[0] is None or workload.affinity is not None:
+        return
+    for name in inventory.offered_profiles:
+        other = catalog.profile(name)
+        if other is None or other.board == own[0].board or other.mig_backed is not own[0].mig_backed:
+            continue
+        if (other.framebuffer_mib, other.series) == (own[0].framebuffer_mib, own[0].series):
+            yield replace(workload, profile=name)
+
+
+def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """The profiles that it asks for, by the names that hosts or GPU models have; unknown ones are left out."""
+    devices = choices_of_devices(workload, inventory, catalog) if workload.profile else ()
+    vgpus = (each for choice in devices if not isinstance(choice, Rejection) for each in choice)
+    return tuple(dict.fromkeys(each.profile for each in vgpus if isinstance(each, VgpuDevice)))
 
 
 def _outcome(queue: Queue, asked: Sequence[Workload], catalog: Catalog) -> PlacedDemand:

@@ -6,14 +6,14 @@ Example: 3 of 8 requests have a place now, 8 would with two more hosts; a night 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
 from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
-from gpuops.model.fleet_change import AddVms, FleetChange
+from gpuops.model.fleet_change import AddHosts, AddVms, ChangeGpuMode, ChangeProfile, FleetChange
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, is_gpu
 from gpuops.model.workload import Workload
@@ -25,12 +25,13 @@ from gpuops.plan.what_if.demand import (
     FleetDemand,
     Peaks,
     PlacedDemand,
+    catalog_names,
     made_up_demand,
     place_demand,
     recorded_demand,
 )
 from gpuops.plan.what_if.fleet import ChangedFleet, changed_fleet
-from gpuops.plan.what_if.gpu_models import board_of
+from gpuops.plan.what_if.gpu_models import board_meant, board_of
 
 ARRIVALS: Final = 100
 SEEDS: Final = 5
@@ -107,6 +108,8 @@ class WhatIfAnswer:
 
     inventory: Inventory
     demand: FleetDemand
+    unwanted: tuple[str, ...]
+    """GPU models that are added and that no request asks for."""
     now: FleetOutcome
     then: FleetOutcome
     night_at: datetime | None = None
@@ -122,6 +125,15 @@ class WhatIf:
     arrivals: int | None = None
     """So many are made up, whatever is recorded; None = 100, where nothing is."""
     seeds: int = SEEDS
+    any_model: bool = False
+    """Whether a request without a place may have vGPUs of its size and series of another GPU model."""
+
+    @property
+    def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The GPU models and the vGPU profiles that the changes name."""
+        models = (each.model for each in self.changes if isinstance(each, AddHosts | ChangeGpuMode))
+        profiles = (each.profile for each in self.changes if isinstance(each, ChangeProfile))
+        return tuple(model for model in models if model is not None), tuple(profiles)
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
@@ -141,10 +153,11 @@ class WhatIf:
         # More VMs of a pool differ by the seed; nothing else does.
         seeds = range(1, self.seeds + 1) if any(isinstance(each, AddVms) for each in self.changes) else (1,)
         then = [changed_fleet(self.changes, inventory, catalog, policy, seed) for seed in seeds]
-        demand = self._demand(inventory, catalog, peaks or {})
+        demand = replace(self._demand(inventory, catalog, peaks or {}), any_model=self.any_model)
         return WhatIfAnswer(
             inventory,
             demand,
+            unwanted_models(self.changes, demand, then[0].inventory, catalog),
             _outcome([ChangedFleet(inventory)], demand, catalog, night),
             _outcome(then, demand, catalog, night),
             night.at if night is not None else None,
@@ -180,7 +193,7 @@ def _outcome(
         more_placed=DrawnFigure(tuple(each.more_placed for each in fleets)),
         requests=tuple(
             place_demand(
-                demand.source,
+                demand,
                 demand.draws[number % len(demand.draws)],
                 fleets[number % len(fleets)].inventory,
                 catalog,
@@ -189,6 +202,20 @@ def _outcome(
         ),
         nights=tuple(_night(each.inventory, catalog, night) for each in fleets) if night is not None else (),
     )
+
+
+def unwanted_models(
+    changes: Sequence[FleetChange], demand: FleetDemand, then: Inventory, catalog: Catalog
+) -> tuple[str, ...]:
+    """Names of the GPU models that are added and that no request asks for: a profile is of one model."""
+    models = [each.model for each in changes if isinstance(each, AddHosts) and each.model is not None]
+    workloads = {replace(each, name="") for draw in demand.draws for each in draw}
+    if not workloads or demand.any_model or any(not each.vgpus for each in workloads):
+        return ()
+    names = {name for each in workloads for name in catalog_names(each, then, catalog)}
+    asked = {profile.board for name in names if (profile := catalog.profile(name)) is not None}
+    boards = {board.key: board.name for board in (board_meant(model, catalog) for model in models)}
+    return tuple(name for key, name in boards.items() if key not in asked)
 
 
 def _running(inventory: Inventory) -> int:
