@@ -35,6 +35,7 @@ SWEPT: Final = (
     "capacity",
     "idle",
     "size --profile a40-8q",
+    "what-if --add-hosts 1xL40S:8 --arrivals 2 --seeds 1",
     "top --show vms",
     "doctor",
     "report",

@@ -44,29 +44,29 @@ def answer(asked: WhatIf, world: Inventory) -> WhatIfAnswer:
     return asked.answer(world, snapshots.catalog())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(fleets(), some.sampled_from(SIZES), some.integers(1, 2), some.sampled_from(["a40", "l40s"]))
 def test_more_hosts_place_no_fewer_requests_that_are_alike(world: Inventory, size: int, more: int, board: str) -> None:
-    found = answer(WhatIf((AddHosts(more, board, 2, "esx-1"),), alike(size, 40)), world)
+    found = answer(WhatIf((AddHosts(more, board, 2, "esx-1"),), alike(size, 24)), world)
     [now], [then] = found.now.requests, found.then.requests
     assert then.placed >= now.placed
-    assert (now.placed + len(now.waiting), then.placed + len(then.waiting)) == (40, 40)
+    assert (now.placed + len(now.waiting), then.placed + len(then.waiting)) == (24, 24)
     if board == "l40s":
         assert then.placed == now.placed, "no request asks for its GPUs"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(fleets(), some.sampled_from(SIZES))
 def test_a_host_that_is_lost_and_added_again_changes_nothing_where_it_is_empty(world: Inventory, size: int) -> None:
     empty = snapshots.host("esx-9", snapshots.gpu(snapshots.FIRST, "a40"), snapshots.gpu(snapshots.SECOND, "a40"))
     world = world.with_hosts([empty])
-    found = answer(WhatIf((LoseHost("esx-9"), AddHosts(1, like="esx-9")), alike(size, 40)), world)
+    found = answer(WhatIf((LoseHost("esx-9"), AddHosts(1, like="esx-9")), alike(size, 24)), world)
     assert found.then.requests[0].placed == found.now.requests[0].placed
     figures = [(side.hosts, side.gpus, side.gpu_memory_mib, side.running) for side in (found.now, found.then)]
     assert figures[0] == figures[1]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(fleets(), some.integers(1, 3))
 def test_seeds_repeat(world: Inventory, seeds: int) -> None:
     profiles = sorted({profile for vm in world.vms.values() for profile in vm.profiles})
@@ -75,7 +75,7 @@ def test_seeds_repeat(world: Inventory, seeds: int) -> None:
     assert answer(asked, world) == answer(asked, world)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(fleets())
 def test_whoever_ran_runs_again_or_is_named(world: Inventory) -> None:
     found = answer(WhatIf((LoseHost("esx-1"),), alike(8, 1)), world)

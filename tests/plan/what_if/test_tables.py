@@ -22,6 +22,7 @@ from gpuops.plan.what_if.fleet import changed_fleet
 from gpuops.plan.what_if.question import WhatIf
 from tests.catalog.test_vendor_facts import FEWER_THAN_FIT, TIME_SLICED, power_of_two
 from tests.plan import snapshots
+from tests.sample import mostly_long
 
 H20_PRINTED = {"96C": 1, "48C": 2, "24C": 2, "16C": 4, "12C": 4, "6C": 8, "4C": 8}
 SAME, MIXED = GpuServing.SAME_SIZE, GpuServing.MIXED_SIZE
@@ -32,6 +33,7 @@ FILLED = [
     (board, profile) for board, profile in ROWS if board.key in ("a16", "a40", "a100d", "h20", "h100", "h200", "l40s")
 ]
 FILLED = [(board, profile) for board, profile in FILLED if profile.series.value in "BC"]
+QUICK = [(board, profile) for board, profile in FILLED if board.key in ("h20", "l40s") and profile.max_per_gpu <= 12]
 
 
 def name_of(value: object) -> str:
@@ -88,7 +90,7 @@ def test_a_gpu_that_has_no_mixed_size_mode_is_not_added_in_it() -> None:
 
 
 @pytest.mark.parametrize("mode", [SAME, MIXED])
-@pytest.mark.parametrize(("board", "profile"), FILLED, ids=name_of)
+@pytest.mark.parametrize(("board", "profile"), mostly_long(FILLED, QUICK), ids=name_of)
 def test_requests_fill_a_gpu_to_the_count_of_its_row(board: Board, profile: VgpuProfile, mode: GpuServing) -> None:
     if mode is MIXED and profile.max_per_gpu_mixed is None:
         pytest.skip("its mixed-size count is not published")
