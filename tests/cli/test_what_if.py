@@ -34,7 +34,21 @@ def document(lab: Lab, *words: str) -> Any:
     ("name", "words"),
     [
         ("hosts", ("--add-hosts", "2xL40S:8", "--arrivals", "20", "--any-model")),
-        ("lost", ("--lose-host", "esx-01", "--policy", NIGHTLY, "--at", "2026-11-02T22:00+01:00", "--arrivals", "10", "--seeds", "2")),
+        (
+            "lost",
+            (
+                "--lose-host",
+                "esx-01",
+                "--policy",
+                NIGHTLY,
+                "--at",
+                "2026-11-02T22:00+01:00",
+                "--arrivals",
+                "10",
+                "--seeds",
+                "2",
+            ),
+        ),
         ("mixed", ("--mode", "mixed-size", "--host", "esx-02*", "--requests", REQUESTS)),
         ("several", ("--changes", str(TEMPLATES / "what-if.yaml"), "--arrivals", "10", "--seeds", "2")),
     ],

@@ -44,7 +44,7 @@ class TestHosts:
         assert fleet.done == ("2 more hosts with 8 x NVIDIA L40S, made as esx-04",), "it has the most of that model"
         assert (first.memory_mib, first.cpu_cores, first.cluster) == (model.memory_mib, model.cpu_cores, model.cluster)
         assert [gpu.numa_node for gpu in first.gpus] == [0, 1] * 4
-        assert len(set(gpu.address for gpu in second.gpus)) == 8
+        assert len({gpu.address for gpu in second.gpus}) == 8
         assert first.offers("nvidia_l40s-8q") and not first.offers("nvidia_a40-8q")
         assert fleet.inventory.vms == snapshots.lab().vms
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from gpuops.model.fleet_change import AddHosts, AddVms, LoseHost
+from gpuops.model.gpu import VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload
@@ -21,7 +22,7 @@ def fleets(draw: some.DrawFn) -> Inventory:
     hosts, vms = [], []
     for number in range(1, draw(some.integers(1, 3)) + 1):
         addresses = [snapshots.FIRST, snapshots.SECOND, snapshots.THIRD][: draw(some.integers(1, 3))]
-        modes = (snapshots.VgpuMode.SAME_SIZE, snapshots.VgpuMode.MIXED_SIZE)
+        modes = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE)
         gpus = [snapshots.gpu(each, "a40", 0, draw(some.sampled_from(modes))) for each in addresses]
         host = snapshots.host(f"esx-{number}", *gpus)
         for index, address in enumerate(addresses):

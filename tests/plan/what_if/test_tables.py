@@ -1,4 +1,4 @@
-"""NVIDIA's same-size and mixed-size tables, row by row, on hosts that `what-if` adds: the counts that fit, and fill them.
+"""NVIDIA's same-size and mixed-size tables, row by row, on hosts that `what-if` adds: what fits, and what fills them.
 
 The rules stand in tests/catalog/test_vendor_facts.py, apart from the files of the catalogue.
 """
