@@ -183,11 +183,24 @@ def _mixed_size(
     limit = wanted.max_per_gpu_mixed
     if limit is None:
         return Slots(0, by_memory, f"how many {wanted.name} fit in mixed-size mode is not known")
+    # Each running one of this size has one of its starts.
+    alike = sum(holder.framebuffer_mib == wanted.framebuffer_mib for holder in running)
+    if not wanted.placement_ids_mixed and alike == len(running):
+        # Its starts are not published, the count of vGPUs of one size is.
+        return _exactly(limit - alike, _no_start(board, used_mib, wanted))
     shapes = [_lying(starts_gb(profile), start) for profile, start in zip(running, starts, strict=True)]
-    found = spread(starts_gb(wanted), tuple(shapes)) if all(shape.starts for shape in shapes) else None
+    known = wanted.placement_ids_mixed and all(shape.starts for shape in shapes)
+    found = spread(starts_gb(wanted), tuple(shapes)) if known else None
     if found is None:
-        return Slots(0, min(limit, by_memory), "where its vGPUs start is not known")
-    return _range(found, f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {wanted.name}")
+        most = min(max(0, limit - alike), by_memory)
+        return (
+            Slots(0, most, "where its vGPUs start is not known") if most else _none(_no_start(board, used_mib, wanted))
+        )
+    return _range(found, _no_start(board, used_mib, wanted))
+
+
+def _no_start(board: Board, used_mib: int, wanted: VgpuProfile) -> str:
+    return f"{used_mib} of {board.framebuffer_mib} MiB used, no start left for {wanted.name}"
 
 
 def starts_gb(profile: VgpuProfile) -> Shape:

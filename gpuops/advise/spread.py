@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -40,6 +41,8 @@ def spread(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
     Starts of one shape never overlap each other (they do not on any GPU of the catalogue), so free starts can all be
     used at once. None = the taken shapes cannot all lie there, or there are too many ways to look at.
     """
+    if all(len(shape.starts) == 1 for shape in taken):
+        return _where_they_lie(wanted, taken)
     counts = Counter(taken)
     shapes = sorted(counts)
     places = sorted((start, index) for index, shape in enumerate(shapes) for start in shape.starts)
@@ -75,6 +78,15 @@ def spread(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
         return None
     total = len(wanted.starts)
     return Spread(total - covered.most, total - covered.fewest)
+
+
+def _where_they_lie(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
+    """The same where each of the taken shapes lies at a known start: however many they are, there is one way."""
+    lying = sorted((shape.starts[0], shape.starts[0] + shape.size) for shape in taken)
+    if any(begins < ended for (_, ended), (begins, _) in pairwise(lying)):
+        return None
+    free = len(wanted.starts) - len({number for lies in lying for number in _covered(wanted, *lies)})
+    return Spread(free, free)
 
 
 def _covered(wanted: Shape, start: int, end: int) -> list[int]:

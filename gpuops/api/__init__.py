@@ -22,6 +22,7 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.host_shell import HostShell
 
 if TYPE_CHECKING:
+    from gpuops.api.comparing import what_if
     from gpuops.api.noticed import (
         change,
         change_abort,
@@ -113,6 +114,7 @@ __all__ = [
     "scheduler_show",
     "size",
     "stored_measurements",
+    "what_if",
 ]
 
 _AT_FIRST_USE: Final = {
@@ -148,6 +150,7 @@ _AT_FIRST_USE: Final = {
     "rotate_watch": "execute.rotation.watch.watch_for_ever",
     "rotate_watch_look": "execute.rotation.watch.watch_once",
     "stored_measurements": "execute.measurements.store.stored",
+    "what_if": "api.comparing.what_if",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""
 

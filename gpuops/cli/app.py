@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
+        "what-if": "Compare the fleet with itself after changes nobody made.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "guest": "Ask guests whether they are ready for work on their GPUs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
@@ -99,6 +100,7 @@ _MODULES: Final = {
     "passthrough": "host_settings",
     "roles": "doctor",
     "scheduler": "host_settings",
+    "what-if": "what_if",
 }
 """Where a command is written that has no module of its own name."""
 
@@ -106,7 +108,7 @@ _MODULES: Final = {
 @cache
 def _loaded(name: str) -> Any:
     """The command of that name: a function, or a group of commands. It is made once in a process."""
-    found = getattr(import_module(f"gpuops.cli.{_MODULES.get(name, name)}"), name)
+    found = getattr(import_module(f"gpuops.cli.{_MODULES.get(name, name)}"), name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)

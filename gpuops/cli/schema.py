@@ -32,6 +32,7 @@ INPUTS: Final = {
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
     "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),
     "scenario": InputFile("A simulated vCenter", "gpuops.sim.scenario.scenario_file:ScenarioFile"),
+    "what-if-changes": InputFile("Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile"),
     "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile"),
 }
 """What `gpuops schema` calls each."""
@@ -49,7 +50,7 @@ def schema(
     """Print the JSON Schema of a document of --output json, or of a file that gpuops reads.
 
     The name of a document is its `kind`; a file is called config, policy, requests,
-    role-file, scenario or workloads.
+    role-file, scenario, what-if-changes or workloads.
 
     \b
     Examples:

@@ -36,6 +36,7 @@ SWEPT: Final = (
     "idle",
     "size --profile a40-8q",
     "size --measure --template golden --profile a40-8q --counts 1 --run true --on esx-02.lab --yes",
+    "what-if --add-hosts 1xL40S:8 --arrivals 2 --seeds 1",
     "top --show vms",
     "doctor",
     "report",

@@ -93,6 +93,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "troubleshooting",
         "vsphere9",
         "watch",
+        "what-if",
         "windows",
     ]
 

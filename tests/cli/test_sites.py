@@ -35,6 +35,7 @@ READING: Final = {
     "broker show", "capacity", "change status", "doctor", "history", "idle", "inventory", "metrics", "mig show",
     "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status",
     "scheduler show", "size", "top",
+    "what-if",
 }  # fmt: skip
 """What takes --site; `history` is a group that is a command too."""
 

@@ -27,6 +27,18 @@ def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
     return running
 
 
+def recorded_peaks(store: tuple[Path, str], inventory: Inventory) -> Mapping[str, Mapping[date, int]]:
+    """By profile and day, the most vGPUs that ran at once, as far as looks of this vCenter counted them.
+
+    `store`: the state directory and the URL of the store of measurements. Raises StateDamaged.
+    """
+    found = Measurements.found(*store, inventory.vcenter)
+    if found is None:
+        return {}
+    with found:
+        return found.vgpu_peaks()
+
+
 def run_outs(
     store: tuple[Path, str], inventory: Inventory, fit: Mapping[str, Slots], profile: str | None = None
 ) -> tuple[RunOut, ...]:
@@ -35,11 +47,7 @@ def run_outs(
     `store`: the state directory and the URL of the store of measurements. `fit`: how many more fit now, by profile.
     `profile`: of this one alone. Raises UsageError, StateDamaged.
     """
-    found = Measurements.found(*store, inventory.vcenter)
-    peaks: Mapping[str, Mapping[date, int]] = {}
-    if found is not None:
-        with found:
-            peaks = found.vgpu_peaks()
+    peaks = recorded_peaks(store, inventory)
     running = running_vgpus(inventory)
     names = {profile} if profile is not None else running.keys() | peaks.keys()
     today = inventory.taken_at.date()

@@ -32,6 +32,20 @@ def preview(
     such. `left_out`: request across sites -> why it is for another site, all others may start; None = by what is
     assigned. Raises UsageError for a moment or a policy that cannot be told.
     """
+    request, moment = night_asked(policy, site, at, left_out)
+    obeyed = request.policy
+    seen = site.judged(site.vcenter.inventory(), obeyed)
+    try:
+        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
+    except StateDamaged as damaged:  # no night needs what was measured
+        forecasts, no_forecast = {}, damaged.line
+    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+
+
+def night_asked(
+    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
+) -> tuple[RotateNight, datetime]:
+    """The request for that night with what the journal knows, and its moment; arguments and errors of `preview`."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
         require_mode(RunKind.NIGHT, obeyed)
@@ -46,12 +60,7 @@ def preview(
     request = RotateNight(
         obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere
     )
-    seen = site.judged(site.vcenter.inventory(), obeyed)
-    try:
-        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
-    except StateDamaged as damaged:  # no night needs what was measured
-        forecasts, no_forecast = {}, damaged.line
-    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+    return request, moment
 
 
 def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:

@@ -70,12 +70,23 @@ class HostLoss:
 def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
     """Where the running VMs with GPUs of this host could start, were it dead."""
     vms = [vm for vm in inventory.vms_on(host) if vm.power is PowerState.ON and any(map(is_gpu, vm.devices or ()))]
-    vms.sort(key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
     world = inventory.with_hosts([replace(host, connected=False)])
     for vm in vms:
         world = project(PowerOffVm(vm.ref), world)
     near = [each for each in world.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
-    restart = _Restart(near if host.cluster is not None else [], inventory.clusters.get(host.cluster or ""), catalog)
+    return restarted(vms, near if host.cluster is not None else (), host.cluster, world, catalog)
+
+
+def restarted(
+    vms: Sequence[Vm], hosts: Sequence[Host], cluster: str | None, world: Inventory, catalog: Catalog
+) -> HostLoss:
+    """Where these VMs, which are off in this snapshot, could start among these hosts of a cluster (by ref).
+
+    The largest first, each on the first host that takes it, its own before others; where that leaves one out all
+    orders are tried.
+    """
+    vms = sorted(vms, key=lambda vm: (*_size(vm, catalog), vm.name, vm.ref))
+    restart = _Restart(hosts, world.clusters.get(cluster or ""), catalog)
     found = restart.one_after_another(vms, world)
     if found.spared or not restart.others:
         return found
@@ -86,7 +97,7 @@ def loss_of(host: Host, inventory: Inventory, catalog: Catalog) -> HostLoss:
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """VMs start anew on these other hosts of a cluster."""
+    """VMs start anew on these hosts of a cluster."""
 
     others: Sequence[Host]
     cluster: Cluster | None
@@ -122,13 +133,14 @@ class _Restart:
         return project(PowerOnVm(vm.ref, host.ref), world, self.catalog)
 
     def _ways(self, vm: Vm, world: Inventory) -> Iterator[tuple[Host, Inventory]]:
-        for host in self.others:
+        for host in sorted(self.others, key=lambda each: each.ref != vm.host):
             after = self.after(vm, host, world)
             if after is not None:
                 yield host, after
 
     def _reasons(self, vm: Vm, host: Host, world: Inventory) -> Iterator[str]:
-        if any(isinstance(each, DirectPathDevice | OtherPassthrough) for each in vm.devices or ()):
+        bound = any(isinstance(each, DirectPathDevice | OtherPassthrough) for each in vm.devices or ())
+        if bound and host.ref != vm.host:
             yield f"{vm.name} has a passthrough device of its host: it starts nowhere else"
             return
         there = {other.ref for other in world.vms_on(host) if other.power is PowerState.ON}

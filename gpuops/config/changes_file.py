@@ -1,0 +1,233 @@
+"""Changes of a fleet, as options of `gpuops what-if` or as YAML, checked and made into values.
+
+`templates/what-if.yaml` is the commented example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gpuops.config.wrong_value import reason
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.fleet_change import (
+    AddHosts,
+    AddVms,
+    ChangeGpuMode,
+    ChangeProfile,
+    FleetChange,
+    GpuServing,
+    LoseGpu,
+    LoseHost,
+)
+from gpuops.model.gpu import PciAddress
+
+_HINT: Final = "templates/what-if.yaml shows every key, with comments"
+MOST_HOSTS: Final = 1000
+MOST_GPUS: Final = 16
+"""In one host."""
+MOST_VMS: Final = 10_000
+_HOSTS: Final = re.compile(
+    r"(?P<count>\d{1,6})x(?P<model>[^:]+):(?P<gpus>\d{1,6})(?::(?P<mode>[a-z-]+))?", re.IGNORECASE
+)
+_COPIES: Final = re.compile(r"(?P<count>\d{1,6})")
+_VMS: Final = re.compile(r"(?P<count>\d{1,6})x(?P<of>.+)", re.IGNORECASE)
+
+Made = TypeVar("Made")
+
+
+def _address(text: str) -> str:
+    try:
+        PciAddress.parse(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Address = Annotated[Text, AfterValidator(_address)]
+Mode = Literal["same-size", "mixed-size", "mig"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class AddHostsSection(_Section):
+    """More hosts."""
+
+    count: int = Field(default=1, ge=1, le=MOST_HOSTS)
+    model: Text | None = None
+    gpus: int | None = Field(default=None, ge=1, le=MOST_GPUS)
+    like: Text | None = None
+    mode: Mode | None = None
+
+    @model_validator(mode="after")
+    def _which_gpus(self) -> AddHostsSection:
+        if (self.model is None) is not (self.gpus is None):
+            raise ValueError("`model` and `gpus` belong together: which GPUs, and how many in each host")
+        if self.model is None and self.like is None:
+            raise ValueError("say `model` and `gpus`, or `like`: a host whose GPUs they have")
+        return self
+
+    def change(self) -> AddHosts:
+        mode = GpuServing(self.mode) if self.mode is not None else None
+        return AddHosts(self.count, self.model, self.gpus, self.like, mode)
+
+
+class LoseGpuSection(_Section):
+    """A GPU that is gone."""
+
+    host: Text
+    gpu: Address
+
+    def change(self) -> LoseGpu:
+        return LoseGpu(self.host, PciAddress.parse(self.gpu))
+
+
+class ModeSection(_Section):
+    """GPUs that serve vGPUs in another way."""
+
+    mode: Mode
+    host: Text | None = None
+    model: Text | None = None
+    gpu: list[Address] = Field(default_factory=list, max_length=1000)
+
+    def change(self) -> ChangeGpuMode:
+        addresses = tuple(dict.fromkeys(map(PciAddress.parse, self.gpu)))
+        return ChangeGpuMode(GpuServing(self.mode), self.host, self.model, addresses)
+
+
+class ProfileSection(_Section):
+    """VMs whose vGPUs are of another profile."""
+
+    of: Text
+    profile: Text
+
+    def change(self) -> ChangeProfile:
+        return ChangeProfile(self.of, self.profile)
+
+
+class AddVmsSection(_Section):
+    """More VMs that run."""
+
+    count: int = Field(ge=1, le=MOST_VMS)
+    of: Text
+
+    def change(self) -> AddVms:
+        return AddVms(self.count, self.of)
+
+
+class ChangeSection(_Section):
+    """One change."""
+
+    add_hosts: AddHostsSection | None = None
+    lose_host: Text | None = None
+    lose_gpu: LoseGpuSection | None = None
+    gpu_mode: ModeSection | None = None
+    change_profile: ProfileSection | None = None
+    add_vms: AddVmsSection | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ChangeSection:
+        if len(list(self._changes())) != 1:
+            raise ValueError(f"an entry says one of {', '.join(f'`{key}`' for key in type(self).model_fields)}")
+        return self
+
+    def change(self) -> FleetChange:
+        return next(self._changes())
+
+    def _changes(self) -> Iterator[FleetChange]:
+        if self.lose_host is not None:
+            yield LoseHost(self.lose_host)
+        for section in (self.add_hosts, self.lose_gpu, self.gpu_mode, self.change_profile, self.add_vms):
+            if section is not None:
+                yield section.change()
+
+
+class ChangesFile(_Section):
+    """The whole YAML file."""
+
+    version: Literal[1]
+    changes: list[ChangeSection] = Field(min_length=1, max_length=1000)
+
+
+def load_changes(path: Path) -> tuple[FleetChange, ...]:
+    """The changes in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    return parse_changes(read_text(path), str(path))
+
+
+def parse_changes(text: str, name: str) -> tuple[FleetChange, ...]:
+    """The changes of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    try:
+        found = ChangesFile.model_validate(parse_yaml(text, name))
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+    return tuple(section.change() for section in found.changes)
+
+
+def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
+    """What --add-hosts says: `2xL40S:8`, `2xL40S:8:mixed-size`, or with --like `2`. Raises UsageError."""
+    if like is not None and not texts:
+        raise UsageError("--like is of --add-hosts", hint="say how many: --add-hosts 2 --like HOST")
+    for text in texts:
+        match = _HOSTS.fullmatch(text.strip()) or (_COPIES.fullmatch(text.strip()) if like is not None else None)
+        if match is None:
+            raise UsageError(
+                f"--add-hosts {text!r} cannot be read", hint="COUNTxMODEL:GPUS, as 2xL40S:8; or COUNT with --like HOST"
+            )
+        told = match.groupdict()
+        wanted = {
+            "count": int(told["count"]),
+            "model": told.get("model"),
+            "gpus": int(told["gpus"]) if told.get("gpus") else None,
+            "like": like,
+            "mode": told.get("mode"),
+        }
+        yield _made(AddHostsSection, wanted, f"--add-hosts {text}").change()
+
+
+def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
+    """What --lose-gpu says: `esx-01/0000:3b:00.0`. Raises UsageError."""
+    for text in texts:
+        host, slash, address = text.partition("/")
+        if not slash or not host:
+            raise UsageError(f"--lose-gpu {text!r} cannot be read", hint="HOST/ADDRESS: esx-01/0000:3b:00.0")
+        yield LoseGpu(host, PciAddress.parse(address))
+
+
+def changed_profiles(texts: Sequence[str]) -> Iterator[ChangeProfile]:
+    """What --change-profile says: `vdi-*=a40-4q`. Raises UsageError."""
+    for text in texts:
+        of, equals, profile = text.rpartition("=")
+        if not equals or not of or not profile:
+            raise UsageError(f"--change-profile {text!r} cannot be read", hint="POOL=PROFILE or 'PATTERN=PROFILE'")
+        yield ChangeProfile(of, profile)
+
+
+def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
+    """What --add-vms says: `50xa40-8q`, `50xoffice`. Raises UsageError."""
+    for text in texts:
+        match = _VMS.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"--add-vms {text!r} cannot be read", hint="COUNTxPROFILE or COUNTxPOOL: 50xa40-8q")
+        yield _made(AddVmsSection, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}").change()
+
+
+def _made(section: type[Made], wanted: dict[str, object], option: str) -> Made:
+    validate: Callable[[object], Made] = section.model_validate  # type: ignore[attr-defined]
+    try:
+        return validate(wanted)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        told = f"{key}: {reason(details)}" if key else reason(details)
+        raise UsageError(f"{option}: {told.replace('`', '')}", hint="gpuops what-if --help") from error

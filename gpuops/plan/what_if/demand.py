@@ -1,0 +1,236 @@
+"""What is asked of both fleets, and what becomes of it: requests of a file, recorded days, or made-up arrivals.
+
+* a file: its requests, placed as `gpuops place --file` places them, the largest first;
+* recorded days: of each profile the vGPUs by which the most that ran at once on a day is above what runs now, each in a
+  VM as large as the median VM with that profile. Of one profile the most may have been at another hour than of another;
+* made-up arrivals: so many VMs, each as one drawn by the seed from those that run with GPUs now.
+
+Arrivals, recorded or made up, are placed in their order, each when nobody knows who comes next; none of them leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
+from statistics import median
+from typing import Final
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.workload import Vgpus, Workload
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.suspended_vms import with_claims
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.batch.expected_starts import expecting_starts
+from gpuops.plan.queue.one_by_one import Queue
+from gpuops.plan.queue.one_workload import Placed
+from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
+from gpuops.plan.what_if.gpu_models import board_of
+from gpuops.plan.what_if.seeded import drawn
+
+MOST_DAYS: Final = 28
+"""So many recorded days are asked of the fleets at the most, the last ones."""
+
+Peaks = Mapping[str, Mapping[date, int]]
+"""By profile and day, the most vGPUs that ran at once."""
+
+
+class DemandSource(StrEnum):
+    """Where requests come from."""
+
+    FILE = "file"
+    RECORDED = "recorded days"
+    MADE_UP = "made-up arrivals"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDemand:
+    """Requests, several times: of each recorded day, or of each seed."""
+
+    source: DemandSource
+    draws: tuple[tuple[Workload, ...], ...] = ()
+    because: str = ""
+    """Why there are none."""
+    any_model: bool = False
+    """Whether one without a place may have vGPUs of its size and series of another GPU model."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDemand:
+    """What became of one draw on one fleet."""
+
+    asked: int
+    waiting: tuple[str, ...]
+    """Names of the requests without a place, in the order of placing."""
+    placed_mib: int
+    """GPU memory of those with a place."""
+    kinds: Mapping[str, tuple[int, int]]
+    """By what requests ask for, `2 x a40-8q`: how many have a place, of how many."""
+
+    @property
+    def placed(self) -> int:
+        return self.asked - len(self.waiting)
+
+
+def recorded_demand(peaks: Peaks, inventory: Inventory) -> FleetDemand:
+    """Of each of the last days, what ran beyond what runs now."""
+    running: dict[str, int] = {}
+    sizes: dict[str, list[Vm]] = {}
+    for vm in inventory.vms.values():
+        for profile in () if vm.template else vm.profiles:
+            sizes.setdefault(profile, []).append(vm)
+            running[profile] = running.get(profile, 0) + (vm.power is PowerState.ON)
+    typical = {profile: _typical(vms) for profile, vms in sizes.items()}
+    days = sorted({day for of_days in peaks.values() for day in of_days})[-MOST_DAYS:]
+    draws = []
+    for day in days:
+        wanted = {
+            profile: of_days.get(day, 0) - running.get(profile, 0)
+            for profile, of_days in sorted(peaks.items())
+            if typical.get(profile) is not None
+        }
+        arrivals = [
+            replace(typical_one, name=f"{profile} {number}", profile=profile)
+            for profile, more in wanted.items()
+            if (typical_one := typical[profile]) is not None
+            for number in range(1, more + 1)
+        ]
+        draws.append(tuple(sorted(arrivals, key=lambda each: drawn(day.toordinal(), each.name, 2**32))))
+    if not any(draws):
+        return FleetDemand(DemandSource.NONE, because=f"on none of {len(days)} recorded days more ran than now")
+    return FleetDemand(DemandSource.RECORDED, tuple(draws))
+
+
+def _typical(vms: Sequence[Vm]) -> Workload | None:
+    """A VM of the median size of these; None = no size can be read."""
+    cpus = [vm.vcpus for vm in vms if vm.vcpus]
+    memory = [vm.memory_mib for vm in vms if vm.memory_mib]
+    return Workload("", round(median(cpus)), round(median(memory))) if cpus and memory else None
+
+
+def made_up_demand(inventory: Inventory, catalog: Catalog, arrivals: int, seeds: int) -> FleetDemand:
+    """So many VMs by each seed, drawn from those that run with GPUs now."""
+    vms = sorted(inventory.vms.values(), key=lambda vm: (vm.name, vm.ref))
+    known = (_workload(vm, inventory, catalog) for vm in vms if vm.power is PowerState.ON)
+    alike = [workload for workload in known if workload is not None]
+    if not alike:
+        return FleetDemand(DemandSource.NONE, because="no VM with a GPU runs that requests could be made up as")
+    return FleetDemand(
+        DemandSource.MADE_UP,
+        tuple(
+            tuple(
+                replace(alike[drawn(seed, f"arrival {number}", len(alike))], name=f"arrival {number}")
+                for number in range(1, arrivals + 1)
+            )
+            for seed in range(1, seeds + 1)
+        ),
+    )
+
+
+def _workload(vm: Vm, inventory: Inventory, catalog: Catalog) -> Workload | None:
+    """The request for a VM like this one; None = it has no GPU, or devices that a request cannot ask for by kind."""
+    devices = vm.devices or ()
+    if not devices or not vm.vcpus or not vm.memory_mib or any(getattr(each, "group", None) for each in devices):
+        return None
+    bare = Workload(vm.name, vm.vcpus, vm.memory_mib)
+    if len(vm.vgpus) == len(devices):
+        counts = {profile: vm.profiles.count(profile) for profile in vm.profiles}
+        (first, number), *more = counts.items()
+        return replace(bare, profile=first, count=number, more=tuple(Vgpus(*each) for each in more))
+    host = inventory.host_of(vm)
+    whole = [each for each in devices if isinstance(each, DirectPathDevice | DynamicDevice)]
+    at = [each.address if isinstance(each, DirectPathDevice) else each.assigned for each in whole]
+    gpus = [host.gpu(address) if host is not None and address is not None else None for address in at]
+    models = {board.key for gpu in gpus if gpu is not None and (board := board_of(gpu, catalog)) is not None}
+    if len(whole) < len(devices) or None in gpus or len(models) != 1:
+        return None
+    return replace(bare, gpus=len(whole), model=models.pop())
+
+
+def place_demand(
+    demand: FleetDemand, workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
+) -> PlacedDemand:
+    """What becomes of these requests, one draw of the demand. The GPUs of suspended VMs are kept for them.
+
+    Where hosts let vGPUs start on GPUs that are empty now is expected (`advise/expected_start.py`).
+    """
+    claimed, _ = with_claims(inventory, catalog)
+    world, _ = with_claims(expecting_starts(inventory, claimed), catalog)
+    queue = Queue(world, catalog, explain=False, pin=PinPolicy.AUTO, any_reason=False)
+    if demand.source is DemandSource.FILE:
+        queue = queue.with_best(workloads)
+        workloads = [each.workload for each in queue.answers]
+    hopeless: set[Workload] = set()
+    answered = {each.workload.name: isinstance(each, Placed) for each in queue.answers}
+    for workload in workloads:
+        own = () if workload.name in answered else (workload,)
+        others = _on_other_models(workload, inventory, catalog) if demand.any_model else ()
+        for way in () if answered.get(workload.name) else (*own, *others):
+            # Nobody leaves, so one that is like a refused one is refused too.
+            shape = replace(way, name="")
+            if shape in hopeless:
+                continue
+            queue = queue.after([way])
+            if isinstance(queue.answers[-1], Placed):
+                break
+            hopeless.add(shape)
+    return _outcome(queue, workloads, catalog)
+
+
+def _on_other_models(workload: Workload, inventory: Inventory, catalog: Catalog) -> Iterator[Workload]:
+    """The same with vGPUs of the same size and series of each other GPU model here, by name; for one profile alone.
+
+    Words that bind requests to each other bind it to none then.
+    """
+    own = [catalog.profile(name) for name in catalog_names(workload, inventory, catalog)]
+    if len(own) != 1 or own[0] is None or workload.affinity is not None:
+        return
+    for name in inventory.offered_profiles:
+        other = catalog.profile(name)
+        if other is None or other.board == own[0].board or other.mig_backed is not own[0].mig_backed:
+            continue
+        if (other.framebuffer_mib, other.series) == (own[0].framebuffer_mib, own[0].series):
+            yield replace(workload, profile=name)
+
+
+def catalog_names(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """The profiles that it asks for, by the names that hosts or GPU models have; unknown ones are left out."""
+    devices = choices_of_devices(workload, inventory, catalog) if workload.profile else ()
+    vgpus = (each for choice in devices if not isinstance(choice, Rejection) for each in choice)
+    return tuple(dict.fromkeys(each.profile for each in vgpus if isinstance(each, VgpuDevice)))
+
+
+def _outcome(queue: Queue, asked: Sequence[Workload], catalog: Catalog) -> PlacedDemand:
+    placed = {each.workload.name: each for each in queue.answers if isinstance(each, Placed)}
+    kinds: dict[str, tuple[int, int]] = {}
+    for workload in asked:
+        kind = kind_of(workload)
+        done, of = kinds.get(kind, (0, 0))
+        kinds[kind] = (done + (workload.name in placed), of + 1)
+    return PlacedDemand(
+        asked=len(asked),
+        waiting=tuple(each.name for each in asked if each.name not in placed),
+        placed_mib=sum(framebuffer_mib(each.vm.devices or (), catalog) for each in placed.values()),
+        kinds=dict(sorted(kinds.items())),
+    )
+
+
+def kind_of(workload: Workload) -> str:
+    """What it asks for: `a40-8q`, `2 x a100-3-20c`, `whole l40s`."""
+    return " + ".join(_parts(workload))
+
+
+def _parts(workload: Workload) -> Iterator[str]:
+    for each in workload.vgpus:
+        yield each.profile if each.count == 1 else f"{each.count} x {each.profile}"
+    if workload.device:
+        yield f"GPU {', '.join(map(str, workload.device))}"
+    if workload.device_group is not None:
+        yield f"group {workload.device_group}"
+    if workload.gpus:
+        whole = f"whole {workload.model or 'GPU'}"
+        yield whole if workload.gpus == 1 else f"{workload.gpus} x {whole}"

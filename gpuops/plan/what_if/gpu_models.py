@@ -1,0 +1,73 @@
+"""Which GPU model people mean, and which vGPU profiles a host offers with its GPUs in their modes.
+
+Source: NVIDIA AI Enterprise, vGPU for Compute (a GPU in MIG mode runs MIG-backed profiles alone, any other time-sliced
+ones; all of them may be suspended and migrated on vSphere 8 and 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Board, Catalog
+from gpuops.model.fleet_change import GpuServing
+from gpuops.model.gpu import GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host, OfferedProfile
+
+MODES: Final[Mapping[GpuServing, VgpuMode]] = {
+    GpuServing.SAME_SIZE: VgpuMode.SAME_SIZE,
+    GpuServing.MIXED_SIZE: VgpuMode.MIXED_SIZE,
+    GpuServing.MIG: VgpuMode.MULTI_INSTANCE,
+}
+
+
+def board_meant(text: str, catalog: Catalog) -> Board:
+    """The GPU model of that key, short name or name (`l40s`, `NVIDIA L40S`). Raises UsageError with near ones."""
+    wanted = text.strip().lower()
+    for field in ("key", "short_name", "name"):
+        found = [board for board in catalog.boards if getattr(board, field).lower() == wanted]
+        if len(found) == 1:
+            return found[0]
+    known = {board.key.lower(): board.key for board in catalog.boards}
+    near = [known[each] for each in get_close_matches(wanted.removeprefix("nvidia ").replace(" ", "-"), known, n=3)]
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = "name it as its vGPU profiles do: l40s of nvidia_l40s-8q"
+    raise UsageError(f"no GPU model {text!r} in the catalogue{meant}", hint=hint)
+
+
+def board_of(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
+    """The model of a GPU; None = not in the catalogue."""
+    return catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+
+
+def lacks(mode: GpuServing, board: Board) -> str:
+    """Why GPUs of this model cannot serve so; empty = they can, or nobody knows."""
+    if mode is GpuServing.MIG and board.mig is None:
+        return f"{board.name} has no MIG mode (NVIDIA MIG User Guide)"
+    if mode is GpuServing.MIXED_SIZE and board.mixed_size_mode is False:
+        return f"{board.name} has no mixed-size mode (NVIDIA AI Enterprise docs)"
+    return ""
+
+
+def with_offers(host: Host, fleet: Iterable[Host], catalog: Catalog) -> Host:
+    """The host with the profiles that its GPUs offer in their modes.
+
+    What it, or another host, says of a profile stays true of it. What none offers yet may be suspended and migrated.
+    GPUs that are not in the catalogue keep what the host says of profiles that are not in it either.
+    """
+    told = {offer.name: offer for other in (*fleet, host) for offer in other.profiles or ()}
+    kept = [offer.name for offer in host.profiles or () if catalog.profile(offer.name) is None]
+    names = sorted({*kept, *_offered(host, catalog)})
+    offers = tuple(told.get(name) or OfferedProfile(name, suspend=True, migrate=True) for name in names)
+    return replace(host, profiles=offers)
+
+
+def _offered(host: Host, catalog: Catalog) -> Iterator[str]:
+    for gpu in host.gpus:
+        board = board_of(gpu, catalog)
+        if board is not None and gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through:
+            in_mig = gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
+            yield from (profile.name for profile in board.profiles if profile.mig_backed is in_mig)

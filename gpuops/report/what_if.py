@@ -1,0 +1,230 @@
+"""What `gpuops what-if` prints: the fleet now and then side by side, and the same as a JSON document.
+
+A figure of several draws is their mean, with the least and the most in brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from gpuops.plan.what_if.demand import DemandSource, PlacedDemand
+from gpuops.plan.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import count, visible
+
+_FEW: Final = 6
+
+
+def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
+    """The changes, one table, and what it stands on."""
+    inventory, then = found.inventory, found.then.fleet
+    lines: list[Shown] = [
+        Text(f"vCenter {visible(inventory.api_version)}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}; what if:", "bold")
+    ]
+    lines += [Text(f"  {visible(each)}") for each in then.done]
+    table = TextTable("", "now", "then", "difference", right=(1, 2))
+    for row in _rows(found):
+        table.add_row(*row)
+    lines.append(table)
+    lines += [Text(f"note: {visible(each)}", "yellow") for each in then.notes]
+    for name in found.unwanted:
+        lines.append(
+            Text(
+                f"note: no request asks for {visible(name)} (--any-model: one without a place may have its size there)",
+                "yellow",
+            )
+        )
+    lines += _anew(found)
+    lines += _waiting(found)
+    lines += _nights(found)
+    lines += [Text(_source(found), "dim")]
+    if saved is not None:
+        lines.append(Text(f"the changed fleet is in {visible(str(saved))}: for --inventory of other commands"))
+    return (*lines, Text("nothing was changed", "bold"))
+
+
+def _rows(found: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
+    now, then = found.now, found.then
+    yield _row("hosts with GPUs", _one(now.hosts), _one(then.hosts))
+    yield _row("GPUs", _one(now.gpus), _one(then.gpus))
+    yield _row("GPU memory, GiB", _one(now.gpu_memory_mib // 1024), _one(then.gpu_memory_mib // 1024))
+    yield _row("VMs with GPUs that run", now.running, then.running)
+    if now.requests:
+        yield _row("requests with a place", *_of_requests(found, lambda each: each.placed))
+        yield _row("requests that wait", *_of_requests(found, lambda each: len(each.waiting)))
+        yield _row("their GPU memory placed, GiB", *_of_requests(found, lambda each: each.placed_mib / 1024))
+        for kind in sorted({kind for each in now.requests for kind in each.kinds}):
+            placed = _of_requests(found, lambda each, kind=kind: each.kinds.get(kind, (0, 0))[0])  # type: ignore[misc]
+            asked = DrawnFigure(tuple(each.kinds.get(kind, (0, 0))[1] for each in then.requests))
+            yield _row(f"  {visible(kind)}, of {_figure(asked)}", *placed)
+    if now.nights:
+        yield _row("desktops that a night suspends", *_of_nights(found, lambda each: each.desktops))
+        yield _row("ML VMs that start", *_of_nights(found, lambda each: each.starts))
+        yield _row("ML VMs that wait", *_of_nights(found, lambda each: each.waiting))
+        hours = [each.gpu_hours for each in (*now.nights, *then.nights)]
+        if None not in hours:
+            yield _row("GPU-hours harvested", *_of_nights(found, lambda each: each.gpu_hours or 0.0))
+        else:
+            yield ("GPU-hours harvested", "?", "?", "")
+
+
+def _row(what: str, now: DrawnFigure, then: DrawnFigure) -> tuple[str, str, str, str]:
+    difference = then.mean - now.mean
+    return what, _figure(now), _figure(then), f"{difference:+.3g}" if abs(difference) < 100 else f"{difference:+.0f}"
+
+
+def _one(value: float) -> DrawnFigure:
+    return DrawnFigure((value,))
+
+
+def _of_requests(found: WhatIfAnswer, read: Callable[[PlacedDemand], float]) -> tuple[DrawnFigure, DrawnFigure]:
+    return _figure_of(found.now.requests, read), _figure_of(found.then.requests, read)
+
+
+def _figure_of(draws: Sequence[PlacedDemand], read: Callable[[PlacedDemand], float]) -> DrawnFigure:
+    return DrawnFigure(tuple(read(each) for each in draws))
+
+
+def _of_nights(found: WhatIfAnswer, read: Callable[[NightOutcome], float]) -> tuple[DrawnFigure, DrawnFigure]:
+    now, then = (DrawnFigure(tuple(read(each) for each in side.nights)) for side in (found.now, found.then))
+    return now, then
+
+
+def _figure(figure: DrawnFigure) -> str:
+    """`41`, or `41.2 (38 to 44)`."""
+    if figure.least == figure.most:
+        return _number(figure.mean)
+    return f"{_number(figure.mean)} ({_number(figure.least)} to {_number(figure.most)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+
+
+def _anew(found: WhatIfAnswer) -> Iterator[Text]:
+    """Who starts anew, and who finds no place any more."""
+    fleet = found.then.fleet
+    if fleet.restarts:
+        names = _some([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
+        yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {visible(names)}")
+    for each in fleet.stranded[:_FEW]:
+        yield Text(f"finds no place any more: {visible(each.vm.name)}: {visible(each.reasons[0])}", "yellow")
+    if len(fleet.stranded) > _FEW:
+        yield Text(f"and {len(fleet.stranded) - _FEW} more find none (--output json names them)", "yellow")
+    if fleet.stranded and not fleet.proven:
+        yield Text("not every way was tried: there may be a place for each of them", "dim")
+    if fleet.more_asked:
+        placed = _figure(found.then.more_placed)
+        yield Text(f"of {count(fleet.more_asked, 'VM')} that are added run: {placed}")
+
+
+def _waiting(found: WhatIfAnswer) -> Iterator[Text]:
+    """Which requests of a file wait; of several draws there are only figures."""
+    if found.demand.source is DemandSource.FILE:
+        for word, side in (("now", found.now), ("then", found.then)):
+            names = side.requests[0].waiting
+            if names:
+                yield Text(f"waits {word}: {visible(_some(names))}")
+
+
+def _nights(found: WhatIfAnswer) -> Iterator[Text]:
+    for word, side in (("now", found.now), ("then", found.then)):
+        for refusal in dict.fromkeys(each for night in side.nights for each in night.refusals):
+            yield Text(f"no night {word}: {visible(refusal)}", "yellow")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
+
+
+def _source(found: WhatIfAnswer) -> str:
+    demand = found.demand
+    match demand.source:
+        case DemandSource.FILE:
+            return "requests: those of the file, placed as gpuops place does"
+        case DemandSource.RECORDED:
+            days = count(len(demand.draws), "recorded day")
+            return f"requests: what ran beyond now on {days}; the mean, and in brackets the least and the most day"
+        case DemandSource.MADE_UP:
+            made = f"requests: {len(demand.draws[0])} made up as what runs now, {count(len(demand.draws), 'seed')}"
+            return f"{made}; the mean, and in brackets the least and the most"
+        case DemandSource.NONE:
+            return f"requests: none, for {demand.because}"
+
+
+def what_if_document(found: WhatIfAnswer) -> Document:
+    """Both fleets with every draw."""
+    inventory, fleet = found.inventory, found.then.fleet
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "what-if",
+        "vcenter": inventory.vcenter,
+        "api_version": inventory.api_version,
+        "read_at": inventory.taken_at.isoformat(),
+        "changes": list(fleet.done),
+        "notes": list(fleet.notes),
+        "models_not_asked_for": list(found.unwanted),
+        "requests_from": found.demand.source.value,
+        "night_at": found.night_at.isoformat() if found.night_at is not None else None,
+        "now": _side(found.now),
+        "then": _side(found.then),
+        "starts_anew": [
+            {"vm": _named(vm.ref, vm.name), "host": _named(host.ref, host.name)} for vm, host in fleet.restarts
+        ],
+        "without_place": [
+            {"vm": _named(each.vm.ref, each.vm.name), "reasons": list(each.reasons)} for each in fleet.stranded
+        ],
+        "without_place_proven": fleet.proven,
+        "vms_added": fleet.more_asked,
+    }
+
+
+def _named(ref: str, name: str) -> Document:
+    return {"ref": ref, "name": name}
+
+
+def _side(side: FleetOutcome) -> Document:
+    return {
+        "hosts": side.hosts,
+        "gpus": side.gpus,
+        "gpu_memory_mib": side.gpu_memory_mib,
+        "running_vms": _drawn(side.running),
+        "added_vms_running": _drawn(side.more_placed),
+        "requests": None if not side.requests else _requests(side.requests),
+        "nights": [
+            {
+                "desktops": night.desktops,
+                "starts": night.starts,
+                "waiting": night.waiting,
+                "gpu_hours": night.gpu_hours,
+                "refusals": list(night.refusals),
+            }
+            for night in side.nights
+        ],
+    }
+
+
+def _requests(draws: Sequence[PlacedDemand]) -> Document:
+    return {
+        "placed": _drawn(_figure_of(draws, lambda each: each.placed)),
+        "waiting": _drawn(_figure_of(draws, lambda each: len(each.waiting))),
+        "placed_mib": _drawn(_figure_of(draws, lambda each: each.placed_mib)),
+        "draws": [
+            {
+                "asked": each.asked,
+                "placed": each.placed,
+                "placed_mib": each.placed_mib,
+                "waiting": list(each.waiting),
+                "kinds": [{"kind": kind, "placed": done, "asked": of} for kind, (done, of) in each.kinds.items()],
+            }
+            for each in draws
+        ],
+    }
+
+
+def _drawn(figure: DrawnFigure) -> Document:
+    return {"mean": figure.mean, "least": figure.least, "most": figure.most}

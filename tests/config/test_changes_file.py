@@ -1,0 +1,112 @@
+"""Changes of a fleet are read as they are meant, or refused in one line that names the file or the option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.changes_file import (
+    AddHostsSection,
+    ChangeSection,
+    added_hosts,
+    added_vms,
+    changed_profiles,
+    load_changes,
+    lost_gpus,
+    parse_changes,
+)
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.fleet_change import (
+    AddHosts,
+    AddVms,
+    ChangeGpuMode,
+    ChangeProfile,
+    GpuServing,
+    LoseGpu,
+    LoseHost,
+)
+from gpuops.model.gpu import PciAddress
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "what-if.yaml"
+GPU = PciAddress.parse("0000:3b:00.0")
+
+
+def test_the_template_is_valid_and_shows_every_key() -> None:
+    assert load_changes(TEMPLATE) == (
+        AddHosts(2, "l40s", 8, None, GpuServing.MIXED_SIZE),
+        LoseHost("esx-01.lab"),
+        ChangeGpuMode(GpuServing.MIXED_SIZE, "esx-02*", "a40"),
+        ChangeProfile("vdi-*", "a40-4q"),
+        AddVms(10, "a40-4q"),
+    )
+    words = TEMPLATE.read_text(encoding="utf-8")
+    keys = {*ChangeSection.model_fields, *AddHostsSection.model_fields}
+    assert [key for key in sorted(keys) if f"{key}:" not in words] == []
+
+
+def test_a_file_may_say_each_change() -> None:
+    text = (
+        'version: 1\nchanges: [{lose_gpu: {host: esx-1, gpu: "3B:00.0"}}, {add_hosts: {like: esx-1}}, '
+        '{gpu_mode: {mode: mig, gpu: ["0000:3b:00.0"]}}]'
+    )
+    assert parse_changes(text, "c") == (
+        LoseGpu("esx-1", GPU),
+        AddHosts(1, like="esx-1"),
+        ChangeGpuMode(GpuServing.MIG, gpu=(GPU,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("[]", "c: changes: "),
+        ("[{lose_host: a, add_vms: {count: 1, of: b}}]", "c: changes.0: an entry says one of `add_hosts`, `lose_host`"),
+        ("[{loose_host: a}]", "c: changes.0.loose_host: "),
+        ("[{add_hosts: {count: 0, model: a40, gpus: 1}}]", "c: changes.0.add_hosts.count: "),
+        ("[{add_hosts: {model: a40}}]", "c: changes.0.add_hosts: `model` and `gpus` belong together"),
+        ("[{add_hosts: {count: 2}}]", "c: changes.0.add_hosts: say `model` and `gpus`, or `like`"),
+        ("[{gpu_mode: {mode: mixed}}]", "c: changes.0.gpu_mode.mode: "),
+        ("[{lose_gpu: {host: a, gpu: b}}]", "c: changes.0.lose_gpu.gpu: 'b' is not a PCI address"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(changes: str, said: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        parse_changes(f"version: 1\nchanges: {changes}\n", "c")
+    assert refused.value.message.startswith(said)
+    assert "\n" not in refused.value.line
+
+
+def test_options_say_the_same() -> None:
+    assert list(added_hosts(["2xL40S:8", "1xA40:4:mixed-size"], "esx-1")) == [
+        AddHosts(2, "L40S", 8, "esx-1"),
+        AddHosts(1, "A40", 4, "esx-1", GpuServing.MIXED_SIZE),
+    ]
+    assert list(added_hosts(["3"], "esx-1")) == [AddHosts(3, like="esx-1")]
+    assert list(lost_gpus(["esx-1/3B:00.0"])) == [LoseGpu("esx-1", GPU)]
+    assert list(changed_profiles(["vdi-*=a40-4q"])) == [ChangeProfile("vdi-*", "a40-4q")]
+    assert list(added_vms(["50xa40-8q", "2xX-pool"])) == [AddVms(50, "a40-8q"), AddVms(2, "X-pool")]
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda: list(added_hosts(["L40S"], None)), "--add-hosts 'L40S' cannot be read"),
+        (lambda: list(added_hosts(["3"], None)), "--add-hosts '3' cannot be read"),
+        (lambda: list(added_hosts(["0xL40S:8"], None)), "--add-hosts 0xL40S:8: count: "),
+        (lambda: list(added_hosts(["1xL40S:99"], None)), "--add-hosts 1xL40S:99: gpus: "),
+        (lambda: list(added_hosts(["1xL40S:8:mixed"], None)), "--add-hosts 1xL40S:8:mixed: mode: "),
+        (lambda: list(added_hosts([], "esx-1")), "--like is of --add-hosts"),
+        (lambda: list(lost_gpus(["0000:3b:00.0"])), "--lose-gpu '0000:3b:00.0' cannot be read"),
+        (lambda: list(lost_gpus(["esx-1/3b"])), "'3b' is not a PCI address"),
+        (lambda: list(changed_profiles(["a40-4q"])), "--change-profile 'a40-4q' cannot be read"),
+        (lambda: list(added_vms(["many"])), "--add-vms 'many' cannot be read"),
+        (lambda: list(added_vms(["99999xa40-8q"])), "--add-vms 99999xa40-8q: count: "),
+    ],
+)
+def test_what_is_wrong_in_an_option_is_one_line(read: Callable[[], object], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read()
+    assert refused.value.message.startswith(said)
+    assert refused.value.hint
