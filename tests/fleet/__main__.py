@@ -66,30 +66,31 @@ def _told(story: Story) -> bool:
         sys.exit("it needs a PostgreSQL server: apt-get install postgresql")
     with running_server(found) as server, TemporaryDirectory(prefix="gpuops-fleet-") as folder:
         try:
-            return _print(_timed(story, Path(folder), server))
+            return _print(*_timed(story, Path(folder), server))
         except Exception as error:
             print(f"{story.name}: not played: {error!r}", flush=True)
             return True
 
 
-def _timed(story: Story, folder: Path, server: Server) -> tuple[Played, float]:
-    began = time.monotonic()
-    return play(story, folder, server), time.monotonic() - began
+def _timed(story: Story, folder: Path, server: Server) -> tuple[Played, float, float]:
+    """With wall seconds and CPU seconds, those of the simulated vCenters among them."""
+    began, before = time.monotonic(), os.times()
+    played, used = play(story, folder, server), os.times()
+    cpu_s = used.children_user + used.children_system - before.children_user - before.children_system
+    return played, time.monotonic() - began, cpu_s
 
 
-def _print(played_s: tuple[Played, float]) -> bool:
-    played, seconds = played_s
+def _print(played: Played, seconds: float, cpu_s: float) -> bool:
     broken = violations(played.seen)
     desktops = sum(size.desktops for size in played.story.sizes)
     hosts = sum(size.hosts for size in played.story.sizes)
     taken_over = ", ".join(f"{each:.1f} s" for each in played.seen.taken_over_s) or "none"
-    used = os.times()
+    what = f"{len(played.story.sizes)} vCenters, {hosts} hosts, {desktops} desktops, {played.story.runners} runners"
+    back = f"{played.suspended} desktops suspended; all back {played.back_s:.1f} s after the closing"
     lines = [
-        f"{played.story.name}: {len(played.story.sizes)} vCenters, {hosts} hosts, {desktops} desktops, "
-        f"{played.story.runners} runners; {seconds:.0f} s",
+        f"{played.story.name}: {what}; {seconds:.0f} s",
         *(f"  {each}" for each in played.done),
-        f"  {played.suspended} desktops suspended; all back {played.back_s:.1f} s after the closing; "
-        f"taken over after {taken_over}; {used.children_user + used.children_system:.0f} CPU s",
+        f"  {back}; taken over after {taken_over}; {cpu_s:.0f} CPU s",
         *(f"  BROKEN {each}" for each in broken),
     ]
     if broken:

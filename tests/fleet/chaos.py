@@ -47,7 +47,7 @@ class Story:
     sizes: tuple[Size, ...]
     runners: int
     night_s: float
-    """From the start of the simulated vCenters to the closing of the window."""
+    """From the start of the runners to the closing of the window."""
     events: tuple[Event, ...]
     quick: bool
     """Whether runners have a sixth of their patience."""
@@ -86,4 +86,4 @@ def drawn(seed: int) -> Story:
         )
         events.append(Event(trouble, at_s, for_s, dice.randrange(2)))
     events.sort(key=lambda each: each.at_s)
-    return Story(f"seed {seed}", sizes, 2, 22.0, tuple(events), quick=True, limit_s=750)
+    return Story(f"seed {seed}", sizes, 2, 24.0, tuple(events), quick=True, limit_s=750)

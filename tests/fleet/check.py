@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 OURS = "gpuops-"
@@ -88,7 +89,7 @@ def _one_actor(site: SiteSeen) -> Iterator[str]:
     past its check takes effect; what vCenter had accepted before that is no new request."""
     begun = [each for each in site.journal if each["kind"] == "begun"]
     accepted = {each["body"]["op"]: each["seq"] for each in site.journal if each["kind"] == "submitted"}
-    for earlier, later in zip(begun, begun[1:], strict=False):
+    for earlier, later in pairwise(begun):
         for each in site.journal:
             if each["kind"] == "intent" and each["run"] == earlier["run"] and each["seq"] > later["seq"]:
                 yield f"I6: {each['body']['op']} was intended after run {later['run']} had begun"

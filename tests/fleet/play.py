@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +16,11 @@ from psycopg.rows import dict_row
 
 from tests.execute.journal.postgres import Server
 from tests.fleet.chaos import RUNNERS, Event, Story, Trouble
-from tests.fleet.check import FleetSeen, SiteSeen, marked, powers
-from tests.fleet.processes import ANY, CLOSES, DisturbedFleet, disturbed_fleet, sites_played
+from tests.fleet.check import AWAY, FleetSeen, SiteSeen, marked, powers
+from tests.fleet.processes import ANY, DisturbedFleet, disturbed_fleet, sites_played
 from tests.fleet.world import MARKER, desktop_names
-from tests.runner.fleet import Runner, wait_until
+from tests.runner.fleet import Runner
 
-BEGINS_S: Final = 240.0
-"""So long the first suspend may take from the start of the runners on."""
 LOOK_S: Final = 0.5
 
 
@@ -52,7 +51,7 @@ class Play:
 
     def __init__(self, story: Story, fleet: DisturbedFleet, server: Server) -> None:
         self.story, self.fleet, self.server = story, fleet, server
-        self.closes_s = time.monotonic() + _seconds_to_closing(fleet)
+        self.closes_s = 0.0
         self.ledgers: dict[str, list[dict[str, Any]]] = {site.name: [] for site in fleet.sites}
         self.played = Played(story, FleetSeen([]))
         self._overtakings: list[_Overtaking] = []
@@ -64,9 +63,12 @@ class Play:
         made = self.fleet.command("runner", "init", at=ANY)
         if made.returncode:
             raise RuntimeError(made.stderr)
+        self.fleet.close_after(self.story.night_s)
+        self.closes_s = time.monotonic() + self.story.night_s
         for _ in range(self.story.runners):
             self.fleet.runner(ANY)
-        wait_until(self._begun, BEGINS_S)
+        while not self._begun() and time.monotonic() < self.closes_s:
+            time.sleep(LOOK_S)
         began = time.monotonic()
         for event in self.story.events:
             self._until(began + event.at_s)
@@ -82,11 +84,13 @@ class Play:
     def _read(self) -> None:
         for site in self.fleet.sites:
             known = self.ledgers[site.name]
-            known += site.client.ledger(after_sequence=len(known))
+            for entry in site.client.ledger(after_sequence=len(known)):
+                at = datetime.fromisoformat(entry["at"]) + timedelta(seconds=self.fleet.later_s)
+                known.append({**entry, "at": at.isoformat()})
 
     def _begun(self) -> bool:
         self._read()
-        return any(entry["method"] == "SuspendVM_Task" for known in self.ledgers.values() for entry in known)
+        return any(entry["method"] == AWAY for known in self.ledgers.values() for entry in known)
 
     def _until(self, moment_s: float, *, until_back: bool = False) -> None:
         while (left_s := moment_s - time.monotonic()) > 0:
@@ -154,9 +158,7 @@ class Play:
         return among[number % len(among)] if among else None
 
     def _alive(self) -> list[Runner]:
-        return [
-            each for each in self.fleet.runners if each.number not in self._gone and each.process.poll() is None
-        ]
+        return [each for each in self.fleet.runners if each.number not in self._gone and each.process.poll() is None]
 
     def _later(self, seconds: float, act: Any) -> None:
         made = threading.Timer(seconds, act)
@@ -185,9 +187,7 @@ class Play:
                 seen.not_taken_over.append(each.site)
             else:
                 seen.taken_over_s.append(came - each.since_s)
-        self.played.suspended = sum(
-            entry["method"] == "SuspendVM_Task" for site in seen.sites for entry in site.ledger
-        )
+        self.played.suspended = sum(entry["method"] == AWAY for site in seen.sites for entry in site.ledger)
         return self.played
 
     def _sites_seen(self) -> list[SiteSeen]:
@@ -200,17 +200,12 @@ class Play:
 def play(story: Story, folder: Path, server: Server) -> Played:
     """The story on a new database of this server, which it may stop and start."""
     program = "tests.fleet.quick" if story.quick else "gpuops"
-    with disturbed_fleet(folder, server.database(), list(story.sizes), story.night_s, program) as fleet:
+    with disturbed_fleet(folder, server.database(), list(story.sizes), program) as fleet:
         return Play(story, fleet, server).play()
 
 
 def _came(door: Any, each: _Overtaking) -> bool:
     return door.first_after(each.since_s) is not None
-
-
-def _seconds_to_closing(fleet: DisturbedFleet) -> float:
-    now = fleet.now()
-    return (now.replace(hour=CLOSES.hour, minute=CLOSES.minute, second=0, microsecond=0) - now).total_seconds()
 
 
 def _records(url: str, operations: list[str]) -> list[dict[str, Any]]:

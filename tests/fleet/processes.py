@@ -1,7 +1,7 @@
 """The processes of a fleet: simulated vCenters on the clock of the day, each behind a door, and runners on one clock.
 
-One moment is the same for everybody: runners, turns and vCenters show the time of day that closes the window after so
-many seconds.
+Runners and their turns show one time of day: the window closes so many seconds after the first of them was started. The
+vCenters, which were started before that, show an earlier one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class DisturbedFleet(Fleet):
 
     ahead_s: float = 0.0
     """By so much its time of day is ahead of this machine's."""
+    later_s: float = 0.0
+    """By so much it is ahead of the vCenters' time."""
     doors: dict[str, Door] = field(default_factory=dict)
     """By name of the site."""
 
@@ -53,6 +55,12 @@ class DisturbedFleet(Fleet):
             "GPUOPS_STATE_DIR": str(self.folder / state),
             "PGPASSWORD": unquote(urlsplit(self.url).password or ""),
         }
+
+    def close_after(self, seconds: float) -> None:
+        """From now on its clocks show that the window closes after so many seconds."""
+        before = self.ahead_s
+        self.ahead_s = _ahead_s(seconds)
+        self.later_s += self.ahead_s - before
 
     def now(self) -> datetime:
         """The time of day of the fleet."""
@@ -74,11 +82,9 @@ def sites_played(runner: Runner) -> list[str]:
 
 
 @contextmanager
-def disturbed_fleet(
-    folder: Path, url: str, sizes: list[Size], night_s: float, program: str = "gpuops"
-) -> Iterator[DisturbedFleet]:
-    """A vCenter of each size. The window closes so many seconds from now on. No process is left at the end."""
-    made = DisturbedFleet(folder, url, [], program=program, ahead_s=_ahead_s(night_s))
+def disturbed_fleet(folder: Path, url: str, sizes: list[Size], program: str = "gpuops") -> Iterator[DisturbedFleet]:
+    """A vCenter of each size. No process is left at the end."""
+    made = DisturbedFleet(folder, url, [], program=program, ahead_s=_ahead_s(0))
     servers: list[subprocess.Popen[bytes]] = []
     try:
         for number, size in enumerate(sizes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuops.__main__ import main
+from gpuops.cli import main
 from gpuops.runner import procrastinate_queue, service
 
 FACTOR: Final = 6.0
