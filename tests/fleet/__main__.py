@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
     runs.add_argument("--seeds", default="0:200", help="FIRST:END, END not among them")
     runs.add_argument("--jobs", type=int, default=1, help="so many at once, each with a PostgreSQL of its own")
     chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # no process is left
     if chosen.verb == "night":
         size = Size(chosen.hosts, chosen.desktops, chosen.hosts, chosen.memory_gib, chosen.in_flight)
         return 1 if _told(whole(size, chosen.vcenters, chosen.night_s)) else 0
@@ -47,10 +49,12 @@ def main(arguments: list[str]) -> int:
 def _runs(seeds: range, jobs: int) -> int:
     began, ends = time.monotonic(), Counter[str]()
     with ProcessPoolExecutor(jobs) as pool:
-        for done in as_completed({pool.submit(_run, seed): seed for seed in seeds}):
-            broken = done.result()
-            ends["broken" if broken else "whole"] += 1
-            print(f"{sum(ends.values())} of {len(seeds)}, {ends['broken']} broken", flush=True)
+        try:
+            for done in as_completed([pool.submit(_run, seed) for seed in seeds]):
+                ends["broken" if done.result() else "whole"] += 1
+                print(f"{sum(ends.values())} of {len(seeds)}, {ends['broken']} broken", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
     print(f"{dict(ends)} in {time.monotonic() - began:.0f} s")
     return 1 if ends["broken"] else 0
 
@@ -88,7 +92,7 @@ def _print(played: Played, seconds: float, cpu_s: float) -> bool:
     what = f"{len(played.story.sizes)} vCenters, {hosts} hosts, {desktops} desktops, {played.story.runners} runners"
     back = f"{played.suspended} desktops suspended; all back {played.back_s:.1f} s after the closing"
     lines = [
-        f"{played.story.name}: {what}; {seconds:.0f} s",
+        f"{played.story.name}: {what}; {seconds:.0f} s, load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores",
         *(f"  {each}" for each in played.done),
         f"  {back}; taken over after {taken_over}; {cpu_s:.0f} CPU s",
         *(f"  BROKEN {each}" for each in broken),

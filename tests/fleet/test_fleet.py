@@ -16,13 +16,16 @@ from tests.fleet.world import Size
 
 SMALL = Size(hosts=20, desktops=50, ml_vms=20, memory_gib=1, in_flight=8)
 BY_SEED = 3
+BESIDE_OTHERS_S = 90.0
+"""Within which a turn is taken over here: other tests have the same cores, and the start of each process takes as much
+longer. `make fleet` holds it to 30 s."""
 
 
 def played(story: Story, folder: Path, server: Server) -> Played:
     found = play(story, folder, server)
     print(story.name, *found.done, f"taken over after {found.seen.taken_over_s}", sep="\n")
     print(found.seen.said)
-    assert violations(found.seen) == []
+    assert violations(found.seen, BESIDE_OTHERS_S) == []
     return found
 
 
