@@ -14,6 +14,8 @@ from typing import Any
 
 OURS = "gpuops-"
 AWAY, BACK = "SuspendVM_Task", "PowerOnVM_Task"
+DAY = "rotate day"
+NO_JOURNAL = "went by vCenter's markers"
 TAKEN_OVER_S = 30.0
 
 
@@ -51,7 +53,13 @@ def violations(seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
     """Everything that is not as it must be; empty = nothing was lost. `within_s`: a turn is taken over by then."""
     found = [*_taken_over(seen, within_s), *(f"a bug of the simulator: {bug}" for bug in seen.bugs), *_said(seen)]
     for site in seen.sites:
-        told = [*_back(site, seen.said), *_one_actor(site), *_once(site), *_intended(site), *_only_suspended(site)]
+        told = [
+            *_back(site, seen.said),
+            *_one_actor(site),
+            *_once(site),
+            *_intended(site, seen.said),
+            *_only_suspended(site),
+        ]
         found += [f"{site.name}: {each}" for each in told]
     return found
 
@@ -118,9 +126,13 @@ def _once(site: SiteSeen) -> Iterator[str]:
             yield f"I16: {operation} took effect {count} times"
 
 
-def _intended(site: SiteSeen) -> Iterator[str]:
-    """I15: an effect of a run that the journal knows has its intent there."""
-    runs = {each["run"] for each in site.journal if each["kind"] == "begun"}
+def _intended(site: SiteSeen, said: str) -> Iterator[str]:
+    """I15: an effect of a run that the journal knows has its intent there. A return that says that it lost its journal
+    goes on without."""
+    lost = NO_JOURNAL in said
+    runs = {
+        each["run"] for each in site.journal if each["kind"] == "begun" and not (lost and each["body"]["kind"] == DAY)
+    }
     intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
     for entry in _ours(site):
         operation = entry["operation_id"]

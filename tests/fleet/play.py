@@ -211,6 +211,9 @@ def _came(door: Any, each: _Overtaking) -> bool:
 def _records(url: str, operations: list[str]) -> list[dict[str, Any]]:
     """The journal of the vCenter that these operations are of, in order; nothing where it has none."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
+        made = connection.execute("SELECT to_regclass('journal') IS NOT NULL AS made").fetchone()
+        if made is None or not made["made"]:  # no night has begun
+            return []
         rows = connection.execute(
             "SELECT vcenter, seq, run, kind, at, body FROM journal ORDER BY vcenter, seq"
         ).fetchall()

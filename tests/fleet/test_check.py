@@ -13,7 +13,7 @@ FIRST, SECOND = "aaa", "bbb"
 
 
 def record(seq: int, run: str, kind: str, minute: int, op: str = "") -> dict[str, Any]:
-    body = {"op": op} if op else {}
+    body = {"op": op} if op else {"kind": "rotate night" if run == FIRST else "rotate day"}
     return {"seq": seq, "run": run, "kind": kind, "at": f"2026-11-02T22:{minute:02}:00+00:00", "body": body}
 
 
@@ -60,6 +60,14 @@ def test_a_desktop_that_is_named_is_not_lost() -> None:
     del seen.sites[0].ledger[3:5]
     assert len(violations(seen)) == 2
     seen.said = "not done: vdi-1"
+    assert violations(seen) == []
+
+
+def test_a_return_that_says_that_it_lost_its_journal_goes_on_without_intents() -> None:
+    seen = whole()
+    seen.sites[0].journal = seen.sites[0].journal[:7]
+    assert len(violations(seen)) == 3
+    seen.said = "the journal cannot be used: went by vCenter's markers"
     assert violations(seen) == []
 
 
