@@ -54,7 +54,7 @@ def test_small_nights_by_seed(number: int, tmp_path: Path, postgresql: Server) -
 def test_a_runner_that_stood_still_sends_nothing_more(tmp_path: Path, postgresql: Server) -> None:
     """It wakes while the one that took its turn over is still at it; the night is long enough for both."""
     size = replace(SMALL, hosts=4, desktops=24, ml_vms=4, in_flight=2)
-    story = Story("stands still", (size,), 2, 90, (Event(Trouble.STOP, 1, for_s=12),), quick=True, limit_s=750)
+    story = Story("stands still", (size,), 2, 60, (Event(Trouble.STOP, 1, for_s=12),), quick=True, limit_s=100)
     found = played(story, tmp_path, postgresql)
     runs = {each["run"] for each in found.seen.sites[0].journal if each["kind"] == "begun"}
     assert len(runs) > 1
