@@ -55,7 +55,7 @@ def violations(seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
     for site in seen.sites:
         told = [
             *_back(site, seen.said),
-            *_one_actor(site),
+            *_one_actor(site, seen.said),
             *_once(site),
             *_intended(site, seen.said),
             *_only_suspended(site),
