@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak mutants results sbom man lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet mutants results sbom man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ long: setup  ## the long suites
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
 	$(BIN)/python -m tests.nights gates --nights $(or $(GATED),20000) --jobs $$(nproc)
+
+fleet: setup  ## a night of 4 vCenters by three runners, of which one is killed, then 200 small ones (HOSTS=N, DESKTOPS=N of each, NIGHT_S=S, SEEDS=A:B)
+	$(BIN)/python -m tests.fleet night --hosts $(or $(HOSTS),250) --desktops $(or $(DESKTOPS),2500) --night-s $(or $(NIGHT_S),1500)
+	$(BIN)/python -m tests.fleet runs --seeds $(or $(SEEDS),0:200) --jobs $$(nproc)
 
 mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
 	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)

@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page, sites
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page, sites, runners
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ MODULES = {
     "sizing": "tests.bench.sizing",
     "page": "tests.bench.report_page",
     "sites": "tests.bench.sites",
+    "runners": "tests.bench.runners",
 }
 
 

@@ -46,6 +46,7 @@ def kill(mutant: Mutant, budget_s: float = MINUTE_S) -> End:
     with TemporaryDirectory(prefix="gpuops-mutant-") as where:
         root = Path(where)
         shutil.copytree(ROOT / "gpuops", root / "gpuops", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "templates", root / "templates")  # which commands look for beside the package
         for edit in mutant.edits:
             (root / edit.file).write_text(edit.applied(root), encoding="utf-8")
         _lint(mutant, root)

@@ -68,6 +68,8 @@ class Fleet:
     """Of the PostgreSQL database."""
     sites: list[Site]
     runners: list[Runner] = field(default_factory=list)
+    program: str = "gpuops"
+    """The module that a runner is started by."""
 
     @property
     def configuration(self) -> Path:
@@ -103,7 +105,7 @@ class Fleet:
     def command(self, *words: str, at: clock_time, state: str = "typed") -> subprocess.CompletedProcess[str]:
         """What a person types on any machine."""
         return subprocess.run(
-            [sys.executable, "-m", "gpuops", *words], cwd=ROOT, env=self.environment(at, state),
+            [sys.executable, "-m", "gpuops", *words], cwd=self.folder, env=self.environment(at, state),
             stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=120, check=False,
         )  # fmt: skip
 
@@ -133,7 +135,7 @@ class Runner:
     def __post_init__(self) -> None:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gpuops", "runner", "run"], cwd=ROOT,
+                [sys.executable, "-m", self.fleet.program, "runner", "run"], cwd=self.fleet.folder,
                 env=self.fleet.environment(self.at, f"machine-{self.number}"),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

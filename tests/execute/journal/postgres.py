@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -30,8 +30,10 @@ def binaries() -> Path | None:
 class Server:
     """One running server; each `database()` is a new, empty one."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, control: Callable[..., None]) -> None:
+        """`control` runs pg_ctl on it with these words."""
         self._socket = socket
+        self._control = control
         self._numbers = count(1)
 
     def url(self, database: str, password: str = PASSWORD) -> str:
@@ -48,6 +50,14 @@ class Server:
         name = f"night_{next(self._numbers) - 1}"
         self._do(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         self._do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+
+    def stop(self) -> None:
+        """All connections end, and nobody is let in."""
+        self._control("-m", "fast", "stop")
+
+    def start(self) -> None:
+        """It answers again, with all that was committed."""
+        self._control("start")
 
     def _do(self, statement: str) -> None:
         url = self.url("postgres").replace("postgresql:", "postgresql+psycopg:")
@@ -87,10 +97,14 @@ def running_server(found: Path) -> Iterator[Server]:
         run("initdb", "-D", str(data), "-U", USER, "-E", "UTF8", "--locale=C", "--no-sync",
             "--auth=scram-sha-256", f"--pwfile={password}")  # fmt: skip
         options = f"-c listen_addresses='' -c unix_socket_directories={base} -c fsync=off"
-        run("pg_ctl", "-D", str(data), "-w", "-t", "60", "-o", options, "start")
+
+        def control(*words: str) -> None:
+            run("pg_ctl", "-D", str(data), "-w", "-t", "60", "-o", options, *words)
+
+        control("start")
         try:
-            yield Server(base)
+            yield Server(base, control)
         finally:
-            run("pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+            control("-m", "immediate", "stop")
     finally:
         shutil.rmtree(base, ignore_errors=True)

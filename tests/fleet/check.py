@@ -1,0 +1,165 @@
+"""What must hold of a fleet whatever befell it: on the ledgers of the vCenters, the journal and what was said alone.
+
+It shares no code with gpuops. Numbers are those of the protocol (`tests/nights/checkers.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+OURS = "gpuops-"
+AWAY, BACK = "SuspendVM_Task", "PowerOnVM_Task"
+DAY = "rotate day"
+NO_JOURNAL = "went by vCenter's markers"
+TAKEN_OVER_S = 30.0
+
+
+@dataclass(slots=True)
+class SiteSeen:
+    """One vCenter, after the morning."""
+
+    name: str
+    desktops: list[str]
+    """Those that ran in the evening: all of them."""
+    marker: str
+    ledger: list[dict[str, Any]]
+    journal: list[dict[str, Any]]
+    """Each record: seq, run, kind, at, body."""
+    status: str = ""
+    """What `gpuops rotate status` said at the end."""
+
+
+@dataclass(slots=True)
+class FleetSeen:
+    """All that was seen of one story."""
+
+    sites: list[SiteSeen]
+    said: str = ""
+    """By all runners and what they played."""
+    taken_over_s: list[float] = field(default_factory=list)
+    """From the moment a runner died or stood still to the next connection to a vCenter whose turn it had."""
+    not_taken_over: list[str] = field(default_factory=list)
+    """Names of vCenters to which nobody came after that."""
+    bugs: list[str] = field(default_factory=list)
+    """Of the simulated vCenters."""
+
+
+def violations(seen: FleetSeen, within_s: float = TAKEN_OVER_S) -> list[str]:
+    """Everything that is not as it must be; empty = nothing was lost. `within_s`: a turn is taken over by then."""
+    found = [*_taken_over(seen, within_s), *(f"a bug of the simulator: {bug}" for bug in seen.bugs), *_said(seen)]
+    for site in seen.sites:
+        told = [
+            *_back(site, seen.said),
+            *_one_actor(site, seen.said),
+            *_once(site),
+            *_intended(site, seen.said),
+            *_only_suspended(site),
+        ]
+        found += [f"{site.name}: {each}" for each in told]
+    return found
+
+
+def powers(site: SiteSeen) -> dict[str, str]:
+    """How each desktop is at the end."""
+    found = dict.fromkeys(site.desktops, "poweredOn")
+    for entry in site.ledger:
+        if entry["name"] in found and "power" in entry["after"]:
+            found[entry["name"]] = entry["after"]["power"]
+    return found
+
+
+def marked(site: SiteSeen) -> set[str]:
+    """Who carries a marker at the end."""
+    found: dict[str, str] = {}
+    for entry in site.ledger:
+        if entry["object_type"] == "VirtualMachine" and site.marker in entry["after"]:
+            found[entry["name"]] = entry["after"][site.marker]
+    return {name for name, value in found.items() if value}
+
+
+def _back(site: SiteSeen, said: str) -> Iterator[str]:
+    """I1: every desktop is back by the end, without its marker, or is named."""
+    for name, power in powers(site).items():
+        if power != "poweredOn" and name not in said and name not in site.status:
+            yield f"I1: {name} is {power}, and nobody says so"
+    for name in sorted(marked(site)):
+        if name not in said and name not in site.status:
+            yield f"I1: {name} still has its marker, and nobody says so"
+
+
+def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
+    """I6: once a run has taken over, the earlier ones intend nothing more, and at most the one request of each that was
+    past its check takes effect; what vCenter had accepted before that is no new request. A return that says that it
+    lost its journal has no such check: without a `lock_vm` another return may act beside it."""
+    begun = [each for each in site.journal if each["kind"] == "begun"]
+    accepted = {each["body"]["op"]: each["seq"] for each in site.journal if each["kind"] == "submitted"}
+    for earlier, later in pairwise(begun):
+        for each in site.journal:
+            if each["kind"] == "intent" and each["run"] == earlier["run"] and each["seq"] > later["seq"]:
+                yield f"I6: {each['body']['op']} was intended after run {later['run']} had begun"
+        mine, since = f"{OURS}{earlier['run']}-", datetime.fromisoformat(later["at"])
+        late = [
+            f"{entry['method']} on {entry['name']}"
+            for entry in site.ledger
+            if entry["operation_id"].startswith(mine)
+            and datetime.fromisoformat(entry["at"]) > since
+            and accepted.get(entry["operation_id"], later["seq"]) >= later["seq"]
+        ]
+        if len(late) > 1 and not (NO_JOURNAL in said and earlier["body"]["kind"] == DAY):
+            yield f"I6: {len(late)} requests took effect after run {later['run']} had begun: {', '.join(late)}"
+
+
+def _once(site: SiteSeen) -> Iterator[str]:
+    """I17: in one night a desktop is suspended once, and resumed once; no request has two effects (I16)."""
+    for method in (AWAY, BACK):
+        done = Counter(entry["name"] for entry in _ours(site) if entry["method"] == method)
+        for name, count in done.items():
+            if count > 1 and name in site.desktops:
+                yield f"I17: {method} {count} times on {name}"
+    operations = Counter((entry["operation_id"], entry["moid"]) for entry in _ours(site))
+    for (operation, _), count in operations.items():
+        if count > 1:
+            yield f"I16: {operation} took effect {count} times"
+
+
+def _intended(site: SiteSeen, said: str) -> Iterator[str]:
+    """I15: an effect of a run that the journal knows has its intent there. A return that says that it lost its journal
+    goes on without."""
+    lost = NO_JOURNAL in said
+    runs = {
+        each["run"] for each in site.journal if each["kind"] == "begun" and not (lost and each["body"]["kind"] == DAY)
+    }
+    intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
+    for entry in _ours(site):
+        operation = entry["operation_id"]
+        if operation.removeprefix(OURS).rpartition("-")[0] in runs and operation not in intents:
+            yield f"I15: {entry['method']} on {entry['name']} has no intent in the journal: {operation}"
+
+
+def _only_suspended(site: SiteSeen) -> Iterator[str]:
+    """I2, I11: no desktop is powered off or reset, suspended or not."""
+    for entry in _ours(site):
+        if entry["name"] in site.desktops and entry["after"].get("power") == "poweredOff":
+            yield f"I11: {entry['method']} powered off {entry['name']}"
+
+
+def _taken_over(seen: FleetSeen, within_s: float) -> Iterator[str]:
+    for seconds in seen.taken_over_s:
+        if seconds > within_s:
+            yield f"a turn was taken over after {seconds:.1f} s"
+    for name in seen.not_taken_over:
+        yield f"{name}: nobody took the turn over"
+
+
+def _said(seen: FleetSeen) -> Iterator[str]:
+    if "Traceback" in seen.said:
+        yield f"a traceback: {seen.said[seen.said.index('Traceback') :][:2000]}"
+
+
+def _ours(site: SiteSeen) -> Iterator[dict[str, Any]]:
+    return (entry for entry in site.ledger if entry["operation_id"].startswith(OURS))

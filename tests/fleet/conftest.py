@@ -1,0 +1,7 @@
+"""A PostgreSQL server of the tests' own, which a test may stop and start: nobody else has it."""
+
+from __future__ import annotations
+
+from tests.execute.journal.conftest import postgresql
+
+__all__ = ["postgresql"]

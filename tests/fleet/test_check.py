@@ -1,0 +1,138 @@
+"""The checks of a fleet say of each thing that is broken that it is, and nothing of a night that was whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fleet.check import FleetSeen, SiteSeen, violations
+
+FIRST, SECOND = "aaa", "bbb"
+
+
+def record(seq: int, run: str, kind: str, minute: int, op: str = "") -> dict[str, Any]:
+    body = {"op": op} if op else {"kind": "rotate night" if run == FIRST else "rotate day"}
+    return {"seq": seq, "run": run, "kind": kind, "at": f"2026-11-02T22:{minute:02}:00+00:00", "body": body}
+
+
+def effect(run: str, number: int, minute: int, method: str, name: str, **after: str) -> dict[str, Any]:
+    return {
+        "at": f"2026-11-02T22:{minute:02}:30+00:00",
+        "operation_id": f"gpuops-{run}-{number}",
+        "method": method,
+        "object_type": "VirtualMachine",
+        "moid": f"vm-{name}",
+        "name": name,
+        "before": {},
+        "after": after,
+    }
+
+
+def whole() -> FleetSeen:
+    """One desktop was marked and suspended by a run that died, and resumed by the one that took over. The mark of
+    another one was past its check then."""
+    kinds = (("intent", 1), ("submitted", 1), ("intent", 2), ("submitted", 2), ("intent", 3))
+    journal = [
+        record(1, FIRST, "begun", 1),
+        *(record(seq, FIRST, kind, 1, f"gpuops-{FIRST}-{op}") for seq, (kind, op) in enumerate(kinds, 2)),
+        record(7, SECOND, "begun", 5),
+        *(record(7 + op, SECOND, "intent", 5, f"gpuops-{SECOND}-{op}") for op in (1, 2, 3)),
+    ]
+    ledger = [
+        effect(FIRST, 1, 1, "SetField", "vdi-1", mark="tonight"),
+        effect(FIRST, 2, 5, "SuspendVM_Task", "vdi-1", power="suspended"),
+        effect(FIRST, 3, 6, "SetField", "vdi-2", mark="tonight"),
+        effect(SECOND, 1, 7, "PowerOnVM_Task", "vdi-1", power="poweredOn"),
+        effect(SECOND, 2, 7, "SetField", "vdi-1", mark=""),
+        effect(SECOND, 3, 8, "SetField", "vdi-2", mark=""),
+    ]
+    return FleetSeen([SiteSeen("site-0", ["vdi-1", "vdi-2"], "mark", ledger, journal)], taken_over_s=[18.0])
+
+
+def test_a_whole_night_is_whole() -> None:
+    assert violations(whole()) == []
+
+
+def test_a_desktop_that_is_named_is_not_lost() -> None:
+    seen = whole()
+    del seen.sites[0].ledger[3:5]
+    assert len(violations(seen)) == 2
+    seen.said = "not done: vdi-1"
+    assert violations(seen) == []
+
+
+def test_a_return_that_says_that_it_lost_its_journal_goes_on_without_intents() -> None:
+    seen = whole()
+    seen.sites[0].journal = seen.sites[0].journal[:7]
+    assert len(violations(seen)) == 3
+    seen.said = "the journal cannot be used: went by vCenter's markers"
+    assert violations(seen) == []
+
+
+def lost(seen: FleetSeen) -> None:
+    del seen.sites[0].ledger[3]
+
+
+def left_marked(seen: FleetSeen) -> None:
+    del seen.sites[0].ledger[5]
+
+
+def intended_late(seen: FleetSeen) -> None:
+    seen.sites[0].journal.append(record(11, FIRST, "intent", 6, f"gpuops-{FIRST}-4"))
+
+
+def two_late_requests(seen: FleetSeen) -> None:
+    seen.sites[0].journal = [each for each in seen.sites[0].journal if each["kind"] != "submitted"]
+
+
+def suspended_again(seen: FleetSeen) -> None:
+    seen.sites[0].ledger.insert(2, effect(FIRST, 1, 2, "SuspendVM_Task", "vdi-1", power="suspended"))
+
+
+def sent_twice(seen: FleetSeen) -> None:
+    seen.sites[0].ledger.insert(1, seen.sites[0].ledger[0])
+
+
+def unknown_to_the_journal(seen: FleetSeen) -> None:
+    seen.sites[0].ledger[0]["operation_id"] = f"gpuops-{FIRST}-9"
+
+
+def powered_off(seen: FleetSeen) -> None:
+    seen.sites[0].ledger.insert(3, effect(SECOND, 1, 6, "PowerOffVM_Task", "vdi-1", power="poweredOff"))
+
+
+def slow(seen: FleetSeen) -> None:
+    seen.taken_over_s.append(30.5)
+
+
+def never(seen: FleetSeen) -> None:
+    seen.not_taken_over.append("site-0")
+
+
+def traced(seen: FleetSeen) -> None:
+    seen.said = "Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "told"),
+    [
+        (lost, "site-0: I1: vdi-1 is suspended, and nobody says so"),
+        (left_marked, "site-0: I1: vdi-2 still has its marker"),
+        (intended_late, "site-0: I6: gpuops-aaa-4 was intended after run bbb had begun"),
+        (two_late_requests, "site-0: I6: 2 requests took effect after run bbb had begun"),
+        (suspended_again, "site-0: I17: SuspendVM_Task 2 times on vdi-1"),
+        (sent_twice, "site-0: I16: gpuops-aaa-1 took effect 2 times"),
+        (unknown_to_the_journal, "site-0: I15: SetField on vdi-1 has no intent in the journal: gpuops-aaa-9"),
+        (powered_off, "site-0: I11: PowerOffVM_Task powered off vdi-1"),
+        (slow, "a turn was taken over after 30.5 s"),
+        (never, "site-0: nobody took the turn over"),
+        (traced, "a traceback: Traceback"),
+    ],
+)
+def test_what_is_broken_is_told(breaks: Callable[[FleetSeen], None], told: str) -> None:
+    seen = whole()
+    breaks(seen)
+    found = violations(seen)
+    assert any(each.startswith(told) for each in found), found
