@@ -16,6 +16,19 @@ Floats = NDArray[np.float64]
 
 UNKNOWN: Final = -1.0
 """Of a channel without any value; no channel that is known is negative but for logarithms, which end above it."""
+_NO_SHARES: Final = (
+    "temperature",
+    "disk",
+    "network",
+    "dropped",
+    "consumed",
+    "active",
+    "GPU memory",
+    "host memory",
+    "host CPU",
+)
+"""Channels that are used in pairs alone: by their level models learn the set-up, and not what is at fault."""
+SHARES: Final = tuple(channel for channel in CHANNELS if channel not in _NO_SHARES)
 STATISTICS: Final = ("mean", "lowest", "tenth", "median", "nine tenths", "highest", "spread", "change", "at its top")
 PAIRS: Final = (
     ("gpu use", "CPU"),
@@ -30,7 +43,7 @@ PAIRS: Final = (
 )
 FACTS: Final = ("shares equally", "has a fixed share", "best effort", "remote memory", "guest driver is newer", "alone")
 NAMES: Final = (
-    *(f"{channel}: {statistic}" for channel in CHANNELS for statistic in STATISTICS),
+    *(f"{channel}: {statistic}" for channel in SHARES for statistic in STATISTICS),
     *(f"{one} with {other}" for one, other in PAIRS),
     *FACTS,
 )
@@ -44,21 +57,35 @@ def features(cases: Iterable[Case]) -> Floats:
 
 def _row(case: Case) -> list[float]:
     of = channels(case)
-    row = [number for values in of.values() for number in _statistics(values)]
+    row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
     row += [_together(of[one], of[other]) for one, other in PAIRS]
     return row + _facts(case)
 
 
-def _statistics(values: Floats) -> tuple[float, ...]:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return (UNKNOWN,) * len(STATISTICS)
-    lowest, tenth, median, nine, highest = np.percentile(known, (0, 10, 50, 90, 100))
-    third = max(1, len(known) // 3)
-    change = known[-third:].mean() - known[:third].mean()
-    at_top = (known >= 0.95 * highest).mean() if highest > 0 else 0.0
-    numbers = (known.mean(), lowest, tenth, median, nine, highest, known.std(), change, at_top)
-    return tuple(float(number) for number in numbers)
+def _statistics(values: Floats) -> Floats:
+    """A row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
+    found = np.full((len(values), len(STATISTICS)), UNKNOWN)
+    for row, series in enumerate(values):
+        known = series[~np.isnan(series)]
+        if not len(known):
+            continue
+        ranks = np.sort(known)
+        last, third, mean = len(ranks) - 1, max(1, len(known) // 3), known.sum() / len(known)
+        found[row] = (
+            mean,
+            ranks[0],
+            ranks[round(0.1 * last)],
+            ranks[last // 2],
+            ranks[round(0.9 * last)],
+            ranks[last],
+            ((known - mean) ** 2).sum() / len(known),
+            known[-third:].sum() / third - known[:third].sum() / third,
+            (ranks >= 0.95 * ranks[last]).sum() / len(known) if ranks[last] > 0 else 0.0,
+        )
+    found[:, STATISTICS.index("spread")] = np.where(
+        found[:, 0] == UNKNOWN, UNKNOWN, np.sqrt(np.abs(found[:, STATISTICS.index("spread")]))
+    )
+    return found
 
 
 def _together(one: Floats, other: Floats) -> float:
