@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
+        "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "report": "Report the fleet and its nights, as one HTML page too.",
         "serve": "Serve that page at one address, kept current.",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.measurement import (
     CPU_MHZ,
@@ -108,3 +108,18 @@ class LabelledCase:
     case: Case
     at_fault: frozenset[Component]
     """Empty = nothing."""
+
+
+def plain(case: LabelledCase) -> dict[str, Any]:
+    """The case as a line of a file of cases has it; `gpuops.config.case_file` reads it."""
+    facts = {name: getattr(case.case.facts, name) for name in CaseFacts.__slots__}
+    return {
+        "name": case.name,
+        "at_fault": sorted(case.at_fault),
+        "step_s": case.case.step_s,
+        "facts": {name: value for name, value in facts.items() if value is not None},
+        "series": {
+            name: [None if value != value else value for value in values.tolist()]  # NaN alone is not itself
+            for name, values in case.case.series.items()
+        },
+    }

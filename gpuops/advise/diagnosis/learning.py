@@ -64,7 +64,9 @@ def trained(
     after = _right(judged, exam)
     if unseen and standing is not None:
         # of cases that it learns from a model is judged by one that did not
-        after = _with_confirmed(after, len(exam), _right_of_unseen(made, confirmed, unseen, settings, seed), len(unseen))
+        after = _with_confirmed(
+            after, len(exam), _right_of_unseen(made, confirmed, unseen, settings, seed), len(unseen)
+        )
     before = None if standing is None else _right(standing, [*exam, *unseen])
     new = replace(judged, corrections=tuple(case.name for case in confirmed), right=after)
     if standing is not None and before is not None and after < before:
