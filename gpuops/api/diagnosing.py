@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.advise.diagnosis.answer import Diagnosis, diagnosed, scores
+from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnosed, scores
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.case_reading import read_cases
@@ -18,46 +17,11 @@ from gpuops.execute.site import Site, catalog_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gpuops.advise.diagnosis.case import LabelledCase
-    from gpuops.advise.diagnosis.component import Component
     from gpuops.advise.diagnosis.learning import Trained
-    from gpuops.advise.diagnosis.model import Forest
+    from gpuops.model.case import LabelledCase
+    from gpuops.model.component import Component
     from gpuops.model.inventory import Inventory
     from gpuops.model.vm import Vm
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosedVm:
-    """What was said of one VM."""
-
-    id: str
-    """By which it is confirmed or corrected."""
-    vm: str
-    host: str | None
-    hours: float
-    """Of its history."""
-    diagnosis: Diagnosis
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosed:
-    """What was said of all VMs that were asked about."""
-
-    vms: tuple[DiagnosedVm, ...]
-    left_out: dict[str, str]
-    """By name of a VM that is not in it: why not."""
-    model: Forest | None
-    """None = the rules alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedCases:
-    """What was said of cases of which it is known what was at fault."""
-
-    cases: tuple[tuple[LabelledCase, Diagnosis], ...]
-    right: float
-    """The share of components that are right, 0 to 1 (`advise.diagnosis.judging`)."""
-    model: Forest | None
 
 
 def diagnose(

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gpuops.advise.diagnosis.component import Component
 from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, spread
 from gpuops.errors import UsageError
+from gpuops.model.component import Component
 
 diagnose = VerbTable("diagnose", "")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from gpuops.advise.diagnosis.case import SERIES, Case, CaseFacts, LabelledCase
-from gpuops.advise.diagnosis.component import Component
 from gpuops.config.wrong_value import reason
 from gpuops.errors import UsageError
+from gpuops.model.case import SERIES, Case, CaseFacts, LabelledCase
+from gpuops.model.component import Component
 from gpuops.model.scheduler import SchedulerPolicy
 
 MOST_STEPS: Final = 5000

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpuops.advise.diagnosis.component import WORDS, Component
+from gpuops.model.component import WORDS, Component
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
-    from gpuops.advise.diagnosis.answer import Diagnosis, Suspect
+    from gpuops.advise.diagnosis.answer import Diagnosed, Diagnosis, JudgedCases, Suspect
     from gpuops.advise.diagnosis.learning import Trained
     from gpuops.advise.diagnosis.model import Forest
-    from gpuops.api.diagnosing import Diagnosed, JudgedCases
     from gpuops.model.inventory import Inventory
 
 _MOST_SHOWN: Final = 3
@@ -25,7 +24,7 @@ NEXT: Final = {
     Component.SCHEDULER: "gpuops scheduler show",
     Component.LICENCE: "see to the licence server in its guest: nvidia-smi -q there shows the licence",
     Component.THROTTLING: "gpuops top --show gpus shows heat and power; see to cooling and to the power limit",
-    Component.PCIE_LINK: "reseat the GPU, look at slot, riser and BIOS; gpuops readiness says whether its host can be emptied",
+    Component.PCIE_LINK: "reseat the GPU; gpuops readiness says whether its host can be emptied for that",
     Component.ECC: "nvidia-smi -q -d ECC,ROW_REMAPPER on the host; have the GPU replaced if errors come back",
     Component.FRAME_BUFFER: "give it a larger profile: gpuops capacity says what fits",
     Component.REMOTE_NUMA: "gpuops doctor says where CPU, memory and GPU are apart",
@@ -69,7 +68,7 @@ def _notes(model: Forest | None) -> Iterator[str]:
         yield "by the rules alone: there is no model; gpuops diagnose train makes one"
         return
     learned = f", {count(len(model.corrections), 'confirmed case')} among them" if model.corrections else ""
-    yield f"by rules and by a model of {model.cases} cases{learned}; of made cases never seen it had {model.right:.0%} right"
+    yield f"by rules and by a model of {model.cases} cases{learned}; {model.right:.0%} right of made ones never seen"
 
 
 def diagnosed_document(found: Diagnosed, inventory: Inventory) -> Document:

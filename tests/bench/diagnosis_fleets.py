@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import SERIES, Case, CaseFacts, LabelledCase
-from gpuops.advise.diagnosis.component import FAULTS, Component
+from gpuops.model.case import SERIES, Case, CaseFacts, LabelledCase
+from gpuops.model.component import FAULTS, Component
 from gpuops.model.scheduler import SchedulerPolicy
 
-Floats = NDArray[np.float64]
+Floats = NDArray[Any]
 
 SAMPLES: Final = 15
 """Of 20 s in a step of five minutes."""
@@ -29,7 +29,7 @@ GPUS: Final = {
     "h100": (81_559, 350, 1755, 16),
 }
 """Frame buffer in MiB, limit of power in W, clock in MHz, lanes."""
-FLEETS: Final = {
+FLEETS: Final[dict[str, dict[str, Any]]] = {
     "office": {"gpus": ("t4", "a16"), "vcpus": (2, 4), "gib": (4, 8, 12), "load": "people"},
     "studio": {"gpus": ("l40s",), "vcpus": (8, 12), "gib": (32, 48), "load": "renders"},
     "models": {"gpus": ("h100", "l40s"), "vcpus": (16, 32, 64), "gib": (128, 256), "load": "epochs"},

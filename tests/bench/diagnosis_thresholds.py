@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import LabelledCase
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.advise.diagnosis.component import COMPONENTS, FAULTS, Component
 from gpuops.advise.diagnosis.features import FACTS, UNKNOWN, features
+from gpuops.model.case import LabelledCase
+from gpuops.model.component import COMPONENTS, FAULTS, Component
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +47,8 @@ def means(cases: Sequence[LabelledCase]) -> Floats:
 
 def thresholds(cases: Sequence[LabelledCase]) -> dict[Component, Threshold]:
     """The best of each fault: as many of its cases told as possible, each false alarm taken off."""
-    seen, found = means(cases), {}
+    seen = means(cases)
+    found: dict[Component, Threshold] = {}
     for fault in FAULTS:
         is_it = np.array([fault in each.at_fault for each in cases])
         best = (-np.inf, Threshold("", 1, 0.0, 1.0))

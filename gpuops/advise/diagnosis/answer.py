@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import Case
 from gpuops.advise.diagnosis.channels import channels
-from gpuops.advise.diagnosis.component import COMPONENTS, Component
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.advise.diagnosis.rules import certain, ruled_out
+from gpuops.model.case import Case, LabelledCase
+from gpuops.model.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
 
@@ -61,16 +61,47 @@ class Diagnosis:
     """Empty = without a model nothing is certain."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiagnosedVm:
+    """What was said of one VM."""
+
+    id: str
+    """By which it is confirmed or corrected."""
+    vm: str
+    host: str | None
+    hours: float
+    """Of its history."""
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """What was said of all VMs that were asked about."""
+
+    vms: tuple[DiagnosedVm, ...]
+    left_out: dict[str, str]
+    """By name of a VM that is not in it: why not."""
+    model: Forest | None
+    """None = the rules alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCases:
+    """What was said of cases of which it is known what was at fault."""
+
+    cases: tuple[tuple[LabelledCase, Diagnosis], ...]
+    right: float
+    """The share of components that are right, 0 to 1 (`advise.diagnosis.judging`)."""
+    model: Forest | None
+
+
 def scores(cases: Sequence[Case], model: Forest | None) -> Floats:
     """How probable each component is: a row for each case, a column for each of COMPONENTS.
 
     What a rule names is certain, what a rule excludes is 0. `none` has no probability beside one that has more: after
     a fault, that there is no other one is no answer.
     """
-    if model is None:
-        found = np.zeros((len(cases), len(COMPONENTS)))
-    else:
-        found = model.probabilities(features(cases))
+    found = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
     none = COMPONENTS.index(Component.NONE)
     for row, case in zip(found, cases, strict=True):
         for component in ruled_out(case):

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import Case
+from gpuops.model.case import Case
 
 Floats = NDArray[np.float64]
 

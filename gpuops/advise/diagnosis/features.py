@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import Case
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
+from gpuops.model.case import Case
 from gpuops.model.scheduler import SchedulerPolicy
 
 Floats = NDArray[np.float64]

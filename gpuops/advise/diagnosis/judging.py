@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.component import COMPONENTS, Component
+from gpuops.model.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.answer import scores
-from gpuops.advise.diagnosis.case import LabelledCase
-from gpuops.advise.diagnosis.component import COMPONENTS, Component
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, ForestSettings, Tree
+from gpuops.model.case import LabelledCase
+from gpuops.model.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

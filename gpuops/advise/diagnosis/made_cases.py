@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import Case, CaseFacts, LabelledCase
-from gpuops.advise.diagnosis.component import FAULTS, Component
+from gpuops.model.case import Case, CaseFacts, LabelledCase
+from gpuops.model.component import FAULTS, Component
 from gpuops.model.scheduler import SchedulerPolicy
 
 STEP_S: Final = 300
@@ -322,7 +322,7 @@ class _MadeCase:
         room = self.rng.uniform(24, 44)
         usual = np.minimum(room + (self.gpu.hot_c - 34) * (0.15 + 0.75 * total), self.gpu.hot_c - 1.0)
         hot = self.gpu.hot_c + self.rng.uniform(-1, 4, STEPS)
-        return np.round(np.where(self.on & too_hot, hot, usual))
+        return np.round(np.where(self.on & too_hot, hot, usual)).astype(np.float64)
 
     def _cpu(self, wanted: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
         """The share of its vCPUs that it uses."""

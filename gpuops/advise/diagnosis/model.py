@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.component import COMPONENTS
 from gpuops.advise.diagnosis.features import NAMES
+from gpuops.model.component import COMPONENTS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.case import Case
 from gpuops.advise.diagnosis.channels import channels
-from gpuops.advise.diagnosis.component import Component
+from gpuops.model.case import Case
+from gpuops.model.component import Component
 
 REMOTE: Final = 0.2
 """The share of its memory at another NUMA node than its GPU from which on that is a cause."""

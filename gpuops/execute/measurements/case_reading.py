@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.diagnosis.case import OF_GPU, OF_HOST, OF_VM, Case, CaseFacts
 from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
+from gpuops.model.case import OF_GPU, OF_HOST, OF_VM, Case, CaseFacts
 from gpuops.model.measurement import GPU_USE
 
 if TYPE_CHECKING:

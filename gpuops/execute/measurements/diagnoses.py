@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.advise.diagnosis.case import Case, LabelledCase, plain
-from gpuops.advise.diagnosis.component import Component
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
 from gpuops.config.private_file import write_private
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.model.case import Case, LabelledCase, plain
+from gpuops.model.component import Component
 
 MOST_OPEN: Final = 500
 """So many diagnoses that nobody confirmed or corrected are kept, the newest."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpuops.advise.diagnosis.component import Component
+    from gpuops.model.component import Component
     from gpuops.model.scheduler import SchedulerPolicy
 
 OF_VM: Final = (

@@ -38,8 +38,8 @@ class Component(StrEnum):
     """The drivers of host and guest do not work together."""
 
 
-COMPONENTS: Final = tuple(Component)
-FAULTS: Final = tuple(each for each in Component if each is not Component.NONE)
+COMPONENTS: Final[tuple[Component, ...]] = tuple(Component)
+FAULTS: Final[tuple[Component, ...]] = tuple(each for each in Component if each is not Component.NONE)
 WORDS: Final = {
     Component.NONE: "nothing that counters show",
     Component.NOISY_NEIGHBOUR: "noisy neighbour on the GPU",
