@@ -118,7 +118,7 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     sharers = int(rng.integers(1, slots + 1))
     if Component.NOISY_NEIGHBOUR in faults:
         sharers = max(2, sharers)
-    strong = {fault: float(rng.power(0.8)) for fault in faults}
+    strong = {fault: float(rng.power(0.8)) for fault in sorted(faults)}  # a set has no order of its own
     when = _spells(rng, count, rng.uniform(0.35, 0.95), count / 5)
     if not when.any():
         when[count // 3 :] = True
@@ -170,7 +170,7 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
         much = strong[Component.MEMORY_RECLAIMED]
         swapped = np.maximum.accumulate(when * (0.012 + 0.2 * much) * np.linspace(0.6, 1, count))
         ballooned = when * (0.02 + 0.3 * much) * (rng.random() < 0.8)
-    latency = rng.uniform(1, 9) * np.exp(0.5 * _smooth(rng, count, 0.6)) + 120 * swap_wait
+    latency: Floats = rng.uniform(1, 9) * np.exp(0.5 * _smooth(rng, count, 0.6)) + 120 * swap_wait
     latency = latency + extent(Component.DATASTORE, 20, 160)
     backup = _spells(rng, count, 0.1, 45) * (rng.random() < 0.35)
     latency = latency + backup * rng.uniform(15, 150)

@@ -97,8 +97,8 @@ def test_a_model_says_how_probable_each_is_and_people_confirm_or_correct_it(lab:
 
 def test_a_counter_of_the_gpu_is_read_by_the_address_of_the_gpu(lab: Lab) -> None:
     inventory = told(lab.run("inventory", "--output", "json"))
-    host = next(each for each in inventory["hosts"] if any("vdi-05" in str(gpu) for gpu in each["gpus"]))
-    slow = {f"smi.gpu.slowedByHeat.latest@{gpu['address']}": 1 for gpu in host["gpus"]}
+    host = next(each for each in inventory["hosts"] if "'vdi-05'" in str(each))
+    slow = {f"smi.gpu.slowedByHeat.latest@{gpu['address']}": 1 for node in host["numa_nodes"] for gpu in node["gpus"]}
     stored(lab, {"vdi-05": BUSY, host["name"]: slow})
     found = told(lab.run("diagnose", "--host", host["name"], "-o", "json"))
     of = {vm["vm"]: [each["component"] for each in vm["suspects"]] for vm in found["vms"]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ class _MadeCase:
             # together they want at least a twelfth more than there is
             full = 1.0 - wanted + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
             return np.where(self.on, np.maximum(others, full), others)
-        if self.scheduler is SchedulerPolicy.BEST_EFFORT and self.fault is not Component.NOISY_NEIGHBOUR:
+        if self.scheduler is SchedulerPolicy.BEST_EFFORT:
             return np.minimum(others, 0.97 - np.minimum(wanted, 0.97))  # there is enough for all, sometimes just so
         return others
 
@@ -318,11 +318,11 @@ class _MadeCase:
         (heat if by_heat else power)[slowed] = 1.0
         return clock, heat, power, by_heat
 
-    def _temperature(self, total: Floats, too_hot: bool) -> Floats:
+    def _temperature(self, total: Floats, too_hot: bool) -> NDArray[Any]:
         room = self.rng.uniform(24, 44)
         usual = np.minimum(room + (self.gpu.hot_c - 34) * (0.15 + 0.75 * total), self.gpu.hot_c - 1.0)
         hot = self.gpu.hot_c + self.rng.uniform(-1, 4, STEPS)
-        return np.round(np.where(self.on & too_hot, hot, usual)).astype(np.float64)
+        return np.round(np.where(self.on & too_hot, hot, usual))
 
     def _cpu(self, wanted: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
         """The share of its vCPUs that it uses."""
