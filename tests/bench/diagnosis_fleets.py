@@ -164,8 +164,8 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     # what holds it up beside the GPU
     ready = np.abs(0.012 * _smooth(rng, count, 0.5)) * rng.uniform(0.3, 2.0) + extent(Component.CPU_READY, 0.05, 0.3)
     swap_wait = extent(Component.MEMORY_RECLAIMED, 0.05, 0.35)
-    swapped = rng.uniform(0.003, 0.12) * (rng.random() < 0.18) * np.ones(count)
-    ballooned = rng.uniform(0.003, 0.06) * (rng.random() < 0.1) * np.ones(count)
+    swapped: Floats = rng.uniform(0.003, 0.12) * (rng.random() < 0.18) * np.ones(count)
+    ballooned: Floats = rng.uniform(0.003, 0.06) * (rng.random() < 0.1) * np.ones(count)
     if Component.MEMORY_RECLAIMED in faults:
         much = strong[Component.MEMORY_RECLAIMED]
         swapped = np.maximum.accumulate(when * (0.012 + 0.2 * much) * np.linspace(0.6, 1, count))

@@ -38,7 +38,6 @@ SWEPT: Final = (
     "diagnose --vm ml-07",
     "diagnose confirm d-0123456789",
     "diagnose correct d-0123456789 none",
-    "diagnose train",
     "top --show vms",
     "doctor",
     "report",
@@ -107,7 +106,17 @@ READING: Final = (
     "rotate status",
 )
 WITHOUT_LOGIN: Final = frozenset(
-    {"demo", "help", "schema", "sim serve", "sim faults", "template list", "template show", "template write"}
+    {
+        "diagnose train",
+        "demo",
+        "help",
+        "schema",
+        "sim serve",
+        "sim faults",
+        "template list",
+        "template show",
+        "template write",
+    }
 )
 """Commands that nobody logs in for."""
 UNLIKE: Final = {

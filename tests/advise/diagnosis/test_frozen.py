@@ -43,8 +43,8 @@ def test_the_test_fleets_are_those_of_then() -> None:
 
 
 def test_half_of_the_training_cases_have_no_fault_and_each_fault_is_there_as_often() -> None:
-    counted: Counter[Component | None] = Counter(next(iter(case.at_fault), None) for case in made_cases(1, 3))
-    assert counted == {None: 3 * len(FAULTS), **{fault: 3 for fault in FAULTS}}
+    counted = Counter(next(iter(case.at_fault), Component.NONE) for case in made_cases(1, 3))
+    assert counted == Counter([*FAULTS * 3, *[Component.NONE] * 3 * len(FAULTS)])
 
 
 def test_the_test_fleets_have_cases_with_two_faults_and_none_and_gaps() -> None:
