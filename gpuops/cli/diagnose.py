@@ -89,7 +89,7 @@ def correct(
     name: Annotated[str, typer.Argument(metavar="ID", help="Of the diagnosis.")],
     component: Annotated[Component, typer.Argument(metavar="COMPONENT", help="What was at fault, or none.")],
 ) -> None:
-    """Note what was at fault instead of what a diagnosis said: the next model learns from it. Asks no vCenter.
+    """Note which component was at fault instead of what a diagnosis said: the next model learns it. Asks no vCenter.
 
     \b
     Example:
