@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gpuops.config.wrong_value import reason
 from gpuops.errors import UsageError
-from gpuops.model.case import SERIES, Case, CaseFacts, LabelledCase
+from gpuops.model.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.component import Component
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -78,7 +78,9 @@ class CaseLine(BaseModel):
         series = {name: np.array(values, dtype=float) for name, values in self.series.items()}
         facts = CaseFacts(**{name: getattr(self.facts, name) for name in CaseFacts.__slots__})
         return LabelledCase(
-            self.name, Case(self.step_s, series, facts), frozenset(self.at_fault) - frozenset((Component.NONE,))
+            self.name,
+            DiagnosisCase(self.step_s, series, facts),
+            frozenset(self.at_fault) - frozenset((Component.NONE,)),
         )
 
 

@@ -91,7 +91,7 @@ class CaseFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DiagnosisCase:
     """What is known of one VM in a while."""
 
     step_s: int
@@ -105,7 +105,7 @@ class LabelledCase:
     """A case of which it is known what was at fault."""
 
     name: str
-    case: Case
+    case: DiagnosisCase
     at_fault: frozenset[Component]
     """Empty = nothing."""
 

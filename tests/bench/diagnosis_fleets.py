@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.case import SERIES, Case, CaseFacts, LabelledCase
+from gpuops.model.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.component import FAULTS, Component
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -302,7 +302,7 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
         host_driver=host_driver if told_drivers else None,
         guest_driver=guest_driver if told_drivers else None,
     )
-    return LabelledCase(name, Case(300, _as_stored(rng, fine, steps), facts), faults)
+    return LabelledCase(name, DiagnosisCase(300, _as_stored(rng, fine, steps), facts), faults)
 
 
 def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int) -> dict[str, Floats]:

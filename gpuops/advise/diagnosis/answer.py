@@ -13,7 +13,7 @@ from gpuops.advise.diagnosis.channels import channels
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.model.case import Case, LabelledCase
+from gpuops.model.case import DiagnosisCase, LabelledCase
 from gpuops.model.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
@@ -95,7 +95,7 @@ class JudgedCases:
     model: Forest | None
 
 
-def scores(cases: Sequence[Case], model: Forest | None) -> Floats:
+def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     """How probable each component is: a row for each case, a column for each of COMPONENTS.
 
     What a rule names is certain, what a rule excludes is 0. `none` has no probability beside one that has more: after
@@ -113,7 +113,7 @@ def scores(cases: Sequence[Case], model: Forest | None) -> Floats:
     return found
 
 
-def diagnosed(cases: Sequence[Case], model: Forest | None) -> tuple[Diagnosis, ...]:
+def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
     """What is at fault in each case. Without a model by the rules alone."""
     found = []
     for case, row in zip(cases, scores(cases, model), strict=True):
@@ -132,7 +132,7 @@ def diagnosed(cases: Sequence[Case], model: Forest | None) -> tuple[Diagnosis, .
     return tuple(found)
 
 
-def _evidence(case: Case, component: Component) -> tuple[str, ...]:
+def _evidence(case: DiagnosisCase, component: Component) -> tuple[str, ...]:
     """The mean and the highest of the channels that tell of it, as far as they are known."""
     of, found = channels(case), []
     for channel in LOOKED_AT[component]:

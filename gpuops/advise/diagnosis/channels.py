@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.case import Case
+from gpuops.model.case import DiagnosisCase
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ CHANNELS: Final = {
 """Each channel, and what it is a share of."""
 
 
-def channels(case: Case) -> Mapping[str, Floats]:
+def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     """By the names of CHANNELS, as many steps as the case has; NaN = missing."""
     facts, steps = case.facts, _steps(case)
 
@@ -109,7 +109,7 @@ def channels(case: Case) -> Mapping[str, Floats]:
     return dict(zip(CHANNELS, found, strict=True))
 
 
-def _steps(case: Case) -> int:
+def _steps(case: DiagnosisCase) -> int:
     return max((len(values) for values in case.series.values()), default=0)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.model.case import Case
+from gpuops.model.case import DiagnosisCase
 from gpuops.model.scheduler import SchedulerPolicy
 
 Floats = NDArray[np.float64]
@@ -50,12 +50,12 @@ NAMES: Final = (
 """What each number of a row is."""
 
 
-def features(cases: Iterable[Case]) -> Floats:
+def features(cases: Iterable[DiagnosisCase]) -> Floats:
     """A row for each case, a column for each of NAMES; nothing is NaN."""
     return np.array([_row(case) for case in cases]).reshape(-1, len(NAMES))
 
 
-def _row(case: Case) -> list[float]:
+def _row(case: DiagnosisCase) -> list[float]:
     of = channels(case)
     row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
     row += [_together(of[one], of[other]) for one, other in PAIRS]
@@ -98,7 +98,7 @@ def _together(one: Floats, other: Floats) -> float:
     return float((first * second).sum()) / size if size > 1e-9 else 0.0
 
 
-def _facts(case: Case) -> list[float]:
+def _facts(case: DiagnosisCase) -> list[float]:
     facts = case.facts
     policies = (SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE, SchedulerPolicy.BEST_EFFORT)
     newer = UNKNOWN

@@ -13,7 +13,7 @@ from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import Forest, ForestSettings, Tree
+from gpuops.advise.diagnosis.model import DecisionTree, Forest, ForestSettings
 from gpuops.model.case import LabelledCase
 from gpuops.model.component import COMPONENTS, Component
 
@@ -88,13 +88,13 @@ def fitted(rows: Floats, labels: Ints, weights: Floats, settings: ForestSettings
     return Forest(trees, settings, len(rows), (), float("nan"))
 
 
-def _tree(grown: Any, classes: Ints) -> Tree:
+def _tree(grown: Any, classes: Ints) -> DecisionTree:
     shares = np.zeros((grown.node_count, len(COMPONENTS)))
     values = grown.value[:, 0, :]
     shares[:, classes] = values / values.sum(axis=1, keepdims=True)
     feature = np.where(grown.children_left < 0, -1, grown.feature).astype(np.int64)
     low, high = (np.maximum(side, 0).astype(np.int64) for side in (grown.children_left, grown.children_right))
-    return Tree(feature, grown.threshold.astype(float), low, high, shares)
+    return DecisionTree(feature, grown.threshold.astype(float), low, high, shares)
 
 
 def examples(cases: Sequence[LabelledCase]) -> tuple[Floats, Ints]:

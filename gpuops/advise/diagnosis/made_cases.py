@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.case import Case, CaseFacts, LabelledCase
+from gpuops.model.case import CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.component import FAULTS, Component
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -84,7 +84,7 @@ class _MadeCase:
     def labelled(self, name: str) -> LabelledCase:
         at_fault = frozenset() if self.fault is Component.NONE else frozenset((self.fault,))
         series = self._series()
-        return LabelledCase(name, Case(STEP_S, self._with_gaps(series), self._facts()), at_fault)
+        return LabelledCase(name, DiagnosisCase(STEP_S, self._with_gaps(series), self._facts()), at_fault)
 
     # --- what the VM wants ----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ _MOST_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class DecisionTree:
     """A decision tree: from node 0 on to `low` where the feature is at most the threshold, else to `high`."""
 
     feature: Ints
@@ -46,7 +46,7 @@ class ForestSettings:
 class Forest:
     """A model, and what is known of it."""
 
-    trees: tuple[Tree, ...]
+    trees: tuple[DecisionTree, ...]
     settings: ForestSettings
     cases: int
     """Of how many it was made."""
@@ -113,7 +113,7 @@ def read(told: Mapping[str, Any]) -> Forest:
         raise ValueError(f"it is no model: {error}") from error
 
 
-def _tree(told: Mapping[str, Sequence[Any]]) -> Tree:
+def _tree(told: Mapping[str, Sequence[Any]]) -> DecisionTree:
     feature, low, high = (np.array(told[name], np.int64) for name in ("feature", "low", "high"))
     threshold, shares = np.array(told["threshold"], float), np.array(told["shares"], float)
     nodes = len(feature)
@@ -121,4 +121,4 @@ def _tree(told: Mapping[str, Sequence[Any]]) -> Tree:
         raise ValueError("a tree has parts of unlike lengths")
     if feature.max() >= len(NAMES) or max(low.max(), high.max()) >= nodes or not np.isfinite(shares).all():
         raise ValueError("a tree goes by what is not there")
-    return Tree(feature, threshold, low, high, shares)
+    return DecisionTree(feature, threshold, low, high, shares)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import channels
-from gpuops.model.case import Case
+from gpuops.model.case import DiagnosisCase
 from gpuops.model.component import Component
 
 REMOTE: Final = 0.2
@@ -18,7 +18,7 @@ SLOWED: Final = 0.1
 """In so large a share of the looks a GPU is slowed before that is a cause: one that touches its limit is not."""
 
 
-def certain(case: Case) -> Mapping[Component, str]:
+def certain(case: DiagnosisCase) -> Mapping[Component, str]:
     """Each component that is certainly at fault, and by which number. What is unknown says nothing."""
     of, facts = channels(case), case.facts
     found: dict[Component, str] = {}
@@ -43,7 +43,7 @@ def certain(case: Case) -> Mapping[Component, str]:
     return found
 
 
-def ruled_out(case: Case) -> frozenset[Component]:
+def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
     """What certainly is not at fault: it is known to be as it should in each look."""
     of, facts = channels(case), case.facts
     found = set()

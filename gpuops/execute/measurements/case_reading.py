@@ -14,7 +14,7 @@ from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
-from gpuops.model.case import OF_GPU, OF_HOST, OF_VM, Case, CaseFacts
+from gpuops.model.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
 from gpuops.model.measurement import GPU_USE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops 
 
 def read_cases(
     store: tuple[Path, str], inventory: Inventory, catalog: Catalog, vms: Sequence[Vm], since: datetime | None
-) -> tuple[dict[str, Case], dict[str, str]]:
+) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
     """The case of each of these VMs (by id), and by name why another one has none.
 
     Raises UsageError where none has any history; StateDamaged.
@@ -46,11 +46,11 @@ def read_cases(
     begin = inventory.taken_at - LOOKED_AT if since is None else since
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
-    cases: dict[str, Case] = {}
+    cases: dict[str, DiagnosisCase] = {}
     found = Measurements.found(*store, inventory.vcenter)
     if found is not None:
         with found:
-            cases = _Reading(found, inventory, catalog, begin_s, steps).cases(vms)
+            cases = _CaseReading(found, inventory, catalog, begin_s, steps).cases(vms)
     left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
     if not cases:
         names = sorted(left_out)
@@ -59,14 +59,14 @@ def read_cases(
     return cases, left_out
 
 
-class _Reading:
+class _CaseReading:
     """What the store has of a while."""
 
     def __init__(self, store: Measurements, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int) -> None:
         self._store, self._inventory, self._catalog = store, inventory, catalog
         self._begin_s, self._steps = begin_s, steps
 
-    def cases(self, vms: Sequence[Vm]) -> dict[str, Case]:
+    def cases(self, vms: Sequence[Vm]) -> dict[str, DiagnosisCase]:
         hosts = [self._inventory.hosts[ref] for ref in sorted({vm.host for vm in vms if vm.host is not None})]
         there = {other.ref for host in hosts for other in self._inventory.vms_on(host)}
         of_vm = dict(self._store.arrays(there | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
@@ -87,11 +87,11 @@ class _Reading:
         of_vm: Mapping[str, Mapping[str, Values]],
         of_host: Mapping[str, Mapping[str, NDArray[np.float64]]],
         best: Mapping[str, tuple[int | None, int | None]],
-    ) -> Case:
+    ) -> DiagnosisCase:
         series = {f"vm:{name}": values for name, values in mine.items()}
         host = self._inventory.hosts.get(vm.host or "")
         if host is None:
-            return Case(FINE_S, series, _facts(vm, None, None, self._catalog, best))
+            return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best))
         told = of_host[host.ref]
         series |= {f"host:{name}": told[name] for name in OF_HOST if name in told}
         state = _gpu_of(vm, gpu_states(host, self._inventory, self._catalog))
@@ -103,7 +103,7 @@ class _Reading:
             known = [values for values in used if values is not None]
             if len(known) == len(used):
                 series[f"neighbours:{GPU_USE}"] = np.sum([*known, np.zeros(self._steps)], axis=0)
-        return Case(FINE_S, series, _facts(vm, host, state, self._catalog, best))
+        return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best))
 
     def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
         """By series; those of a GPU end on its address, however vCenter names its instances."""

@@ -19,7 +19,7 @@ from gpuops.config.case_file import parse_case
 from gpuops.config.private_file import write_private
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.model.case import Case, LabelledCase, plain
+from gpuops.model.case import DiagnosisCase, LabelledCase, plain
 from gpuops.model.component import Component
 
 MOST_OPEN: Final = 500
@@ -51,7 +51,7 @@ class Diagnoses:
         self._prepare()
         write_private(self._model, json.dumps(written(model), separators=(",", ":")))
 
-    def note(self, vcenter: str, vm: str, case: Case, said: Sequence[Component]) -> str:
+    def note(self, vcenter: str, vm: str, case: DiagnosisCase, said: Sequence[Component]) -> str:
         """Keeps what was said of a VM (id), and gives the id by which it is confirmed or corrected."""
         told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"

@@ -15,7 +15,7 @@ from gpuops.advise.diagnosis.learning import examples, fitted, trained
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, ForestSettings, read, written
 from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.model.case import Case, CaseFacts
+from gpuops.model.case import CaseFacts, DiagnosisCase
 from gpuops.model.component import COMPONENTS, Component
 
 CASES = list(made_cases(11, 6))
@@ -30,7 +30,7 @@ def model() -> Forest:
 def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
     rows = features([case.case for case in CASES])
     assert rows.shape == (len(CASES), len(NAMES)) and np.isfinite(rows).all()
-    assert np.isfinite(features([Case(300, {})])).all(), "of a case without any series, too"
+    assert np.isfinite(features([DiagnosisCase(300, {})])).all(), "of a case without any series, too"
 
 
 def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
@@ -57,9 +57,9 @@ def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> 
         read({**written(model), **edit})
 
 
-def case(facts: CaseFacts | None = None, **series: list[float]) -> Case:
+def case(facts: CaseFacts | None = None, **series: list[float]) -> DiagnosisCase:
     named = {name.replace("__", ":").replace("_", "."): np.array(values) for name, values in series.items()}
-    return Case(300, named, facts or CaseFacts())
+    return DiagnosisCase(300, named, facts or CaseFacts())
 
 
 def test_what_is_certain_is_named_with_its_number() -> None:
