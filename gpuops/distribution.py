@@ -27,6 +27,7 @@ def refuse_other_project(folder: Path = Path(__file__).parents[1]) -> None:
 
 
 EXTRAS: Final = {
+    "diagnose": "scikit-learn",
     "fleet": "procrastinate psycopg[binary,pool]",
     "horizon": "httpx",
     "keyring": "keyring",

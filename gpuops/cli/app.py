@@ -37,6 +37,7 @@ SECTIONS: Final = {
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
         "what-if": "Compare the fleet with itself after changes nobody made.",
+        "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "guest": "Ask guests whether they are ready for work on their GPUs.",
         "report": "Report the fleet and its nights, as one HTML page too.",

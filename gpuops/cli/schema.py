@@ -27,6 +27,7 @@ class InputFile(NamedTuple):
 
 
 INPUTS: Final = {
+    "case": InputFile("A line of a file of `gpuops diagnose --cases`", "gpuops.config.case_file:CaseLine"),
     "config": InputFile("The configuration file: named vCenters", "gpuops.config.targets:Configuration"),
     "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
@@ -49,8 +50,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a document of --output json, or of a file that gpuops reads.
 
-    The name of a document is its `kind`; a file is called config, policy, requests,
-    role-file, scenario, what-if-changes or workloads.
+    The name of a document is its `kind`; a file is called case, config, policy,
+    requests, role-file, scenario, what-if-changes or workloads.
 
     \b
     Examples:

@@ -19,6 +19,8 @@ CPU_MHZ: Final = "cpu.usagemhz.average"
 """The CPU that a VM uses, in MHz."""
 GPU_USE: Final = "gpu.utilization.average"
 GPU_MEMORY: Final = "gpu.mem.used.average"
+MEMORY_BALLOONED: Final = "mem.vmmemctl.average"
+MEMORY_SWAPPED: Final = "mem.swapped.average"
 OF_GPUS: Final = "gpu."
 """How the names of all counters of GPUs begin."""
 
@@ -36,6 +38,8 @@ VM_COUNTERS: Final = (
     GPU_MEMORY,
     "gpu.encode.utilization.latest",
     "gpu.decode.utilization.latest",
+    MEMORY_BALLOONED,
+    MEMORY_SWAPPED,
 )
 """What is measured of a VM. vCenter has no latency of a VM's network: packets that were dropped stand for it."""
 HOST_COUNTERS: Final = (

@@ -5,7 +5,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, page, sites, runners
+journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis, page, sites, runners
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ MODULES = {
     "serve": "tests.bench.serve",
     "forecast": "tests.bench.forecast",
     "sizing": "tests.bench.sizing",
+    "diagnosis": "tests.bench.diagnosis",
     "page": "tests.bench.report_page",
     "sites": "tests.bench.sites",
     "runners": "tests.bench.runners",

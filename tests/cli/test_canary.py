@@ -37,6 +37,9 @@ SWEPT: Final = (
     "size --profile a40-8q",
     "size --measure --template golden --profile a40-8q --counts 1 --run true --on esx-02.lab --yes",
     "what-if --add-hosts 1xL40S:8 --arrivals 2 --seeds 1",
+    "diagnose --vm ml-07",
+    "diagnose confirm d-0123456789",
+    "diagnose correct d-0123456789 none",
     "top --show vms",
     "doctor",
     "report",
@@ -106,7 +109,17 @@ READING: Final = (
     "rotate status",
 )
 WITHOUT_LOGIN: Final = frozenset(
-    {"demo", "help", "schema", "sim serve", "sim faults", "template list", "template show", "template write"}
+    {
+        "diagnose train",
+        "demo",
+        "help",
+        "schema",
+        "sim serve",
+        "sim faults",
+        "template list",
+        "template show",
+        "template write",
+    }
 )
 """Commands that nobody logs in for."""
 UNLIKE: Final = {

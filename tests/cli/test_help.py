@@ -44,6 +44,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "cron",
         "defrag",
         "devices",
+        "diagnose",
         "doctor",
         "evidence",
         "exit-codes",

@@ -1,0 +1,194 @@
+"""Reads from the store of measurements what is known of VMs with a vGPU, as cases for a diagnosis. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.errors import UsageError
+from gpuops.execute.measurements.rolling_up import FINE_S
+from gpuops.execute.measurements.store import Measurements
+from gpuops.model.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
+from gpuops.model.measurement import GPU_USE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpuops.execute.measurements.packing import Values
+    from gpuops.model.catalog import Catalog
+    from gpuops.model.host import Host
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.vm import Vm
+
+LOOKED_AT: Final = timedelta(hours=24)
+"""How far back a diagnosis looks where nothing else is said."""
+LEAST_STEPS: Final = 6
+"""A VM of which there is less than half an hour is not judged."""
+_SMI: Final = "smi."
+_WIDTH: Final = "smi.gpu.pcieWidth.latest"
+_CLOCK: Final = "smi.gpu.clock.latest"
+_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help measurements)"
+
+
+def read_cases(
+    store: tuple[Path, str], inventory: Inventory, catalog: Catalog, vms: Sequence[Vm], since: datetime | None
+) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
+    """The case of each of these VMs (by id), and by name why another one has none.
+
+    Raises UsageError where none has any history; StateDamaged.
+    """
+    begin = inventory.taken_at - LOOKED_AT if since is None else since
+    begin_s = int(begin.timestamp()) // FINE_S * FINE_S
+    steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
+    cases: dict[str, DiagnosisCase] = {}
+    found = Measurements.found(*store, inventory.vcenter)
+    if found is not None:
+        with found:
+            cases = _CaseReading(found, inventory, catalog, begin_s, steps).cases(vms)
+    left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
+    if not cases:
+        names = sorted(left_out)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise UsageError(f"0 h of history for {', '.join(names[:3])}{more}", hint=_NEXT)
+    return cases, left_out
+
+
+class _CaseReading:
+    """What the store has of a while."""
+
+    def __init__(self, store: Measurements, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int) -> None:
+        self._store, self._inventory, self._catalog = store, inventory, catalog
+        self._begin_s, self._steps = begin_s, steps
+
+    def cases(self, vms: Sequence[Vm]) -> dict[str, DiagnosisCase]:
+        hosts = [self._inventory.hosts[ref] for ref in sorted({vm.host for vm in vms if vm.host is not None})]
+        there = {other.ref for host in hosts for other in self._inventory.vms_on(host)}
+        of_vm = dict(self._store.arrays(there | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
+        of_host = {host.ref: self._of_host(host) for host in hosts}
+        best = self._best(hosts, of_host)
+        found = {}
+        for vm in vms:
+            mine = _averages(of_vm.get(vm.ref, {}))
+            if max((int((~np.isnan(values)).sum()) for values in mine.values()), default=0) < LEAST_STEPS:
+                continue
+            found[vm.ref] = self._case(vm, mine, of_vm, of_host, best)
+        return found
+
+    def _case(
+        self,
+        vm: Vm,
+        mine: Mapping[str, NDArray[np.float64]],
+        of_vm: Mapping[str, Mapping[str, Values]],
+        of_host: Mapping[str, Mapping[str, NDArray[np.float64]]],
+        best: Mapping[str, tuple[int | None, int | None]],
+    ) -> DiagnosisCase:
+        series = {f"vm:{name}": values for name, values in mine.items()}
+        host = self._inventory.hosts.get(vm.host or "")
+        if host is None:
+            return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best))
+        told = of_host[host.ref]
+        series |= {f"host:{name}": told[name] for name in OF_HOST if name in told}
+        state = _gpu_of(vm, gpu_states(host, self._inventory, self._catalog))
+        if state is not None:
+            of_gpu = {name: told.get(f"{name}@{state.gpu.address}") for name in OF_GPU}
+            series |= {f"gpu:{name}": values for name, values in of_gpu.items() if values is not None}
+            others = {tenant.vm for tenant in state.tenants} - {vm.ref}
+            used = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(others)]
+            known = [values for values in used if values is not None]
+            if len(known) == len(used):
+                series[f"neighbours:{GPU_USE}"] = np.sum([*known, np.zeros(self._steps)], axis=0)
+        return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best))
+
+    def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
+        """By series; those of a GPU end on its address, however vCenter names its instances."""
+        begin, until = (
+            datetime.fromtimestamp(self._begin_s + at * FINE_S, self._inventory.taken_at.tzinfo)
+            for at in (0, self._steps)
+        )
+        there = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU), begin, until).get(host.ref, {})
+        arrays = dict(self._store.arrays((host.ref,), list(there), self._begin_s, self._steps)).get(host.ref, {})
+        instances = {name.partition("@")[2] for name in there if "@" in name and not name.startswith(_SMI)}
+        addresses = gpus_of_instances(instances, host)
+        found = {}
+        for name, values in _averages(arrays).items():
+            counter, at, instance = name.partition("@")
+            if not at or name.startswith(_SMI):
+                found[name] = values
+            elif instance in addresses:
+                found[f"{counter}@{addresses[instance]}"] = values
+        return found
+
+    def _best(
+        self, hosts: Collection[Host], of_host: Mapping[str, Mapping[str, NDArray[np.float64]]]
+    ) -> dict[str, tuple[int | None, int | None]]:
+        """By GPU model the widest link and the highest clock that any of these hosts' GPUs had: what one can have."""
+        found: dict[str, tuple[int | None, int | None]] = {}
+        for host in hosts:
+            for gpu in host.gpus:
+                width, clock = (_highest(of_host[host.ref].get(f"{name}@{gpu.address}")) for name in (_WIDTH, _CLOCK))
+                before = found.get(gpu.name, (None, None))
+                found[gpu.name] = (_larger(before[0], width), _larger(before[1], clock))
+        return found
+
+
+def _averages(arrays: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
+    """The average of each step; a series without any is left out, NaN = missing."""
+    pairs: Iterator[tuple[str, NDArray[np.float64]]] = (
+        (name, np.where(values[:, 2] > 0, values[:, 0].astype(float), np.nan)) for name, values in arrays.items()
+    )
+    return {name: values for name, values in pairs if not np.isnan(values).all()}
+
+
+def _highest(values: NDArray[np.float64] | None) -> int | None:
+    return None if values is None else int(np.nanmax(values))
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _gpu_of(vm: Vm, states: Sequence[GpuState]) -> GpuState | None:
+    """The GPU that certainly has its one vGPU; None = nobody can say."""
+    if len(vm.vgpus) != 1:
+        return None
+    there = [state for state in states if any(each.vm == vm.ref and each.certain for each in state.tenants)]
+    return there[0] if len(there) == 1 and not there[0].unclear else None
+
+
+def _facts(
+    vm: Vm,
+    host: Host | None,
+    state: GpuState | None,
+    catalog: Catalog,
+    best: Mapping[str, tuple[int | None, int | None]],
+) -> CaseFacts:
+    profile = catalog.profile(vm.profiles[0]) if len(vm.vgpus) == 1 else None
+    width, clock = best.get(state.gpu.name, (None, None)) if state is not None else (None, None)
+    return CaseFacts(
+        vcpus=vm.vcpus,
+        memory_mib=vm.memory_mib,
+        cpu_mhz=host.cpu_mhz if host is not None else None,
+        host_cores=host.cpu_cores if host is not None else None,
+        host_memory_mib=host.memory_mib if host is not None else None,
+        vgpu_mib=profile.framebuffer_mib if profile is not None else None,
+        gpu_mib=state.gpu.memory_mib if state is not None else None,
+        most_per_gpu=profile.max_per_gpu if profile is not None else None,
+        sharers=len({tenant.vm for tenant in state.tenants}) if state is not None else None,
+        pcie_width=width,
+        clock_mhz=clock,
+        remote_memory=_remote(vm, state),
+    )
+
+
+def _remote(vm: Vm, state: GpuState | None) -> float | None:
+    """Whether its memory is kept at another NUMA node than its GPU (numa.nodeAffinity); None = it is not said."""
+    said = (vm.extra_config or {}).get("numa.nodeAffinity", "")
+    if state is None or state.gpu.numa_node is None or not said.strip().isdecimal():
+        return None
+    return float(int(said) != state.gpu.numa_node)

@@ -1,0 +1,119 @@
+"""Keeps diagnoses, what people found instead, and the model, as files in the state directory. No name of a VM is kept.
+
+`diagnosis/model.json` is the model; `diagnosis/cases/ID.json` a case with what was said of it and, once somebody has
+confirmed or corrected it, what was at fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.advise.diagnosis.model import Forest, read, written
+from gpuops.config.case_file import parse_case
+from gpuops.config.private_file import write_private
+from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.model.case import DiagnosisCase, LabelledCase, plain
+from gpuops.model.component import Component
+
+MOST_OPEN: Final = 500
+"""So many diagnoses that nobody confirmed or corrected are kept, the newest."""
+_ID: Final = re.compile(r"d-[0-9a-f]{10}")
+_TRAIN: Final = "gpuops diagnose train makes a new one"
+
+
+class Diagnoses:
+    """Those of one state directory. Every method raises StateDamaged for what cannot be read or written."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._folder = state_dir / "diagnosis"
+        self._model = self._folder / "model.json"
+
+    def model(self) -> Forest | None:
+        """The model that stands; None = none was trained."""
+        if not self._model.exists():
+            return None
+        try:
+            return read(json.loads(self._model.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError) as error:
+            raise StateDamaged(
+                f"the model {self._model} cannot be read: {error}", hint=f"move it aside: {_TRAIN}"
+            ) from error
+
+    def set_model(self, model: Forest) -> None:
+        self._prepare()
+        write_private(self._model, json.dumps(written(model), separators=(",", ":")))
+
+    def note(self, vcenter: str, vm: str, case: DiagnosisCase, said: Sequence[Component]) -> str:
+        """Keeps what was said of a VM (id), and gives the id by which it is confirmed or corrected."""
+        told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
+        name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
+        path = self._path(name)
+        if not path.exists():
+            self._prepare()
+            found = plain(LabelledCase(name, case, frozenset()))
+            self._write(path, {"said": list(said), "found": None, "case": found})
+            self._forget()
+        return name
+
+    def settle(self, name: str, found: Component | None) -> tuple[Component, ...]:
+        """Notes what was at fault; None = what had been said. Raises UsageError for an id that there is not, and where
+        nothing had been said that could be confirmed."""
+        path = self._path(name)
+        if not _ID.fullmatch(name) or not path.exists():
+            raise UsageError(f"there is no diagnosis {name}", hint="gpuops diagnose shows the id of each")
+        told = self._read(path)
+        components = tuple(Component(each) for each in told["said"][:1]) if found is None else (found,)
+        if not components:
+            raise UsageError(
+                f"{name} said nothing that could be confirmed", hint=f"gpuops diagnose correct {name} COMPONENT"
+            )
+        self._write(path, {**told, "found": list(components)})
+        return components
+
+    def confirmed(self) -> tuple[LabelledCase, ...]:
+        """All that were confirmed or corrected, oldest id first."""
+        found = []
+        for path in self._paths():
+            told = self._read(path)
+            if told["found"] is not None:
+                case = parse_case(json.dumps(told["case"]), str(path))
+                at_fault = frozenset(map(Component, told["found"])) - {Component.NONE}
+                found.append(replace(case, at_fault=at_fault))
+        return tuple(found)
+
+    def _forget(self) -> None:
+        """Drops the oldest of those that nobody settled, where there are too many."""
+        paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime, reverse=True)
+        if len(paths) <= MOST_OPEN:
+            return
+        for path in [each for each in paths if self._read(each)["found"] is None][MOST_OPEN:]:
+            path.unlink(missing_ok=True)
+
+    def _prepare(self) -> None:
+        prepare_state_dir(self._state_dir)
+        for folder in (self._folder, self._folder / "cases"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _paths(self) -> Iterator[Path]:
+        yield from sorted((self._folder / "cases").glob("d-*.json"))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / "cases" / f"{name}.json"
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return {name: told[name] for name in ("said", "found", "case")}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside") from error
+
+    def _write(self, path: Path, told: dict[str, Any]) -> None:
+        write_private(path, json.dumps(told))

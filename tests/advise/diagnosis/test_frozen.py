@@ -1,0 +1,56 @@
+"""The generators of labelled cases are frozen: they were committed with these digests before any model was tried.
+
+Whoever changes one measures all models anew, and says so in `gpuops/advise/diagnosis/README.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpuops.advise.diagnosis.made_cases import made_cases
+from gpuops.model.case import SERIES, LabelledCase
+from gpuops.model.component import FAULTS, Component
+from tests.bench.diagnosis_fleets import FLEETS, fleet_cases
+
+TRAINING = "4428b67bf219ce961b9b79dc7b0d2ac398c8ba72371b952e701f3d19d2f3e882"
+FLEETS_FOR_TESTS = "65450ce866e37596a2f09e7fd4de4230159de482f8b435142de74b8cc5253012"
+
+
+def digest(cases: Iterable[LabelledCase]) -> str:
+    """Of names, labels, facts and values. The last are rounded: processors differ in the last bits of a sine."""
+    found = hashlib.sha256()
+    for each in cases:
+        facts = each.case.facts
+        remote = None if facts.remote_memory is None else round(facts.remote_memory, 6)
+        plain = [getattr(facts, name) for name in facts.__slots__ if name != "remote_memory"]
+        found.update(repr((each.name, sorted(each.at_fault), plain, remote)).encode())
+        for name, values in sorted(each.case.series.items()):
+            known = np.where(np.isnan(values), -1.0, values)
+            found.update(name.encode() + f"{len(known)} {known.mean():.4e} {known.max():.4e}".encode())
+    return found.hexdigest()
+
+
+def test_the_training_cases_are_those_of_then() -> None:
+    assert digest(made_cases(7, 2)) == TRAINING
+
+
+def test_the_test_fleets_are_those_of_then() -> None:
+    assert digest(case for fleet in FLEETS for case in fleet_cases(fleet, 7, 6)) == FLEETS_FOR_TESTS
+
+
+def test_half_of_the_training_cases_have_no_fault_and_each_fault_is_there_as_often() -> None:
+    counted = Counter(next(iter(case.at_fault), Component.NONE) for case in made_cases(1, 3))
+    assert counted == Counter([*FAULTS * 3, *[Component.NONE] * 3 * len(FAULTS)])
+
+
+def test_the_test_fleets_have_cases_with_two_faults_and_none_and_gaps() -> None:
+    cases = list(fleet_cases("mixed", 2, 60))
+    assert {len(case.at_fault) for case in cases} == {0, 1, 2}
+    assert len({len(next(iter(case.case.series.values()))) for case in cases}) > 2
+    assert all(set(case.case.series) <= set(SERIES) for case in cases)
+    assert any(len(case.case.series) < len(SERIES) for case in cases)
+    assert all(values[~np.isnan(values)].min(initial=0) >= 0 for case in cases for values in case.case.series.values())

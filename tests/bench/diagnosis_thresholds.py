@@ -1,0 +1,74 @@
+"""Single-threshold rules: of each fault one number, above or below one value: the mean of a channel, or a fact.
+
+They are the measure of how hard the cases of the test fleets are: number and value are those that tell the fault best
+in the training cases, out of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.advise.diagnosis.channels import CHANNELS, channels
+from gpuops.advise.diagnosis.features import FACTS, UNKNOWN, features
+from gpuops.model.case import LabelledCase
+from gpuops.model.component import COMPONENTS, FAULTS, Component
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    channel: str
+    sign: int
+    """1 = above it is a fault, -1 = below."""
+    value: float
+    spread: float
+
+
+NUMBERS = (*CHANNELS, *FACTS)
+"""What rules may go by."""
+
+
+def means(cases: Sequence[LabelledCase]) -> Floats:
+    """The mean of each channel, and each fact; NaN = missing."""
+    rows = []
+    for each in cases:
+        of = channels(each.case)
+        rows.append(
+            [values[~np.isnan(values)].mean() if not np.isnan(values).all() else np.nan for values in of.values()]
+        )
+    facts = features([each.case for each in cases])[:, -len(FACTS) :]
+    return np.hstack([np.array(rows), np.where(facts == UNKNOWN, np.nan, facts)])
+
+
+def thresholds(cases: Sequence[LabelledCase]) -> dict[Component, Threshold]:
+    """The best of each fault: as many of its cases told as possible, each false alarm taken off."""
+    seen = means(cases)
+    found: dict[Component, Threshold] = {}
+    for fault in FAULTS:
+        is_it = np.array([fault in each.at_fault for each in cases])
+        best = (-np.inf, Threshold("", 1, 0.0, 1.0))
+        for column, channel in enumerate(NUMBERS):
+            values = seen[:, column]
+            spread = float(np.nanstd(values)) or 1.0
+            for value in np.unique(np.nanpercentile(values, np.arange(0.5, 100, 0.5))):
+                for sign in (1, -1):
+                    told = np.nan_to_num(sign * (values - value), nan=-1.0) > 0
+                    score = float(told[is_it].sum() - told[~is_it].sum())
+                    best = max(best, (score, Threshold(channel, sign, float(value), spread)), key=lambda pair: pair[0])
+        found[fault] = best[1]
+    return found
+
+
+def scores(rules: dict[Component, Threshold], cases: Sequence[LabelledCase]) -> Floats:
+    """By how many spreads each threshold is passed; that of `none` is 0: it is told where none is passed."""
+    seen, names = means(cases), list(NUMBERS)
+    found = np.zeros((len(cases), len(COMPONENTS)))
+    for fault, rule in rules.items():
+        passed = rule.sign * (seen[:, names.index(rule.channel)] - rule.value) / rule.spread
+        found[:, COMPONENTS.index(fault)] = np.nan_to_num(passed, nan=-1.0)
+    return found

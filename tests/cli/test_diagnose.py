@@ -1,0 +1,164 @@
+"""`gpuops diagnose` as typed: what `observe` stored of the scenario `lab`, cases of files, and what people found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import Result
+
+from gpuops.advise.diagnosis.learning import examples, fitted
+from gpuops.advise.diagnosis.made_cases import made_cases
+from gpuops.advise.diagnosis.model import ForestSettings
+from gpuops.execute.measurements.diagnoses import Diagnoses
+from gpuops.execute.measurements.packing import Block
+from gpuops.execute.measurements.rolling_up import FINE_S
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.model.case import plain
+from tests.cli.conftest import Lab
+
+Gpuops = Callable[..., Result]
+
+
+def told(done: Result) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
+    """Of these VMs and hosts, by name, what each counter said in each step of the last day."""
+    vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
+    begin = int((lab.server.world.clock.now() - timedelta(days=1)).timestamp()) // FINE_S * FINE_S
+    of = {
+        each.state.name: each.moid
+        for kind in ("VirtualMachine", "HostSystem")
+        for each in lab.server.world.by_type(kind)
+    }
+    steps = 86_400 // FINE_S
+    blocks = {
+        of[name]: Block(
+            steps, {key: np.tile(np.array([[value, value, 15]], np.int64), (steps, 1)) for key, value in each.items()}
+        )
+        for name, each in values.items()
+    }
+    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Measurements.open(default_state_dir(), "", vcenter) as store:
+        store.write(begin, blocks)
+        store.note_observed(begin, begin + steps * FINE_S)
+
+
+@pytest.fixture
+def trained(lab: Lab) -> None:
+    """A small model stands."""
+    cases = list(made_cases(3, 8))
+    rows, labels = examples(cases)
+    model = fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=5), 1)
+    Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
+
+
+BUSY = {"gpu.utilization.average": 6000, "gpu.mem.used.average": 4_000_000, "cpu.usagemhz.average": 2000}
+
+
+def test_a_licence_that_is_missing_is_certain_without_a_model(lab: Lab) -> None:
+    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}})
+    found = told(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))
+    vms = {vm["vm"]: vm for vm in found["vms"]}
+    assert found["model"] is None
+    assert [(each["component"], each["by_rule"]) for each in vms["vdi-05"]["suspects"]] == [("licence", True)]
+    assert vms["vdi-05"]["suspects"][0]["evidence"][0] == "without a licence in 100% of the looks"
+    assert vms["vdi-04"]["suspects"] == [], "nothing is certain, and nobody guesses"
+    assert found["left_out"]["vdi-01"] == "0 h of history"
+    text = lab.run("diagnose", "--vm", "vdi-05").stdout
+    assert "99%  vGPU without licence" in text and "by the rules alone: there is no model" in text
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_model_says_how_probable_each_is_and_people_confirm_or_correct_it(lab: Lab) -> None:
+    stored(lab, {"vdi-05": {**BUSY, "cpu.ready.summation": 30_000}})
+    [vm] = told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"]
+    assert vm["hours"] == pytest.approx(24, abs=0.2)
+    assert vm["suspects"] and all(0.1 <= each["probability"] <= 0.99 for each in vm["suspects"])
+    again = told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"][0]["id"]
+    assert again == vm["id"], "the same numbers are the same diagnosis"
+    assert told(lab.run("diagnose", "correct", vm["id"], "cpu-ready", "-o", "json"))["at_fault"] == ["cpu-ready"]
+    [case] = Diagnoses(default_state_dir()).confirmed()
+    assert (case.name, sorted(case.at_fault)) == (vm["id"], ["cpu-ready"])
+    first = vm["suspects"][0]["component"]
+    assert told(lab.run("diagnose", "confirm", vm["id"], "-o", "json"))["at_fault"] == [first]
+
+
+def test_a_counter_of_the_gpu_is_read_by_the_address_of_the_gpu(lab: Lab) -> None:
+    inventory = told(lab.run("inventory", "--output", "json"))
+    host = next(each for each in inventory["hosts"] if "'vdi-05'" in str(each))
+    slow = {f"smi.gpu.slowedByHeat.latest@{gpu['address']}": 1 for node in host["numa_nodes"] for gpu in node["gpus"]}
+    stored(lab, {"vdi-05": BUSY, host["name"]: slow})
+    found = told(lab.run("diagnose", "--host", host["name"], "-o", "json"))
+    of = {vm["vm"]: [each["component"] for each in vm["suspects"]] for vm in found["vms"]}
+    assert of["vdi-05"] == ["throttling"]
+
+
+def test_no_history_is_said(lab: Lab) -> None:
+    done = lab.run("diagnose", "--vm", "vdi-05")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "0 h of history for vdi-05" in done.stderr and "gpuops observe" in done.stderr
+    assert lab.run("diagnose", "--vm", "nobody").exit_code == 2
+    off = lab.run("diagnose", "--vm", "zzz-*")
+    assert off.exit_code == 2 and "no VM with a vGPU is meant" in off.stderr
+
+
+def test_cases_made_elsewhere_are_judged(gpuops: Gpuops, tmp_path: Path) -> None:
+    cases = [case for case in made_cases(5, 2) if "vm:smi.vgpu.licensed.latest" in case.case.series]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(plain(case)) + "\n" for case in cases), encoding="utf-8")
+    found = told(gpuops("diagnose", "--cases", str(tmp_path), "-o", "json"))
+    assert len(found["cases"]) == len(cases) and 0 < found["right"] <= 1
+    said = {each["name"]: each for each in found["cases"]}
+    licence = next(each for each in said.values() if each["at_fault"] == ["licence"])
+    assert licence["suspects"][0]["component"] == "licence"
+    assert "of the components right" in gpuops("diagnose", "--cases", str(tmp_path)).stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", ":1: "),
+        ('{"name": "a", "series": {"vm:nothing": [1]}}', "'vm:nothing' is no series"),
+        ('{"name": "a", "series": {"vm:gpu.utilization.average": [-1]}}', "should be 0.0 or more"),
+        ('{"name": "a", "at_fault": ["ghosts"], "series": {"vm:gpu.utilization.average": [1]}}', "at_fault.0"),
+        ('{"name": "a", "series": {"vm:gpu.utilization.average": [1], "vm:gpu.mem.used.average": []}}', "equally long"),
+        ("", "its files have no case"),
+    ],
+)
+def test_a_line_that_is_no_case_is_named(gpuops: Gpuops, tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "wrong.jsonl").write_text(line, encoding="utf-8")
+    done = gpuops("diagnose", "--cases", str(tmp_path))
+    assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.output
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_options_and_ids_that_mean_nothing(gpuops: Gpuops, tmp_path: Path) -> None:
+    done = gpuops("diagnose", "--cases", str(tmp_path), "--vm", "ml-07")
+    assert done.exit_code == 2 and "--cases and --vm exclude each other" in done.stderr
+    assert "no directory with files *.jsonl" in gpuops("diagnose", "--cases", str(tmp_path / "none")).stderr
+    for name in ("d-0123456789", "../../etc/passwd"):
+        done = gpuops("diagnose", "confirm", name)
+        assert done.exit_code == 2 and f"there is no diagnosis {name}" in done.stderr
+    assert gpuops("diagnose", "correct", "d-0123456789", "ghosts").exit_code == 2
+
+
+def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path) -> None:
+    folder = default_state_dir() / "diagnosis"
+    folder.mkdir(parents=True, mode=0o700)
+    default_state_dir().chmod(0o700)
+    (folder / "model.json").write_text('{"format": 1, "features": []}', encoding="utf-8")
+    case = plain(next(made_cases(5, 1)))
+    (tmp_path / "one.jsonl").write_text(json.dumps(case), encoding="utf-8")
+    done = gpuops("diagnose", "--cases", str(tmp_path))
+    assert done.exit_code == 7 and "cannot be read" in done.stderr and "diagnose train" in done.stderr
