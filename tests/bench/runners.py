@@ -143,7 +143,7 @@ def _idle(server: Server) -> dict[str, Any]:
 class _NoChildren(Children):
     """Turns end at once, as those with nothing to do."""
 
-    async def _run(self, words: tuple[str, ...]) -> int:
+    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
         return 0
 
 
@@ -157,7 +157,7 @@ async def _queue(url: str) -> dict[str, float]:
     sites = [f"site-{number}" for number in range(TURNS)]
     async with ProcrastinateQueue(url).opened() as queue:
         await queue.make()
-        serving = asyncio.create_task(queue.serve(sites, play))
+        serving = asyncio.create_task(queue.serve(lambda: sites, play))
         await asyncio.sleep(2)
         took_s, before_s = [], time.process_time()
         for site in sites:
