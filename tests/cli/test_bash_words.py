@@ -72,7 +72,7 @@ def complete(*pieces: str) -> list[str]:
 
 
 def test_what_comes_after_the_colon_is_answered() -> None:
-    assert complete("gpuops", "inventory", "--vcenter", "sim", ":", "s") == ["scattered", "supervisor"]
+    assert complete("gpuops", "inventory", "--vcenter", "sim", ":", "s") == ["scattered", "stacks", "supervisor"]
     assert complete("gpuops", "inventory", "--vcenter", "sim", ":") == [
         "accelerators",
         "fleet",
