@@ -78,6 +78,7 @@ def test_what_comes_after_the_colon_is_answered() -> None:
         "fleet",
         "lab",
         "scattered",
+        "stacks",
         "supervisor",
         "vdi",
     ]
