@@ -10,8 +10,9 @@ the policies count over all sites; else by name. Of the sites whose own plan sta
 5. by name.
 
 What runs somewhere stays there. What a site may have started that could not be read, or whose run is open, stays with
-it: nobody knows that it does not run. So does until desktops are due there what a site has begun that nobody asks: it
-may be lost for good, or stand in another machine's configuration file. What a team may have counts over all sites.
+it: nobody knows that it does not run. So does until desktops are due there what a site has begun that says nothing of
+it: it may be lost for good, stand in another machine's configuration file, or be asked by another policy of it. What a
+team may have counts over all sites.
 """
 
 from __future__ import annotations
@@ -183,9 +184,9 @@ class _Choosing:
         held = self._held(name)
         if held is not None:
             site, why = held
-            there = site in self.offers
-            known = self.offers[site].requests[name] if there else replace(first, until=self.before[name].until)
-            if there and self.offers[site].run_open:
+            seen = self.offers[site].requests.get(name) if site in self.offers else None
+            known = seen if seen is not None else replace(first, until=self.before[name].until)
+            if site in self.offers and self.offers[site].run_open:
                 self._count(known)  # of what a site has started before its journal tells
             return self._made(known, Fate.HELD, site, why)
         if name in self.limited:  # since a round before, and what was chosen before it is no less
@@ -228,7 +229,7 @@ class _Choosing:
         return asked | {name for name, each in self.before.items() if self._may_run_unseen(each)}
 
     def _may_run_unseen(self, each: Assignment) -> bool:
-        """Whether it may run in a site that was not read, or that is none of these."""
+        """Whether it may run in a site that was not read, or that says nothing of it."""
         return each.begun and (each.site in self.unread or _runs_unasked(each, self.offers.values(), self.now))
 
     def _first(self, name: str) -> SiteRequest:
@@ -254,8 +255,9 @@ class _Choosing:
             return None
         if site in self.unread:
             return site, f"{site} was not read, and has begun it: it may run there"
-        if site not in self.offers:
-            return site, f"{site} is none of these sites, and has begun it: it may run there until desktops are due"
+        if _runs_unasked(each, self.offers.values(), self.now):
+            why = "does not name it in its queue" if site in self.offers else "is none of these sites"
+            return site, f"{site} {why}, and has begun it: it may run there until desktops are due"
         offer = self.offers[site]
         request = offer.requests.get(name)
         if offer.run_open:
@@ -333,9 +335,10 @@ def _starts(offer: SiteOffer, name: str) -> bool:
 
 
 def _runs_unasked(each: Assignment, offers: Iterable[SiteOffer], now: datetime) -> bool:
-    """Whether it was begun by a vCenter that gave no answer, and desktops are not due there yet."""
+    """Whether it was begun by a vCenter that says nothing of it, and desktops are not due there yet."""
     until = each.until if each.until is not None else each.at + NO_WINDOW
-    return each.begun and now < until and all(offer.vcenter != each.vcenter for offer in offers)
+    told = any(offer.vcenter == each.vcenter and each.name in offer.requests for offer in offers)
+    return each.begun and now < until and not told
 
 
 def over_all_sites(offers: Iterable[SiteOffer]) -> dict[str, TeamTotal]:

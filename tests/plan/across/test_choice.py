@@ -116,6 +116,20 @@ def test_what_a_site_has_not_begun_that_is_no_target_any_more_goes_elsewhere() -
     assert sites_of(fleet.assign()) == {"ml-1": "fra"}
 
 
+def test_what_a_site_began_that_its_queue_names_no_more_stays_until_desktops_are_due() -> None:
+    """Its policy was edited while it ran, or the site is asked by another one of its policies."""
+    fleet = Fleet([SiteWorld("fra"), SiteWorld("muc")], [Request("ml-1")])
+    fleet.assigned = {"ml-1": replace(begun("ml-1", "fra"), until=EVENING + timedelta(hours=9))}
+    fra, muc = (fleet.offer(site, {}) for site in fleet.sites)
+    fra = replace(fra, requests={})
+    found = choose([fra, muc], {}, fleet.assigned, {"ml-1": "fra"}, EVENING)
+    assert (sites_of(found), fates(found)) == ({"ml-1": "fra"}, {"ml-1": "held"})
+    assert reason_of(found, "ml-1").startswith("fra does not name it in its queue, and has begun it")
+    assert changes(found, [fra, muc], fleet.assigned, EVENING) == ((), ())
+    later = choose([fra, muc], {}, fleet.assigned, {"ml-1": "fra"}, EVENING + timedelta(hours=9))
+    assert sites_of(later) == {"ml-1": "muc"}
+
+
 def test_a_site_of_another_name_is_still_the_same_vcenter() -> None:
     fleet = Fleet([SiteWorld("fra"), SiteWorld("muc", 3)], [Request("ml-1")])
     fleet.assigned = {"ml-1": replace(begun("ml-1", "fra", begun=False), site="frankfurt")}
