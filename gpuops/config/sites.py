@@ -13,6 +13,7 @@ from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuops.config.sources import NamedTargets
+    from gpuops.config.targets import NamedTarget
 
 ALL: Final = "all"
 _LOGINS: Final[Mapping[str, str]] = {
@@ -40,7 +41,7 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
 
     Raises UsageError where it means none, naming those that there are.
     """
-    known = {name: ConfiguredSite(name, each.zone, each.policy, each.labels) for name, each in
+    known = {name: ConfiguredSite(name, each.zone, _policy_of(each), each.labels) for name, each in
              configuration.targets.items()}  # fmt: skip
     if not known:
         raise UsageError(
@@ -53,6 +54,11 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
     near = get_close_matches(word, known, n=3)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     raise UsageError(f"--site {word}: no target of {file} is meant{meant}", hint=f"sites there: {', '.join(known)}")
+
+
+def _policy_of(target: NamedTarget) -> Path | None:
+    """Its `policy`, or the only one that runners play on it."""
+    return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
 
 
 def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:

@@ -76,7 +76,8 @@ class NamedTarget(BaseModel):
     zone: str | None = None
     """The IANA time zone of the site, Europe/Berlin, in which several sites say when each answered."""
     policy: Path | None = None
-    """The rotation policy that commands read for this site with `--site` where no `--policy` is said."""
+    """The rotation policy that commands read for this site with `--site` where no `--policy` is said; without it the
+    only one of `rotations`."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
 

@@ -13,11 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from gpuops.config.address import Address
 from gpuops.config.file import read_text
 from gpuops.config.journal_url import parsed
 from gpuops.config.policy import load_policy
 from gpuops.config.private_file import write_private
 from gpuops.config.sites import refuse_one_login
+from gpuops.config.sources import SIMULATED
 from gpuops.config.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
 from gpuops.runner.due import refuse_clash, refuse_other_modes
@@ -53,6 +55,7 @@ def rotations_of(
     A file that is `known` is not read: what it said when it could last be obeyed goes on.
     Raises UsageError, TargetError, PolicyError.
     """
+    _refuse_one_vcenter_twice(configured)
     read = {(site, each.file): each for site, policies in (known or {}).items() for each in policies.values()}
     found: dict[str, dict[str, SitePolicy]] = {}
     for site, target in configured.targets.items():
@@ -75,6 +78,23 @@ def rotations_of(
             else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
         )
     return found
+
+
+def _refuse_one_vcenter_twice(configured: Configuration) -> None:
+    """Raises UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
+    would end the nights of the other one. Raises TargetError for what is no address."""
+    named: dict[Address, str] = {}
+    for name, target in configured.targets.items():
+        if not target.rotations or target.host.startswith(SIMULATED):  # of those each has a world of its own
+            continue
+        address = Address.parse(target.host, port=target.port)
+        if address in named:
+            raise UsageError(
+                f"targets.{named[address]} and targets.{name} are one vCenter, {address}, and both have rotations: a "
+                "return of one ends every night of the other",
+                hint=f"list all policies of it under one: rotations of [targets.{named[address]}]",
+            )
+        named[address] = name
 
 
 def _read(file: Path) -> SitePolicy:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
+from gpuops.errors import StateDamaged
 from gpuops.model.rotation import Policy
 from gpuops.model.runners import Half, PolicyTurn
 from gpuops.runner.children import Children
@@ -53,9 +54,11 @@ class Service:
     """Since when, while the database is away, a policy's return is due."""
     returned: dict[PolicyTurn, datetime] = field(default_factory=dict)
     """When this runner last began a return on its own account."""
+    again: dict[PolicyTurn, DueTurn] = field(default_factory=dict)
+    """The turn of each policy that had no journal and was offered again for that: once for each turn."""
     beside: dict[str, datetime] = field(default_factory=dict)
     """By site: when it last began a return beside a night that had not ended."""
-    alone: set[asyncio.Task[None]] = field(default_factory=set)
+    alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
     """Returns that it began so and that have not ended; and what assigns requests across sites."""
     assigned_at: datetime | None = None
     """When this runner last began to assign requests across sites."""
@@ -96,7 +99,8 @@ class Service:
             self.queue.stop()
 
     async def play(self, turn: PolicyTurn) -> None:
-        """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end."""
+        """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
+        also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
         known = self.rotations.get(turn.site, {}).get(turn.policy)
         if known is None:
             self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
@@ -108,8 +112,12 @@ class Service:
             if self._waits(turn.site, half, now) or (known.wrong and half is Half.NIGHT):
                 return  # it is due anew every ten minutes
             try:
-                await self._ended(self.children.begin(half, turn.site, known.file), half, turn)
+                code = await self._ended(self.children.begin(half, turn.site, known.file), half, turn)
                 await self.children.ended(turn.site)  # a return beside it, too: the queue holds its vCenter for both
+                found = due(known.policy, clock.wall_clock())
+                if code == StateDamaged.exit_code and self.again.get(turn) != found:
+                    self.again[turn] = found
+                    raise HandedOver
             except asyncio.CancelledError:
                 if not self.ending.is_set():
                     raise
@@ -117,15 +125,17 @@ class Service:
         if self.ending.is_set():
             raise HandedOver
 
-    async def _ended(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> None:
-        """Waits for a process, which goes on where the waiting is cancelled; how it ended is said."""
+    async def _ended(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
+        """Waits for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
+        = it could not be started."""
         try:
             code = await asyncio.shield(begun)
         except OSError as error:
             self.say(f"{turn.site}: rotate {half} of {turn.policy} cannot be started: {error.strerror}")
-            return
+            return None
         if code:
             self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
+        return code
 
     def _waits(self, site: str, half: Half, now: datetime) -> bool:
         return waits(half, [each.policy for each in self.rotations[site].values()], now)

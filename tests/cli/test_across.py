@@ -216,6 +216,16 @@ def test_a_dead_site_is_named_and_gets_nothing(sites: Configured, dead: dict[str
     assert {site for _, site in sites_of(found).values()} <= {"fra", "muc", None}
 
 
+def test_where_no_site_is_read_nothing_is_written_down(
+    dead: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY, encoding="utf-8")
+    _configured({}, tmp_path, monkeypatch)(ber={**dead, "policy": str(policy)}, dus={**dead, "policy": str(policy)})
+    assert asked("--assign", code=5)["assigned"] is False
+    assert "nothing was written down: no site was read" in run("queue", "--site", "all", "--assign").stdout
+
+
 def test_sites_without_a_common_journal_are_shown_and_not_assigned(sites: Configured, dead: dict[str, str]) -> None:
     sites(ber={**dead, "journal_url": "postgresql://gpuops@127.0.0.1:1/gpuops"})
     refused = run("queue", "--site", "all", "--assign")

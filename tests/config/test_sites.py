@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -84,3 +84,21 @@ def test_what_cannot_be_meant_names_its_key(line: str, said: str) -> None:
     with pytest.raises(TargetError) as raised:
         parsed_configuration(f'[targets.a]\nhost = "vc"\n{line}\n', FILE)
     assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, None),
+        ({"rotations": ("/a.yaml",)}, "/a.yaml"),
+        ({"rotations": ("/a.yaml", "/b.yaml")}, None),
+        ({"rotations": ("/a.yaml",), "policy": "/c.yaml"}, "/c.yaml"),
+    ],
+)
+def test_the_policy_of_a_site_is_its_own_or_the_only_one_that_runners_play(
+    said: dict[str, Any], expected: str | None
+) -> None:
+    """Requests across sites of a fleet whose first night is still to come are assigned by it."""
+    configuration = Configuration.model_validate({"targets": {"fra": {"host": "fra.example.com", **said}}})
+    (site,) = chosen_sites("fra", configuration, FILE)
+    assert site.policy == (Path(expected) if expected else None)

@@ -112,6 +112,17 @@ def test_a_target_without_policies_is_named_with_those_that_have_some(edited: Ed
     assert refused.value.hint == "targets with `rotations`: prod"
 
 
+def test_one_vcenter_that_is_two_targets_is_not_played_twice(edited: Edited) -> None:
+    """A return of one would end the night of the other every ten minutes: they do not know of each other."""
+    other = f"[targets.other]\nhost = 'https://VC-prod:443/sdk'\nrotations = ['{edited.policy('other')}']\n"
+    edited.write("prod", more=other)
+    assert edited.read() is None
+    assert "targets.prod and targets.other are one vCenter" in edited.said[0]
+    edited.write("prod", more=other.partition("rotations")[0])
+    assert edited.read() is None
+    assert edited.said[1:] == [f"{edited.file} can be obeyed again"]
+
+
 def test_another_database_needs_another_start(edited: Edited) -> None:
     edited.write("prod", "munich", url="postgresql://elsewhere/gpuops")
     assert edited.read() is None

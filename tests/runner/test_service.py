@@ -262,6 +262,23 @@ def test_a_process_whose_waiter_was_cancelled_goes_on_and_is_found_again(at: obj
     assert said == ["prod: rotate night of nights ended with 4"]
 
 
+@pytest.mark.parametrize(("code", "handed_over"), [(7, [True, False, True]), (4, [False] * 3), (0, [False] * 3)])
+def test_a_turn_that_had_no_journal_is_offered_again_once(at: object, code: int, handed_over: list[bool]) -> None:
+    """PostgreSQL was started anew while it ran. What stays wrong is tried with each further turn, not without end."""
+    service, children, _ = service_of(MemoryQueue())
+    children.code = code
+    found: list[bool] = []
+    for moment in ("2026-11-02T22:01:10", "2026-11-02T22:01:20", "2026-11-02T22:10:10"):
+        at(moment)  # type: ignore[operator]
+        try:
+            asyncio.run(service.play(TURN))
+            found.append(False)
+        except HandedOver:
+            found.append(True)
+    assert found == handed_over
+    assert children.called == [(Half.NIGHT, "prod")] * 3
+
+
 def test_a_return_is_begun_beside_a_night_that_does_not_end(at: object) -> None:
     """As cron calls it: every ten minutes from the closing on; the night hangs."""
     at("2026-11-03T04:29:10")  # type: ignore[operator]

@@ -73,15 +73,17 @@ def ask_for_requests(
         if not found.again:
             break
     assert found is not None, "at least one round"
-    told, overtaken = "nothing was written down: --assign does", frozenset[str]()
-    if assign and store is not None and offers:
+    why = "no site was read" if assign else "--assign does"
+    told, overtaken = f"nothing was written down: {why}", frozenset[str]()
+    written = assign and bool(offers)
+    if written and store is not None:
         wanted, dropped = changes(found, offers, before, clock.wall_clock())
         overtaken = store.change(wanted, dropped)
         told = f"{len(wanted) + len(dropped) - len(overtaken)} assignments changed"
         if overtaken:
             told += f", and of {', '.join(sorted(overtaken))} another gpuops did: ask again"
     zones: dict[str, tzinfo] = {site.name: ZoneInfo(site.zone) if site.zone else UTC for site in sites}
-    document = across_document(found, assigned=assign, overtaken=overtaken)
+    document = across_document(found, assigned=written, overtaken=overtaken)
     return answers, RequestsAnswer(tuple(across_text(found, zones, told)), document)
 
 

@@ -10,7 +10,9 @@ the policies count over all sites; else by name. Of the sites whose own plan sta
 5. by name.
 
 What runs somewhere stays there. What a site may have started that could not be read, or whose run is open, stays with
-it: nobody knows that it does not run. What a team may have at the most counts over all sites.
+it: nobody knows that it does not run. So does until desktops are due there what a site has begun that says nothing of
+it: it may be lost for good, stand in another machine's configuration file, or be asked by another policy of it. What a
+team may have counts over all sites.
 """
 
 from __future__ import annotations
@@ -182,7 +184,8 @@ class _Choosing:
         held = self._held(name)
         if held is not None:
             site, why = held
-            known = self.offers[site].requests[name] if site in self.offers else first
+            seen = self.offers[site].requests.get(name) if site in self.offers else None
+            known = seen if seen is not None else replace(first, until=self.before[name].until)
             if site in self.offers and self.offers[site].run_open:
                 self._count(known)  # of what a site has started before its journal tells
             return self._made(known, Fate.HELD, site, why)
@@ -223,7 +226,11 @@ class _Choosing:
     def _names(self) -> set[str]:
         asked = {name for offer in self.offers.values() for name in offer.requests}
         # what a site that was not read may run is told, too
-        return asked | {name for name, each in self.before.items() if each.site in self.unread and each.begun}
+        return asked | {name for name, each in self.before.items() if self._may_run_unseen(each)}
+
+    def _may_run_unseen(self, each: Assignment) -> bool:
+        """Whether it may run in a site that was not read, or that says nothing of it."""
+        return each.begun and (each.site in self.unread or _runs_unasked(each, self.offers.values(), self.now))
 
     def _first(self, name: str) -> SiteRequest:
         """The request as the first site has it in which there is such a VM; of the sites' priorities the highest."""
@@ -239,7 +246,7 @@ class _Choosing:
         if each is None:
             return None
         called = next((site for site, offer in self.offers.items() if offer.vcenter == each.vcenter), None)
-        return called or (each.site if each.site in self.unread else None)
+        return called or (each.site if self._may_run_unseen(each) or each.site in self.unread else None)
 
     def _held(self, name: str) -> tuple[str, str] | None:
         """The site that may have started it, and why it stays there; None = it is free to go."""
@@ -248,6 +255,9 @@ class _Choosing:
             return None
         if site in self.unread:
             return site, f"{site} was not read, and has begun it: it may run there"
+        if _runs_unasked(each, self.offers.values(), self.now):
+            why = "does not name it in its queue" if site in self.offers else "is none of these sites"
+            return site, f"{site} {why}, and has begun it: it may run there until desktops are due"
         offer = self.offers[site]
         request = offer.requests.get(name)
         if offer.run_open:
@@ -324,6 +334,13 @@ def _starts(offer: SiteOffer, name: str) -> bool:
     return name in offer.requests and offer.requests[name].turn is Turn.STARTS
 
 
+def _runs_unasked(each: Assignment, offers: Iterable[SiteOffer], now: datetime) -> bool:
+    """Whether it was begun by a vCenter that says nothing of it, and desktops are not due there yet."""
+    until = each.until if each.until is not None else each.at + NO_WINDOW
+    told = any(offer.vcenter == each.vcenter and each.name in offer.requests for offer in offers)
+    return each.begun and now < until and not told
+
+
 def over_all_sites(offers: Iterable[SiteOffer]) -> dict[str, TeamTotal]:
     """Team -> how it stands over all sites, where policies count over all of them.
 
@@ -376,5 +393,6 @@ def changes(
         if known is None or replace(known, at=now) != made:
             wanted.append(made)
     waits = {each.name for each in found.choices if each.site is None}
+    asked |= {name for name, each in before.items() if _runs_unasked(each, offers, now)}
     gone = set() if found.unread else before.keys() - asked
     return tuple(wanted), tuple(before[name] for name in sorted(before) if name in waits | gone)

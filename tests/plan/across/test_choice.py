@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -91,10 +91,43 @@ def test_what_a_dead_site_may_run_stays_there_and_what_it_never_began_goes_elsew
     assert reason_of(found, "ml-1") == "muc was not read, and has begun it: it may run there"
 
 
-def test_a_site_that_is_no_target_any_more_holds_nothing() -> None:
+@pytest.mark.parametrize("until", [None, EVENING + timedelta(hours=9)])
+def test_a_site_that_is_no_target_any_more_holds_what_it_began_until_desktops_are_due(until: datetime | None) -> None:
+    """A machine whose configuration file has only some of the sites gives nothing away that runs in another."""
     fleet = Fleet([SiteWorld("fra")], [Request("ml-1")])
-    fleet.assigned = {"ml-1": begun("ml-1", "old")}
+    fleet.assigned = {
+        "ml-1": replace(begun("ml-1", "old"), until=until),
+        "ml-2": replace(begun("ml-2", "old"), until=until),
+    }
+    found = fleet.assign()
+    assert sites_of(found) == {"ml-1": "old", "ml-2": "old"}
+    assert reason_of(found, "ml-1").startswith("old is none of these sites, and has begun it")
+    assert [each.until for each in found.choices] == [until] * 2
+    assert fleet.started(fleet.sites[0]) == []
+    assert set(fleet.assigned) == {"ml-1", "ml-2"}, "nobody here asks for ml-2, and it is not forgotten"
+    fleet.assigned = {name: replace(each, until=EVENING, at=EVENING) for name, each in fleet.assigned.items()}
     assert sites_of(fleet.assign()) == {"ml-1": "fra"}
+    assert set(fleet.assigned) == {"ml-1"}
+
+
+def test_what_a_site_has_not_begun_that_is_no_target_any_more_goes_elsewhere() -> None:
+    fleet = Fleet([SiteWorld("fra")], [Request("ml-1")])
+    fleet.assigned = {"ml-1": begun("ml-1", "old", begun=False)}
+    assert sites_of(fleet.assign()) == {"ml-1": "fra"}
+
+
+def test_what_a_site_began_that_its_queue_names_no_more_stays_until_desktops_are_due() -> None:
+    """Its policy was edited while it ran, or the site is asked by another one of its policies."""
+    fleet = Fleet([SiteWorld("fra"), SiteWorld("muc")], [Request("ml-1")])
+    fleet.assigned = {"ml-1": replace(begun("ml-1", "fra"), until=EVENING + timedelta(hours=9))}
+    fra, muc = (fleet.offer(site, {}) for site in fleet.sites)
+    fra = replace(fra, requests={})
+    found = choose([fra, muc], {}, fleet.assigned, {"ml-1": "fra"}, EVENING)
+    assert (sites_of(found), fates(found)) == ({"ml-1": "fra"}, {"ml-1": "held"})
+    assert reason_of(found, "ml-1").startswith("fra does not name it in its queue, and has begun it")
+    assert changes(found, [fra, muc], fleet.assigned, EVENING) == ((), ())
+    later = choose([fra, muc], {}, fleet.assigned, {"ml-1": "fra"}, EVENING + timedelta(hours=9))
+    assert sites_of(later) == {"ml-1": "muc"}
 
 
 def test_a_site_of_another_name_is_still_the_same_vcenter() -> None:
@@ -232,14 +265,16 @@ def test_nothing_bad_happens_in_any_fleet(fleet: Fleet) -> None:
     before = dict(fleet.assigned)
     found = fleet.assign()
     assert_sound(fleet, found, before)
-    # the choice is stable: asked again, with nothing changed, nothing changes
+    # the choice is stable: asked again, with nothing changed, nothing moves. What waited for its team's limit may go by
+    # then: the first look counted others of the team for longer than they run where they went.
     if not found.again:
         assigned = dict(fleet.assigned)
         again = fleet.assign()
-        assert {name: each for name, each in sites_of(again).items() if each} == {
-            name: each for name, each in sites_of(found).items() if each
-        }
-        assert {name: (each.site, each.begun) for name, each in fleet.assigned.items()} == {
+        first, second = ({name: each for name, each in sites_of(look).items() if each} for look in (found, again))
+        added = second.keys() - first.keys()
+        assert added <= found.limited
+        assert {name: each for name, each in second.items() if name not in added} == first
+        assert {name: (each.site, each.begun) for name, each in fleet.assigned.items() if name not in added} == {
             name: (each.site, each.begun) for name, each in assigned.items()
         }
 
