@@ -76,6 +76,7 @@ def measure(wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent)
         return SharingMeasured(plan, measurement, applied=False)
     consent(plan)
     with _alone(site):
+        _unchanged(known, site)
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
         run = _MeasuringCall(plan, measurement, site, port)
         try:
@@ -115,6 +116,7 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
     if not apply:
         return MeasurementLeft(known, names)
     with _alone(site):
+        _unchanged(known, site)
         left = _removed(known, site, port)
         if not left:
             forget_measurement(site.state_dir, site.vcenter.uuid)
@@ -134,6 +136,15 @@ def _alone(site: Site) -> AbstractContextManager[LockHold]:
     from gpuops.execute.state.lock import locked
 
     return locked(site.state_dir, f"{site.vcenter.uuid}-measure", site.clock(), alone=True, doing="size --measure")
+
+
+def _unchanged(known: SharingMeasurement | None, site: Site) -> None:
+    """Raises Refused where another call has begun, gone on with or ended a measurement since `known` was read: to write
+    over what it has kept would leave its VMs to nobody."""
+    from gpuops.execute.site.kept_measurement import load_measurement
+
+    if load_measurement(site.state_dir, site.vcenter.uuid) != known:
+        raise Refused("another call has measured in this vCenter meanwhile", hint="the same again looks at it anew")
 
 
 def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:

@@ -189,6 +189,25 @@ def test_a_vm_that_only_has_such_a_name_is_never_removed(lab: Lab) -> None:
     assert other.state.power is Power.ON and lab.kept == known
 
 
+@pytest.mark.parametrize("ask", ["measure", "remove"])
+def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    other = SharingMeasurement("0123abcd", wish("true"), made=1)
+    if ask == "measure":
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            measure(wish("true"), lab.site, apply=True, consent=lambda plan: _keep(lab, other))
+    else:
+        _keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
+        looked = Connection.inventory
+        monkeypatch.setattr(Connection, "inventory", lambda self: (_keep(lab, other), looked(self))[1])
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            remove_measurement(lab.site, apply=True)
+    assert (lab.kept, lab.vms()) == (other, [])
+
+
+def _keep(lab: Lab, measurement: SharingMeasurement) -> None:
+    keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, measurement)
+
+
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
     found = lab.measure(wish("sleep 1; date +%s%N", 1, 2, overlap=0.25))
     one, two = found.measurement.done
