@@ -267,7 +267,7 @@ class _MeasuringCall:
         wish, name = self.measurement.wish, self.measurement.name(number)
         before = self.site.vcenter.inventory()
         with suppress(VmNotFound):
-            return before.find_vm(name).ref
+            return self._there(name, before)
         planned = Clone(name, wish.template, wish.host).planned(before, None)
         if planned.new is None:
             raise Refused("; ".join(each.line for each in planned.rejections))
@@ -277,12 +277,18 @@ class _MeasuringCall:
         except StepFailed:
             # one that was under way when the last call was cut off may have come in between
             with suppress(VmNotFound):
-                return self.site.vcenter.inventory().find_vm(name).ref
+                return self._there(name, self.site.vcenter.inventory())
             raise
         try:
-            return self.site.vcenter.inventory().find_vm(name).ref
+            return self._there(name, self.site.vcenter.inventory())
         except VmNotFound:
             raise OutcomeUnknown(f"{name}: vCenter does not show it", hint="the same again goes on") from None
+
+    def _there(self, name: str, inventory: Inventory) -> str:
+        """The id of its VM of that name. Raises VmNotFound, Refused for one that only has the name."""
+        vm = inventory.find_vm(name)
+        self.port.require_made(vm.ref, vm.name, self.measurement.marker)
+        return vm.ref
 
     def _measured(self, scheduler: SchedulerPolicy, refs: Sequence[str], seen: Inventory) -> MeasuredCount:
         wish = self.measurement.wish

@@ -29,6 +29,7 @@ from tests.wire.gpu_time import GpuTime
 SCENARIO = str(Path(__file__).parents[1] / "sim" / "real_guests.yaml")
 PROGRAM = Path(__file__).with_name("gpu_time.py")
 GPU = "0000:5e:00.0"
+NOT_MADE = "{} is not the VM that was made: it is left as it is"
 BEST, EQUAL = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE
 
 
@@ -176,17 +177,37 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
 
 
-def test_a_vm_that_only_has_such_a_name_is_never_removed(lab: Lab) -> None:
-    known = SharingMeasurement("0123abcd", wish("true"))
-    keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, known)
-    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
-    with lab.server.world.lock:
-        other.state.rename(known.name(1))
-        other.name = known.name(1)
-        other.configuration_changed(renamed=True)
+def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    other = _renamed(lab, "vm-02", known.name(1))
+    seats = other.state.seats
+    found = lab.measure(known.wish)
+    assert [each.error for each in found.measurement.done] == [NOT_MADE.format(known.name(1))]
+    assert found.left == (f"{known.name(1)}: {NOT_MADE.format(known.name(1))}",)
     left = remove_measurement(lab.site, apply=True)
-    assert left.left == (f"{known.name(1)}: {known.name(1)} is not the VM that was made: it is not removed",)
-    assert other.state.power is Power.ON and lab.kept == known
+    assert left.left == found.left
+    assert (other.state.power, other.state.seats, lab.kept) == (Power.ON, seats, found.measurement)
+    assert not any("program" in entry.after for entry in lab.server.ledger)
+
+
+def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    other = _renamed(lab, "vm-02", f"{known.name(1)}-copy", known.marker)
+    left = remove_measurement(lab.site, apply=True)
+    assert (left.vms, left.left, lab.kept) == ((), (), None)
+    assert other in lab.vms() and other.state.power is Power.ON
+
+
+def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
+    with lab.server.world.lock:
+        other.state.rename(to)
+        other.name = to
+        other.state.annotation = notes
+        other.configuration_changed(renamed=True)
+    return other
 
 
 @pytest.mark.parametrize("ask", ["measure", "remove"])
