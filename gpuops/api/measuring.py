@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
 from gpuops.model.sharing_measurement import MeasuredCount, MeasureWish, SharingMeasurement
-from gpuops.plan.capacity.measure import PRIVILEGES, MeasurePlan, begins_s, gpu_of, measure_plan
+from gpuops.plan.capacity.measure import PRIVILEGES, MeasurePlan, begins_s, gpu_of, measure_plan, others_on
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -237,11 +237,21 @@ class _MeasuringCall:
             if not self.site.vcenter.wait_for_guest(ref, BOOT_S, address=False).tools_running:
                 name = self.site.vcenter.inventory().vm(ref).name
                 raise StepFailed(f"{name}: VMware Tools did not run within {BOOT_S:.0f} s of its start")
+        seen = self._alone_there(refs, gpu)
+        found = self._measured(scheduler, refs, seen)
+        self._alone_there(refs, gpu)
+        return found
+
+    def _alone_there(self, refs: Sequence[str], gpu: PhysicalGpu) -> Inventory:
+        """The inventory, in which these VMs, and nobody else, are on the GPU. Raises StepFailed otherwise."""
         seen = self.site.vcenter.inventory()
         shared = gpu_of(self.measurement, seen)
         if shared is None or shared.address != gpu.address:
             raise StepFailed(f"its VMs are not all on GPU {gpu.address}, to which they are bound: nothing was measured")
-        return self._measured(scheduler, refs, seen)
+        others = others_on(shared, refs, seen)
+        if others:
+            raise StepFailed(f"{', '.join(others)} shared GPU {gpu.address} with its VMs: what they took says nothing")
+        return seen
 
     def _running(self, number: int, gpu: PhysicalGpu) -> str:
         """The VM of that number, made if it is not there, with its vGPU and powered on; its id."""

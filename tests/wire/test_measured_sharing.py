@@ -229,6 +229,22 @@ def _keep(lab: Lab, measurement: SharingMeasurement) -> None:
     keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, measurement)
 
 
+def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
+    waited = Connection.wait_for_commands
+
+    def comes(self: Connection, commands: Any, timeout_s: float) -> Any:
+        with lab.server.world.lock:
+            other.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other.state.seats)
+            other.power_changed()
+        return waited(self, commands, timeout_s)
+
+    monkeypatch.setattr(Connection, "wait_for_commands", comes)
+    [count] = lab.measure(wish("true")).measurement.done
+    assert count.error == f"vm-02 shared GPU {GPU} with its VMs: what they took says nothing"
+    assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
+
+
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
     found = lab.measure(wish("sleep 1; date +%s%N", 1, 2, overlap=0.25))
     one, two = found.measurement.done
