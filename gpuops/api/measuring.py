@@ -100,7 +100,7 @@ class MeasurementLeft:
     vms: tuple[str, ...] = ()
     """Names of those that were there."""
     left: tuple[str, ...] = ()
-    """Of them those that could not be removed, each with its reason."""
+    """Of them those that could not be removed, and one that vCenter may still be making, each with its reason."""
     applied: bool = False
 
 
@@ -117,7 +117,7 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
         return MeasurementLeft(known, names)
     with _alone(site):
         _unchanged(known, site)
-        left = _removed(known, site, port)
+        left = (*_removed(known, site, port), *_coming(known, site))
         if not left:
             forget_measurement(site.state_dir, site.vcenter.uuid)
     return MeasurementLeft(known, names, left, applied=True)
@@ -345,3 +345,13 @@ def _removed(measurement: SharingMeasurement, site: Site, port: MeasuringPort) -
                 site.say(f"measurement {measurement.id}: {end.error.message}")
     still = _own(measurement, site.vcenter.inventory())
     return tuple(f"{vm.name}: {left.get(vm.ref) or 'it is still there'}" for vm in still)
+
+
+def _coming(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
+    """The template while vCenter clones it: the VM that comes may be one that a call asked for before it was cut off."""
+    try:
+        template = site.vcenter.inventory().find_vm(measurement.wish.template)
+    except VmNotFound:
+        return ()
+    cloned = any("clone" in task.name.lower() for task in template.tasks)
+    return (f"{template.name}: vCenter is still making a VM of it; the same again when that is done",) if cloned else ()

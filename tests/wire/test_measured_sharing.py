@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyVmomi import vim
 
 from gpuops.advise.sizing.measured import measured_curve
 from gpuops.api import Site
@@ -243,6 +244,31 @@ def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: 
     [count] = lab.measure(wish("true")).measurement.done
     assert count.error == f"vm-02 shared GPU {GPU} with its VMs: what they took says nothing"
     assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
+
+
+def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    [golden] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "golden"]
+    assert isinstance(lab.site.vcenter, Connection)
+    machine = lab.site.vcenter.vm(golden.moid)
+    spec = vim.vm.CloneSpec(
+        location=vim.vm.RelocateSpec(host=lab.site.vcenter.host(lab.host.moid), pool=_pool(lab.site.vcenter, lab.host)),
+        config=vim.vm.ConfigSpec(annotation=known.marker),
+    )
+    machine.CloneVM_Task(machine.parent, known.name(1), spec)
+    early = remove_measurement(lab.site, apply=True)
+    assert early.left == ("golden: vCenter is still making a VM of it; the same again when that is done",)
+    assert (early.vms, lab.kept) == ((), known)
+    with lab.server.world.lock:
+        lab.server.world.clock.advance(7200)
+    assert [vm.name for vm in lab.vms()] == [known.name(1)]
+    late = remove_measurement(lab.site, apply=True)
+    assert (late.vms, late.left, lab.vms(), lab.kept) == ((known.name(1),), (), [], None)
+
+
+def _pool(connection: Connection, host: Any) -> Any:
+    return connection.host(host.moid).parent.resourcePool
 
 
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
