@@ -81,7 +81,11 @@ def measure(wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent)
         run = _MeasuringCall(plan, measurement, site, port)
         try:
             run.counts()
-        except NotConnected:
+        except (NotConnected, KeyboardInterrupt, SystemExit):
+            site.say(
+                f"measurement {measurement.id} was cut off, and its VMs stay: the same again goes on, "
+                "gpuops size --measure --remove removes them"
+            )
             raise
         except GpuopsError:
             run.remove()
@@ -348,7 +352,7 @@ def _removed(measurement: SharingMeasurement, site: Site, port: MeasuringPort) -
 
 
 def _coming(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
-    """The template while vCenter clones it: the VM that comes may be one that a call asked for before it was cut off."""
+    """The template while vCenter clones it: a call may have asked for the VM that comes before it was cut off."""
     try:
         template = site.vcenter.inventory().find_vm(measurement.wish.template)
     except VmNotFound:

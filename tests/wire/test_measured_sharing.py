@@ -15,8 +15,9 @@ from gpuops.advise.sizing.measured import measured_curve
 from gpuops.api import Site
 from gpuops.api.measuring import SharingMeasured, measure, remove_measurement
 from gpuops.clock import wall_clock
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import Refused, UsageError, VcenterUnreachable
 from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
+from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.model.sharing_measurement import PREFIX, MeasureWish, SharingMeasurement
 from gpuops.model.target import GuestLogin, Secret
@@ -220,7 +221,12 @@ def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: py
     else:
         _keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
         looked = Connection.inventory
-        monkeypatch.setattr(Connection, "inventory", lambda self: (_keep(lab, other), looked(self))[1])
+
+        def meanwhile(self: Connection) -> Inventory:
+            _keep(lab, other)
+            return looked(self)
+
+        monkeypatch.setattr(Connection, "inventory", meanwhile)
         with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
             remove_measurement(lab.site, apply=True)
     assert (lab.kept, lab.vms()) == (other, [])
@@ -269,6 +275,25 @@ def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> N
 
 def _pool(connection: Connection, host: Any) -> Any:
     return connection.host(host.moid).parent.resourcePool
+
+
+@pytest.mark.parametrize("cut", [KeyboardInterrupt(), VcenterUnreachable("it is gone")])
+def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cut: BaseException
+) -> None:
+    def ended(*_: object) -> None:
+        raise cut
+
+    said: list[str] = []
+    lab.site.say = said.append
+    monkeypatch.setattr(Connection, "wait_for_commands", ended)
+    with pytest.raises(type(cut)):
+        lab.measure(wish("true"))
+    assert lab.kept is not None and len(lab.vms()) == 1
+    assert said[-1] == (
+        f"measurement {lab.kept.id} was cut off, and its VMs stay: the same again goes on, "
+        "gpuops size --measure --remove removes them"
+    )
 
 
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:

@@ -57,9 +57,9 @@ class Diagnoses:
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
         if path.exists():
-            told = self._read(path)
-            if told["said"] != list(said):  # by another model: what is confirmed is what was read last
-                self._write(path, {**told, "said": list(said)})
+            kept = self._read(path)
+            if kept["said"] != list(said):  # by another model: what is confirmed is what was read last
+                self._write(path, {**kept, "said": list(said)})
         else:
             self._prepare()
             found = plain(LabelledCase(name, case, frozenset()))

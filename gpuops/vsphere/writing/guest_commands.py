@@ -3,8 +3,7 @@ printed.
 
 A command has a temporary directory of its own in its guest, which is removed when it is collected. How long it took is
 measured in the guest, to the nanosecond of its clock: GuestProcessInfo tells whole seconds (from memory), and what the
-calls take is not part of it. What it prints goes to a file in that directory, of which the last 64 KiB are read: however
-much that is, a command that did well has done so.
+calls take is not part of it. What it prints goes to a file in that directory, of which the last 64 KiB are read.
 
 Sources: vSphere API reference, GuestFileManager and GuestProcessManager.
 """
