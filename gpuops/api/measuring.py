@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
 from gpuops.model.sharing_measurement import MeasuredCount, MeasureWish, SharingMeasurement
-from gpuops.plan.capacity.measure import PRIVILEGES, MeasurePlan, begins_s, gpu_of, measure_plan
+from gpuops.plan.capacity.measure import PRIVILEGES, MeasurePlan, begins_s, gpu_of, measure_plan, others_on
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -76,11 +76,16 @@ def measure(wish: MeasureWish, site: Site, *, apply: bool, consent: PlanConsent)
         return SharingMeasured(plan, measurement, applied=False)
     consent(plan)
     with _alone(site):
+        _unchanged(known, site)
         keep_measurement(site.state_dir, site.vcenter.uuid, measurement)
         run = _MeasuringCall(plan, measurement, site, port)
         try:
             run.counts()
-        except NotConnected:
+        except (NotConnected, KeyboardInterrupt, SystemExit):
+            site.say(
+                f"measurement {measurement.id} was cut off, and its VMs stay: the same again goes on, "
+                "gpuops size --measure --remove removes them"
+            )
             raise
         except GpuopsError:
             run.remove()
@@ -99,7 +104,7 @@ class MeasurementLeft:
     vms: tuple[str, ...] = ()
     """Names of those that were there."""
     left: tuple[str, ...] = ()
-    """Of them those that could not be removed, each with its reason."""
+    """Of them those that could not be removed, and one that vCenter may still be making, each with its reason."""
     applied: bool = False
 
 
@@ -115,7 +120,8 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
     if not apply:
         return MeasurementLeft(known, names)
     with _alone(site):
-        left = _removed(known, site, port)
+        _unchanged(known, site)
+        left = (*_removed(known, site, port), *_coming(known, site))
         if not left:
             forget_measurement(site.state_dir, site.vcenter.uuid)
     return MeasurementLeft(known, names, left, applied=True)
@@ -134,6 +140,15 @@ def _alone(site: Site) -> AbstractContextManager[LockHold]:
     from gpuops.execute.state.lock import locked
 
     return locked(site.state_dir, f"{site.vcenter.uuid}-measure", site.clock(), alone=True, doing="size --measure")
+
+
+def _unchanged(known: SharingMeasurement | None, site: Site) -> None:
+    """Raises Refused where another call has begun, gone on with or ended a measurement since `known` was read: to write
+    over what it has kept would leave its VMs to nobody."""
+    from gpuops.execute.site.kept_measurement import load_measurement
+
+    if load_measurement(site.state_dir, site.vcenter.uuid) != known:
+        raise Refused("another call has measured in this vCenter meanwhile", hint="the same again looks at it anew")
 
 
 def _look(measurement: SharingMeasurement, site: Site) -> MeasurePlan:
@@ -226,11 +241,21 @@ class _MeasuringCall:
             if not self.site.vcenter.wait_for_guest(ref, BOOT_S, address=False).tools_running:
                 name = self.site.vcenter.inventory().vm(ref).name
                 raise StepFailed(f"{name}: VMware Tools did not run within {BOOT_S:.0f} s of its start")
+        seen = self._alone_there(refs, gpu)
+        found = self._measured(scheduler, refs, seen)
+        self._alone_there(refs, gpu)
+        return found
+
+    def _alone_there(self, refs: Sequence[str], gpu: PhysicalGpu) -> Inventory:
+        """The inventory, in which these VMs, and nobody else, are on the GPU. Raises StepFailed otherwise."""
         seen = self.site.vcenter.inventory()
         shared = gpu_of(self.measurement, seen)
         if shared is None or shared.address != gpu.address:
             raise StepFailed(f"its VMs are not all on GPU {gpu.address}, to which they are bound: nothing was measured")
-        return self._measured(scheduler, refs, seen)
+        others = others_on(shared, refs, seen)
+        if others:
+            raise StepFailed(f"{', '.join(others)} shared GPU {gpu.address} with its VMs: what they took says nothing")
+        return seen
 
     def _running(self, number: int, gpu: PhysicalGpu) -> str:
         """The VM of that number, made if it is not there, with its vGPU and powered on; its id."""
@@ -256,7 +281,7 @@ class _MeasuringCall:
         wish, name = self.measurement.wish, self.measurement.name(number)
         before = self.site.vcenter.inventory()
         with suppress(VmNotFound):
-            return before.find_vm(name).ref
+            return self._there(name, before)
         planned = Clone(name, wish.template, wish.host).planned(before, None)
         if planned.new is None:
             raise Refused("; ".join(each.line for each in planned.rejections))
@@ -266,12 +291,18 @@ class _MeasuringCall:
         except StepFailed:
             # one that was under way when the last call was cut off may have come in between
             with suppress(VmNotFound):
-                return self.site.vcenter.inventory().find_vm(name).ref
+                return self._there(name, self.site.vcenter.inventory())
             raise
         try:
-            return self.site.vcenter.inventory().find_vm(name).ref
+            return self._there(name, self.site.vcenter.inventory())
         except VmNotFound:
             raise OutcomeUnknown(f"{name}: vCenter does not show it", hint="the same again goes on") from None
+
+    def _there(self, name: str, inventory: Inventory) -> str:
+        """The id of its VM of that name. Raises VmNotFound, Refused for one that only has the name."""
+        vm = inventory.find_vm(name)
+        self.port.require_made(vm.ref, vm.name, self.measurement.marker)
+        return vm.ref
 
     def _measured(self, scheduler: SchedulerPolicy, refs: Sequence[str], seen: Inventory) -> MeasuredCount:
         wish = self.measurement.wish
@@ -318,3 +349,13 @@ def _removed(measurement: SharingMeasurement, site: Site, port: MeasuringPort) -
                 site.say(f"measurement {measurement.id}: {end.error.message}")
     still = _own(measurement, site.vcenter.inventory())
     return tuple(f"{vm.name}: {left.get(vm.ref) or 'it is still there'}" for vm in still)
+
+
+def _coming(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
+    """The template while vCenter clones it: a call may have asked for the VM that comes before it was cut off."""
+    try:
+        template = site.vcenter.inventory().find_vm(measurement.wish.template)
+    except VmNotFound:
+        return ()
+    cloned = any("clone" in task.name.lower() for task in template.tasks)
+    return (f"{template.name}: vCenter is still making a VM of it; the same again when that is done",) if cloned else ()

@@ -64,8 +64,9 @@ class SharingMeasurement:
         return f"{PREFIX}{self.id}-{number:02d}"
 
     def owns(self, name: str) -> bool:
-        """Whether a VM has the name of one that it made."""
-        return name.startswith(f"{PREFIX}{self.id}-")
+        """Whether a VM has the name of one that it made. One that somebody cloned of it has its notes, and another
+        name."""
+        return any(name == self.name(number) for number in range(1, self.made + 1))
 
     def measured(self, scheduler: SchedulerPolicy, sharers: int) -> MeasuredCount | None:
         """What so many took; None = that is still to be measured, or has failed."""

@@ -169,6 +169,11 @@ class Connection(Session):
 
         return new_vms.remove_vm(self, vm, name, notes, op_id)
 
+    def require_made(self, vm: str, name: str, notes: str) -> None:
+        from gpuops.vsphere.writing import new_vms
+
+        new_vms.require_made(self, vm, name, notes)
+
     def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
         from gpuops.vsphere.writing import guest_commands
 

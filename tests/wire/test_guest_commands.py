@@ -69,11 +69,17 @@ def test_a_command_that_fails_is_told_with_its_code(
     assert (end.exit_code, end.error) == (code, error)
 
 
-def test_what_is_printed_is_cut_and_too_much_is_not_read(connection: Connection) -> None:
-    [cut] = ends(connection, "head -c 200000 /dev/zero | tr '\\0' x")
-    assert len(cut.printed) == PRINTED and not cut.error
-    [much] = ends(connection, "head -c 2000000 /dev/zero")
-    assert "it is longer than 1 MiB; it was not read" in much.error
+def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None:
+    [end] = ends(connection, "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo out of memory; exit 3")
+    assert len(end.printed) == PRINTED and end.printed.endswith("x\nout of memory\n")
+    assert (end.exit_code, end.error) == (3, "it ended with exit code 3")
+
+
+def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, server: SimServer) -> None:
+    vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
+    (_root(server, "vm-01") / "a").write_bytes(bytes(2_000_000))
+    with pytest.raises(Refused, match="it is longer than 1 MiB; it was not read"):
+        read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 
 def test_a_command_that_does_not_end_is_ended(connection: Connection, server: SimServer) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyVmomi import vim
 
 from gpuops.advise.sizing.measured import measured_curve
 from gpuops.api import Site
 from gpuops.api.measuring import SharingMeasured, measure, remove_measurement
 from gpuops.clock import wall_clock
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import Refused, UsageError, VcenterUnreachable
 from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
+from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.model.sharing_measurement import PREFIX, MeasureWish, SharingMeasurement
 from gpuops.model.target import GuestLogin, Secret
@@ -29,6 +31,7 @@ from tests.wire.gpu_time import GpuTime
 SCENARIO = str(Path(__file__).parents[1] / "sim" / "real_guests.yaml")
 PROGRAM = Path(__file__).with_name("gpu_time.py")
 GPU = "0000:5e:00.0"
+NOT_MADE = "{} is not the VM that was made: it is left as it is"
 BEST, EQUAL = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE
 
 
@@ -176,17 +179,121 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
 
 
-def test_a_vm_that_only_has_such_a_name_is_never_removed(lab: Lab) -> None:
-    known = SharingMeasurement("0123abcd", wish("true"))
-    keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, known)
-    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
-    with lab.server.world.lock:
-        other.state.rename(known.name(1))
-        other.name = known.name(1)
-        other.configuration_changed(renamed=True)
+def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    other = _renamed(lab, "vm-02", known.name(1))
+    seats = other.state.seats
+    found = lab.measure(known.wish)
+    assert [each.error for each in found.measurement.done] == [NOT_MADE.format(known.name(1))]
+    assert found.left == (f"{known.name(1)}: {NOT_MADE.format(known.name(1))}",)
     left = remove_measurement(lab.site, apply=True)
-    assert left.left == (f"{known.name(1)}: {known.name(1)} is not the VM that was made: it is not removed",)
-    assert other.state.power is Power.ON and lab.kept == known
+    assert left.left == found.left
+    assert (other.state.power, other.state.seats, lab.kept) == (Power.ON, seats, found.measurement)
+    assert not any("program" in entry.after for entry in lab.server.ledger)
+
+
+def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    other = _renamed(lab, "vm-02", f"{known.name(1)}-copy", known.marker)
+    left = remove_measurement(lab.site, apply=True)
+    assert (left.vms, left.left, lab.kept) == ((), (), None)
+    assert other in lab.vms() and other.state.power is Power.ON
+
+
+def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
+    with lab.server.world.lock:
+        other.state.rename(to)
+        other.name = to
+        other.state.annotation = notes
+        other.configuration_changed(renamed=True)
+    return other
+
+
+@pytest.mark.parametrize("ask", ["measure", "remove"])
+def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    other = SharingMeasurement("0123abcd", wish("true"), made=1)
+    if ask == "measure":
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            measure(wish("true"), lab.site, apply=True, consent=lambda plan: _keep(lab, other))
+    else:
+        _keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
+        looked = Connection.inventory
+
+        def meanwhile(self: Connection) -> Inventory:
+            _keep(lab, other)
+            return looked(self)
+
+        monkeypatch.setattr(Connection, "inventory", meanwhile)
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            remove_measurement(lab.site, apply=True)
+    assert (lab.kept, lab.vms()) == (other, [])
+
+
+def _keep(lab: Lab, measurement: SharingMeasurement) -> None:
+    keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, measurement)
+
+
+def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
+    waited = Connection.wait_for_commands
+
+    def comes(self: Connection, commands: Any, timeout_s: float) -> Any:
+        with lab.server.world.lock:
+            other.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other.state.seats)
+            other.power_changed()
+        return waited(self, commands, timeout_s)
+
+    monkeypatch.setattr(Connection, "wait_for_commands", comes)
+    [count] = lab.measure(wish("true")).measurement.done
+    assert count.error == f"vm-02 shared GPU {GPU} with its VMs: what they took says nothing"
+    assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
+
+
+def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    _keep(lab, known)
+    [golden] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "golden"]
+    assert isinstance(lab.site.vcenter, Connection)
+    machine = lab.site.vcenter.vm(golden.moid)
+    spec = vim.vm.CloneSpec(
+        location=vim.vm.RelocateSpec(host=lab.site.vcenter.host(lab.host.moid), pool=_pool(lab.site.vcenter, lab.host)),
+        config=vim.vm.ConfigSpec(annotation=known.marker),
+    )
+    machine.CloneVM_Task(machine.parent, known.name(1), spec)
+    early = remove_measurement(lab.site, apply=True)
+    assert early.left == ("golden: vCenter is still making a VM of it; the same again when that is done",)
+    assert (early.vms, lab.kept) == ((), known)
+    with lab.server.world.lock:
+        lab.server.world.clock.advance(7200)
+    assert [vm.name for vm in lab.vms()] == [known.name(1)]
+    late = remove_measurement(lab.site, apply=True)
+    assert (late.vms, late.left, lab.vms(), lab.kept) == ((known.name(1),), (), [], None)
+
+
+def _pool(connection: Connection, host: Any) -> Any:
+    return connection.host(host.moid).parent.resourcePool
+
+
+@pytest.mark.parametrize("cut", [KeyboardInterrupt(), VcenterUnreachable("it is gone")])
+def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cut: BaseException
+) -> None:
+    def ended(*_: object) -> None:
+        raise cut
+
+    said: list[str] = []
+    lab.site.say = said.append
+    monkeypatch.setattr(Connection, "wait_for_commands", ended)
+    with pytest.raises(type(cut)):
+        lab.measure(wish("true"))
+    assert lab.kept is not None and len(lab.vms()) == 1
+    assert said[-1] == (
+        f"measurement {lab.kept.id} was cut off, and its VMs stay: the same again goes on, "
+        "gpuops size --measure --remove removes them"
+    )
 
 
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:

@@ -56,7 +56,11 @@ class Diagnoses:
         told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
-        if not path.exists():
+        if path.exists():
+            kept = self._read(path)
+            if kept["said"] != list(said):  # by another model: what is confirmed is what was read last
+                self._write(path, {**kept, "said": list(said)})
+        else:
             self._prepare()
             found = plain(LabelledCase(name, case, frozenset()))
             self._write(path, {"said": list(said), "found": None, "case": found})
@@ -84,8 +88,11 @@ class Diagnoses:
         for path in self._paths():
             told = self._read(path)
             if told["found"] is not None:
-                case = parse_case(json.dumps(told["case"]), str(path))
-                at_fault = frozenset(map(Component, told["found"])) - {Component.NONE}
+                try:
+                    case = parse_case(json.dumps(told["case"]), str(path))
+                    at_fault = frozenset(map(Component, told["found"])) - {Component.NONE}
+                except (UsageError, ValueError, TypeError) as error:
+                    raise StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside") from error
                 found.append(replace(case, at_fault=at_fault))
         return tuple(found)
 

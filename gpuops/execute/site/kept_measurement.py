@@ -32,6 +32,10 @@ class MeasuringPort(Protocol):
         """
         ...
 
+    def require_made(self, vm: str, name: str, notes: str) -> None:
+        """Raises Refused for a VM of another name, or without these notes."""
+        ...
+
     def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
         """A command of a shell on its way in a guest. Raises Refused without a login for guests, OutcomeUnknown."""
         ...

@@ -102,6 +102,13 @@ def gpu_of(measurement: SharingMeasurement, inventory: Inventory) -> PhysicalGpu
     return found[0] if len(found) == 1 else None
 
 
+def others_on(gpu: PhysicalGpu, refs: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
+    """Names of the VMs that share it beside these: an idle vGPU has its part of the time too, unless it is shared by
+    best effort."""
+    found = sorted({ref for ref in gpu.vms or () if ref not in refs})
+    return tuple(inventory.vms[ref].name if ref in inventory.vms else ref for ref in found)
+
+
 def begins_s(number: int, overlap: float, alone_s: float) -> float:
     """When the VM of that number begins after the first, numbered 0: as it was told, each has `overlap` of its work
     beside the next."""

@@ -104,8 +104,9 @@ def _smi(text: str) -> tuple[SmiReport | None, str, bool]:
     """The report; without one what it says instead, and whether that is a report that cannot be read."""
     if "<nvidia_smi_log" not in text:
         return None, text.strip().partition("\n")[0].strip()[:_LONGEST], False
+    first = min(text.find(each) for each in ("<?xml", "<!DOCTYPE", "<nvidia_smi_log") if each in text)
     try:
-        return read_smi(text[text.find("<") : text.rfind(_END) + len(_END)]), "", False
+        return read_smi(text[first : text.rfind(_END) + len(_END)]), "", False
     except ValueError as error:
         return None, str(error), True
 

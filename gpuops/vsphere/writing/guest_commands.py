@@ -3,7 +3,7 @@ printed.
 
 A command has a temporary directory of its own in its guest, which is removed when it is collected. How long it took is
 measured in the guest, to the nanosecond of its clock: GuestProcessInfo tells whole seconds (from memory), and what the
-calls take is not part of it. What it prints goes to a file in that directory, of which the first 64 KiB are read.
+calls take is not part of it. What it prints goes to a file in that directory, of which the last 64 KiB are read.
 
 Sources: vSphere API reference, GuestFileManager and GuestProcessManager.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SHELL: Final = "/bin/sh"
 POLL_S: Final = 1.0
 PRINTED: Final = 64 * 1024
-"""Bytes of what a command printed that are read."""
+"""Bytes of what a command printed that are read, the last ones."""
 _PREFIX: Final = "gpuops-"
 _TOLD: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
 
@@ -46,6 +46,7 @@ def start_command(connection: Connection, vm: str, name: str, command: str, op_i
     # by a shell of its own: whatever it says, what comes after it is done; the file is there whole or not at all
     script = (
         f"s=$(date +%s%N); {SHELL} -c {shlex.quote(command)} > printed 2>&1 < /dev/null; c=$?; e=$(date +%s%N); "
+        f"tail -c {PRINTED} printed > printed.last; "
         'echo "$c $s $e" > told.new; mv told.new told; exit $c'
     )
     spec = vim.vm.guest.ProcessManager.ProgramSpec(
@@ -96,7 +97,7 @@ def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
         told = _TOLD.fullmatch(
             read_guest_file(connection, command.vm, name, f"{command.directory}/told").decode("ascii")
         )
-        printed = read_guest_file(connection, command.vm, name, f"{command.directory}/printed")[:PRINTED]
+        printed = read_guest_file(connection, command.vm, name, f"{command.directory}/printed.last")
     except NotConnected:
         raise
     except (GpuopsError, UnicodeDecodeError) as error:

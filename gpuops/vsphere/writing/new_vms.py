@@ -93,21 +93,32 @@ def remove_vm(session: Session, vm: str, name: str, notes: str, op_id: str) -> T
 
     machine = session.vm(vm)
     try:
-        found, said, power = session.read(
-            lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
-        )
+        power = _read_of_made(session, machine, name, notes)
     except StepFailed as error:
         if is_gone(error):
             return None
         raise
-    if found != name or notes not in str(said or ""):
-        raise Refused(f"{name} is not the VM that was made: it is not removed", hint="look at its notes")
     running = power != vim.VirtualMachine.PowerState.poweredOff
     call = machine.PowerOffVM_Task if running else machine.Destroy_Task
     task = session.change(call, subject=name, op_id=op_id)
     if not isinstance(task, vim.Task):
         raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it is removed is not known yet")
     return TaskRef(str(task._moId))
+
+
+def require_made(session: Session, vm: str, name: str, notes: str) -> None:
+    """Raises Refused for a VM of another name, or without these notes: somebody else's, which is left as it is."""
+    _read_of_made(session, session.vm(vm), name, notes)
+
+
+def _read_of_made(session: Session, machine: Any, name: str, notes: str) -> Any:
+    """Its power state. Raises Refused for a VM of another name, or without these notes."""
+    found, said, power = session.read(
+        lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
+    )
+    if found != name or notes not in str(said or ""):
+        raise Refused(f"{name} is not the VM that was made: it is left as it is", hint="look at its notes")
+    return power
 
 
 def _datacenter(host: Any) -> Any:

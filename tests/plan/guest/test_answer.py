@@ -51,6 +51,11 @@ def test_all_that_a_linux_guest_tells() -> None:
     assert found.rdma == (RdmaLink("mlx5_0/1", active=True, state="ACTIVE"),)
 
 
+def test_the_report_is_found_behind_a_warning_that_has_a_sign_of_it() -> None:
+    found = linux(f"@@ smi\nWARNING: infoROM is corrupted at <0000:3b:00.0>\n{R580}")
+    assert found.smi is not None and found.smi.driver == "580.105.08"
+
+
 def test_all_that_a_windows_guest_tells() -> None:
     found = windows(
         "@@ clock", "1793642400", "@@ synchronized", "Sprungindikator: 3(nicht synchronisiert)", "@@ installed",
