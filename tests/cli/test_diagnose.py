@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from gpuops.advise.diagnosis.learning import examples, fitted
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.execute.measurements.diagnoses import Diagnoses
-from gpuops.execute.measurements.packing import Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.case import plain
 from tests.cli.conftest import Lab
+from tests.stored_day import BUSY, store_day
 
 Gpuops = Callable[..., Result]
 
@@ -36,23 +33,7 @@ def told(done: Result) -> dict[str, Any]:
 def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
     """Of these VMs and hosts, by name, what each counter said in each step of the last day."""
     vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
-    begin = int((lab.server.world.clock.now() - timedelta(days=1)).timestamp()) // FINE_S * FINE_S
-    of = {
-        each.state.name: each.moid
-        for kind in ("VirtualMachine", "HostSystem")
-        for each in lab.server.world.by_type(kind)
-    }
-    steps = 86_400 // FINE_S
-    blocks = {
-        of[name]: Block(
-            steps, {key: np.tile(np.array([[value, value, 15]], np.int64), (steps, 1)) for key, value in each.items()}
-        )
-        for name, each in values.items()
-    }
-    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
-    with Measurements.open(default_state_dir(), "", vcenter) as store:
-        store.write(begin, blocks)
-        store.note_observed(begin, begin + steps * FINE_S)
+    store_day(lab.server, default_state_dir(), vcenter, values)
 
 
 @pytest.fixture
@@ -62,9 +43,6 @@ def trained(lab: Lab) -> None:
     rows, labels = examples(cases)
     model = fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=5), 1)
     Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
-
-
-BUSY = {"gpu.utilization.average": 6000, "gpu.mem.used.average": 4_000_000, "cpu.usagemhz.average": 2000}
 
 
 def test_a_licence_that_is_missing_is_certain_without_a_model(lab: Lab) -> None:
