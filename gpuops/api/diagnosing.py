@@ -46,10 +46,9 @@ def diagnose(
     found = []
     for each, answer in zip(there, answers, strict=True):
         case = cases[each.ref]
-        said = [suspect.component for suspect in answer.suspects]
         of = inventory.hosts.get(each.host or "")
         steps = max(int((values == values).sum()) for values in case.series.values())  # NaN alone is not itself
-        name = kept.note(inventory.vcenter, each.ref, case, said)
+        name = kept.note(inventory.vcenter, each.ref, case, answer.suspects, inventory.taken_at)
         found.append(DiagnosedVm(name, each.name, of.name if of else None, steps * case.step_s / 3600, answer))
     return Diagnosed(tuple(found), left_out, model)
 
