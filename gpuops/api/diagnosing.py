@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.case import LabelledCase
     from gpuops.model.component import Component
     from gpuops.model.inventory import Inventory
@@ -51,6 +52,13 @@ def diagnose(
         name = kept.note(inventory.vcenter, each.ref, case, answer.suspects, inventory.taken_at)
         found.append(DiagnosedVm(name, each.name, of.name if of else None, steps * case.step_s / 3600, answer))
     return Diagnosed(tuple(found), left_out, model)
+
+
+def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
+    """Sends a notice of components that are at least so probable (0 to 1). Raises nothing that sending meets."""
+    from gpuops.notify.watch import tell_diagnosis as tell
+
+    tell(way, found, least)
 
 
 def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:
