@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuops.advise.diagnosis.learning import Trained
+    from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.case import LabelledCase
     from gpuops.model.component import Component
     from gpuops.model.inventory import Inventory
@@ -46,12 +47,18 @@ def diagnose(
     found = []
     for each, answer in zip(there, answers, strict=True):
         case = cases[each.ref]
-        said = [suspect.component for suspect in answer.suspects]
         of = inventory.hosts.get(each.host or "")
         steps = max(int((values == values).sum()) for values in case.series.values())  # NaN alone is not itself
-        name = kept.note(inventory.vcenter, each.ref, case, said)
+        name = kept.note(inventory.vcenter, each.ref, case, answer.suspects, inventory.taken_at)
         found.append(DiagnosedVm(name, each.name, of.name if of else None, steps * case.step_s / 3600, answer))
     return Diagnosed(tuple(found), left_out, model)
+
+
+def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
+    """Sends a notice of components that are at least so probable (0 to 1). Raises nothing that sending meets."""
+    from gpuops.notify.watch import tell_diagnosis as tell
+
+    tell(way, found, least)
 
 
 def judge_cases(cases: Sequence[LabelledCase], state_dir: Path) -> JudgedCases:

@@ -8,6 +8,7 @@ from datetime import datetime
 from gpuops.advise.showback import owner_in, showback
 from gpuops.api.hosts import doctor
 from gpuops.api.vms import capacity, idle
+from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.history import EventKind
@@ -25,7 +26,7 @@ def fleet_report(
     """The fleet as it is now, and this vCenter's nights that began since then.
 
     With a policy also which of its desktops are idle, and what fits once a night has suspended those that it may take.
-    Raises StateDamaged for a journal that cannot be read.
+    Raises StateDamaged for a journal or a diagnosis that cannot be read.
     """
     owners = owners or OwnerKey()
     examination = doctor(site, Scope())
@@ -47,4 +48,5 @@ def fleet_report(
         idle=judged,
         showback=showback(nights.nights, owner_in(inventory, owners)),
         owners=owners,
+        diagnoses=Diagnoses(site.state_dir).newest(inventory.vcenter),
     )

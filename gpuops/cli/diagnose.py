@@ -29,6 +29,12 @@ def look(
     since: Annotated[
         str | None, typer.Option(metavar="SINCE", help="By history since then: 2d or 2026-11-20; default: 24 hours.")
     ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Tell the target's receivers of what is at least so probable: 80% (help notices)."
+        ),
+    ] = None,
     cases: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Judge the labelled cases of its files *.jsonl instead; no vCenter."),
@@ -45,27 +51,32 @@ def look(
       gpuops diagnose --vm 'vdi-*' --vcenter sim:lab
     """
     from gpuops.api.diagnosing import diagnose as diagnose_vms
-    from gpuops.api.diagnosing import judge_cases
-    from gpuops.cli.opening import journal_of, open_site, read_inventory
+    from gpuops.api.diagnosing import judge_cases, tell_diagnosis
+    from gpuops.cli.opening import journal_of, notice_way_of, open_site, read_inventory
     from gpuops.config.case_file import load_cases
     from gpuops.config.date_text import parse_since
+    from gpuops.config.workloads_file import share_of
     from gpuops.report.diagnosis import cases_document, cases_text, diagnosed_document, diagnosed_text
 
     if context.invoked_subcommand is not None:
         context.obj = common
         return
     if cases is not None:
-        given = [name for name, value in {"--vm": vm, "--host": host, "--since": since}.items() if value is not None]
+        of_vms = {"--vm": vm, "--host": host, "--since": since, "--notify": notify}
+        given = [name for name, value in of_vms.items() if value is not None]
         if given:
             raise UsageError(f"--cases and {given[0]} exclude each other", hint="cases are of files, and not of VMs")
         judged = judge_cases(load_cases(cases), journal_of(common)[0])
         output.show(cases_text(judged), cases_document(judged))
         return
+    way, least = (None, 1.0) if notify is None else (notice_way_of(common), share_of(notify, "--notify"))
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
         found = diagnose_vms(inventory, site, vm=vm, host=host, since=begin)
     output.show(diagnosed_text(found, inventory), diagnosed_document(found, inventory))
+    if way is not None:
+        tell_diagnosis(way, found, least)
 
 
 @diagnose.command()

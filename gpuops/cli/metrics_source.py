@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops import clock
 from gpuops.api import Site, catalog_of
 from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.measurements.newest import newest_use
 from gpuops.execute.past.followed_history import FollowedHistory
 from gpuops.execute.rotation.standing import standing
@@ -71,10 +72,11 @@ class MetricSource:
         history = told("journal", self._history.events)
         # one that is damaged is said once
         night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
-        for source, found in (("measurements", self._used), ("journal", history)):
+        diagnoses = told("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
+        for source, found in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
             if found is not None:
                 sources.setdefault(source, True)
-        return MetricValues(inventory, catalog, room, read_at, self._used, history, night, sources)
+        return MetricValues(inventory, catalog, room, read_at, self._used, history, night, diagnoses, sources)
 
     def _newest_use(self, inventory: Inventory) -> NewestUse | None:
         """Of VMs with vGPUs and hosts with GPUs."""

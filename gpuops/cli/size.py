@@ -103,34 +103,11 @@ def _answer(
     overlap: str | None,
 ) -> SizingAnswer:
     """Raises UsageError for options that mean nothing together, before vCenter is asked."""
-    of_vms = {"--vm": request.vm, "--tag": request.tag, "--policy": policy, "--pool": pool, "--since": since}
-    given = [name for name, value in of_vms.items() if value is not None]
-    if busy is not None and workloads is not None:
-        given.append("--workloads")
-    stated = "--busy" if busy is not None else "--workloads" if workloads is not None else None
-    if stated is not None and given:
-        raise UsageError(
-            f"{stated} and {given[0]} exclude each other", hint="busy shares are stated, or measured: leave one out"
-        )
-    if overlap is not None and busy is None:
-        raise UsageError("--overlap is of --busy", hint="say how busy each VM is alone: --busy 0.7")
-    if stated is None:
-        return _by_history(common, request, policy, pool, since)
-    return _as_stated(request, workloads, busy, overlap)
+    from gpuops.api.sizing import size_stated
 
-
-def _as_stated(request: SizeRequest, workloads: Path | None, busy: str | None, overlap: str | None) -> SizingAnswer:
-    from gpuops.catalog import load
-    from gpuops.config.workloads_file import load_workloads, share_of
-    from gpuops.plan.capacity.sizing import known_profile, size_numbers, size_workloads
-
-    share = share_of(busy, "--busy") if busy is not None else None
-    part = share_of(overlap, "--overlap") if overlap is not None else 1.0
-    profile = None if request.profile is None else known_profile(request.profile, load(everything=True))
-    if share is not None:
-        return size_numbers(request, share, part, profile)
-    assert workloads is not None, "one of the two is stated"
-    return size_workloads(request, load_workloads(workloads), profile)
+    of_history = {"--policy": policy, "--pool": pool, "--since": since}
+    found = size_stated(request, workloads, busy, overlap, of_history)
+    return found if found is not None else _by_history(common, request, policy, pool, since)
 
 
 def _by_history(

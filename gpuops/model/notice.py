@@ -18,6 +18,8 @@ class NoticeKind(StrEnum):
     ALARM = "alarm"
     """Desktops or hosts are named, or a run ended in an error."""
     DIED = "run died"
+    SLOW = "slow VMs"
+    """A component that slows VMs down is probable."""
     TEST = "test"
 
 

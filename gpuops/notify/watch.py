@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, PolicyError, StateDamaged
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind, Receipt
@@ -20,6 +21,7 @@ from gpuops.report.notice import (
     NoticeText,
     ToldRun,
     notice_of_death,
+    notice_of_diagnosis,
     notice_of_error,
     notice_of_report,
     notice_of_unit,
@@ -144,6 +146,12 @@ def tell_failure(way: NoticeWay, command: str, error: GpuopsError) -> None:
     """Sends the notice of a run that did not get as far as connecting to a vCenter."""
     watch = RunWatch(way, command)
     watch.ended(notice_of_error(error, watch.run, way.clock()))
+
+
+def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
+    """Sends the notice of components that are at least so probable (0 to 1), unless it was told today."""
+    watch = RunWatch(way, "diagnose")
+    watch.ended(notice_of_diagnosis(found, watch.run.vcenter, least, way.clock()))
 
 
 def note_deaths(way: NoticeWay, outbox: Outbox) -> int:

@@ -11,10 +11,11 @@ from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
-    from gpuops.advise.diagnosis.answer import Diagnosed, Diagnosis, JudgedCases, Suspect
+    from gpuops.advise.diagnosis.answer import Diagnosed, Diagnosis, JudgedCases, StoredDiagnosis, Suspect
     from gpuops.advise.diagnosis.learning import Trained
     from gpuops.advise.diagnosis.model import Forest
     from gpuops.model.inventory import Inventory
+    from gpuops.model.vm import Vm
 
 _MOST_SHOWN: Final = 3
 _MOST_CASES: Final = 20
@@ -99,6 +100,20 @@ def _suspect(suspect: Suspect) -> Document:
         "by_rule": suspect.by_rule,
         "evidence": list(suspect.evidence),
         "next": NEXT[suspect.component],
+    }
+
+
+def stored_document(found: StoredDiagnosis, vm: Vm, inventory: Inventory) -> Document:
+    """What was last said of a VM, as a report shows it."""
+    host = inventory.host_of(vm)
+    return {
+        "id": found.id,
+        "ref": vm.ref,
+        "vm": vm.name,
+        "host": host.name if host is not None else None,
+        "at": found.at.isoformat(),
+        "suspects": [_suspect(each) for each in found.suspects],
+        "found": None if found.found is None else [each.value for each in found.found],
     }
 
 

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from gpuops import __version__
 from gpuops.advise.capacity import Slots
+from gpuops.advise.diagnosis.answer import StoredDiagnosis
 from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.advise.occupancy import gpu_states
 from gpuops.model.catalog import Catalog
@@ -101,6 +102,12 @@ WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the who
 VM_BUSY: Final = Family("gpuops_vm_gpu_utilization_ratio", "Use of its vGPU by the VM in the newest five minutes", _VM)
 VM_USED: Final = Family("gpuops_vm_gpu_memory_used_bytes", "Memory of its vGPU that the VM uses", _VM)
 MEASURED: Final = Family("gpuops_measured_timestamp_seconds", "Until when gpuops observe has measured")
+AT_FAULT: Final = Family(
+    "gpuops_vm_diagnosis_probability_ratio",
+    "How probably the component slows the VM down, by its last diagnosis, 1 = a person found so",
+    (*_VM, "component"),
+)
+DIAGNOSED: Final = Family("gpuops_vm_diagnosis_timestamp_seconds", "When the VM was last diagnosed", _VM)
 SUSPENDED: Final = Family("gpuops_suspended_desktops", "Desktops that nights have suspended or shut down, not back yet")
 DUE: Final = Family("gpuops_return_deadline_timestamp_seconds", "When desktops that are away must be back")
 HARVESTED: Final = Family(
@@ -125,7 +132,7 @@ PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what w
 
 FAMILIES: Final = (
     UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_USED, GPU_BUSY, VGPU, WHOLE, VM_BUSY,
-    VM_USED, MEASURED, SUSPENDED, DUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
+    VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
     MISPREDICTIONS, PREDICTED,
 )  # fmt: skip
 
@@ -142,8 +149,11 @@ class MetricValues:
     used: NewestUse | None = None
     history: PastEvents | None = None
     night: NightStanding | None = None
+    diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
+    """What was last said, by managed object id of a VM."""
     sources: Mapping[str, bool] = field(default_factory=dict)
-    """Whether what lies on this machine could be read: `journal`, `measurements`; what is not there is left out."""
+    """Whether what lies on this machine could be read: `journal`, `measurements`, `diagnoses`; one that is not there is
+    left out."""
 
 
 class MetricsWriter:
@@ -167,7 +177,7 @@ class MetricsWriter:
             self._fleet_of = values.capacity
         up += [(READ, [((), values.read_at.timestamp())])]
         up += [(SOURCE, [((name,), float(is_up)) for name, is_up in values.sources.items()])]
-        return self._written(up) + self._fleet + self._written([*_use(values), *_nights(values)])
+        return self._written(up) + self._fleet + self._written([*_use(values), *_slow(values), *_nights(values)])
 
     def _written(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
         made = (family.metric(self._vcenter, samples) for family, samples in families)
@@ -255,6 +265,20 @@ def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     yield GPU_USED, of_gpus[GPU_MEMORY]
     yield VM_BUSY, of_vms[GPU_USE]
     yield VM_USED, of_vms[GPU_MEMORY]
+
+
+def _slow(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Of VMs that are still there; at most a sample for each component."""
+    suspects: list[tuple[Values, float]] = []
+    moments: list[tuple[Values, float]] = []
+    for ref, said in values.diagnoses.items():
+        if (vm := values.inventory.vms.get(ref)) is not None:
+            host = values.inventory.host_of(vm)
+            labels = (host.name if host else "", vm.name, ref)
+            suspects += [((*labels, component.value), probability) for component, probability in said.probable]
+            moments.append((labels, said.at.timestamp()))
+    yield AT_FAULT, suspects
+    yield DIAGNOSED, moments
 
 
 def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:

@@ -8,7 +8,9 @@ from datetime import datetime
 from shlex import quote
 from typing import Any, Final
 
+from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
+from gpuops.model.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, Receipt
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
@@ -19,7 +21,7 @@ from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_text import outcomes_counted
 from gpuops.report.rotation_deeds import deeds_line, deeds_named
-from gpuops.report.text import visible
+from gpuops.report.text import count, visible
 
 NAMED_AT_MOST: Final = 20
 _LONGEST: Final = 300
@@ -99,6 +101,25 @@ def notice_of_unit(vcenter: str, unit: str, invocation: str, result: str, at: da
     return Notice(
         NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status(run)}"
     )
+
+
+def notice_of_diagnosis(found: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
+    """What is told of components that are at least so probable (0 to 1); None = there is none.
+
+    The same components of the same VMs are told once a day, however often cron asks.
+    """
+    suspects = [
+        (vm, each)
+        for vm in found.vms
+        for each in vm.diagnosis.suspects
+        if each.component is not Component.NONE and each.probability >= least
+    ]
+    if not suspects:
+        return None
+    about = ("diagnose", f"{at:{_DAY}}", *sorted({f"{vm.vm} {each.component}" for vm, each in suspects}))
+    names = tuple(f"{vm.vm} ({vm.id}): {each.probability:.0%} {WORDS[each.component]}" for vm, each in suspects)
+    headline = f"diagnose: {count(len({vm.vm for vm, _ in suspects}), 'VM')} with a component that is probably at fault"
+    return Notice(NoticeKind.SLOW, vcenter, about, at, headline, names, f"gpuops diagnose --vcenter {quote(vcenter)}")
 
 
 def notice_text(notice: Notice) -> NoticeText:

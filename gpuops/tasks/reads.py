@@ -158,6 +158,59 @@ def gpu_capacity_info(
     return _unchanged({"capacity": capacity_document(found, night.name if night else None)}, warnings)
 
 
+def gpu_sizing_info(
+    connection: ConnectionArguments,
+    options: Mapping[str, Any],
+    *,
+    workloads: str | None = None,
+    busy: str | None = None,
+    overlap: str | None = None,
+    policy: str | None = None,
+    pool: str | None = None,
+    since: str | None = None,
+) -> TaskResult:
+    """How many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
+
+    Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
+    """
+    from gpuops.api import size
+    from gpuops.api.sizing import size_stated
+    from gpuops.config.date_text import parse_since
+    from gpuops.config.policy import load_policy
+    from gpuops.plan.capacity.sizing import SizeRequest
+    from gpuops.report.sizing import sizing_document
+
+    request = SizeRequest(**{name: value for name, value in options.items() if value is not None})
+    of_history = {"--policy": policy, "--pool": pool, "--since": since}
+    file = Path(workloads).expanduser() if workloads else None
+    stated = size_stated(request, file, busy, overlap, of_history)
+    if stated is not None:
+        return _unchanged({"sizing": sizing_document(stated)}, [])
+    night = load_policy(Path(policy).expanduser()) if policy else None
+    site, warnings = open_site(connection)
+    with site:
+        seen = site.vcenter.inventory()
+        begin = parse_since("--since", since, seen.taken_at) if since is not None else None
+        found = size(request, seen, site, night, pool=pool, since=begin)
+    return _unchanged({"sizing": sizing_document(found)}, warnings)
+
+
+def gpu_diagnosis_info(
+    connection: ConnectionArguments, *, vm: str | None = None, host: str | None = None, since: str | None = None
+) -> TaskResult:
+    """Which component slows VMs down, by what `observe` has stored. Raises UsageError, VmNotFound, HostNotFound."""
+    from gpuops.api.diagnosing import diagnose
+    from gpuops.config.date_text import parse_since
+    from gpuops.report.diagnosis import diagnosed_document
+
+    site, warnings = open_site(connection)
+    with site:
+        seen = site.vcenter.inventory()
+        begin = parse_since("--since", since, seen.taken_at) if since is not None else None
+        found = diagnose(seen, site, vm=vm, host=host, since=begin)
+    return _unchanged({"diagnosis": diagnosed_document(found, seen)}, warnings)
+
+
 def gpu_placement(
     connection: ConnectionArguments,
     requests: Sequence[Mapping[str, Any]] | None,

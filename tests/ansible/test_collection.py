@@ -23,6 +23,7 @@ from gpuops.model.host import NumaPolicy
 from gpuops.model.host_settings import Displacement, Rolling, SharedType, SizeMode, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.sizing import SizeRequest
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
@@ -194,7 +195,7 @@ def argument_of(hint: Any) -> dict[str, Any]:
     (kind,) = (each for each in get_args(hint) or (hint,) if each is not NoneType)
     if issubclass(kind, StrEnum):
         return {"type": "str", "elements": None, "choices": list(kind)}
-    return {"type": {str: "str", int: "int", bool: "bool"}[kind], "elements": None, "choices": None}
+    return {"type": {str: "str", int: "int", bool: "bool", float: "float"}[kind], "elements": None, "choices": None}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,7 @@ def argument_of(hint: Any) -> dict[str, Any]:
         ("host_graphics_mode", SetMode),
         ("host_passthrough", SetPassthrough),
         ("gpu_capacity_info", CapacityRequest),
+        ("gpu_sizing_info", SizeRequest),
         ("gpu_placement", Place),
     ],
 )

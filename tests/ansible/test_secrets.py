@@ -25,8 +25,10 @@ POLICY = str(ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml")
 SIZED = {"vcpu": 1, "memory": "1GiB"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_capacity_info": {},
+    "gpu_diagnosis_info": {},
     "gpu_placement": {"requests": [{"name": "x", "profile": "a100-3-20c", **SIZED}]},
     "gpu_readiness_info": {},
+    "gpu_sizing_info": {"vm": "vdi-*"},
     "guest_gpu_info": {"vm": "ml-07"},
     "host_gpu_info": {},
     "host_gpu_scheduler": {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
@@ -39,6 +41,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "vm_gpu_info": {"vm": "ml-07"},
     "vm_gpus": {"vms": [{"vm": "ml-07", "profile": "a100-3-20c"}]},
 }
+REFUSED = {"gpu_diagnosis_info": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3}
+"""Exit codes where the login is good: there is no history, and no login for guests."""
 CALLBACK = """
 import json, os
 from ansible.plugins.callback import CallbackBase
@@ -116,7 +120,9 @@ def swept(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 def test_a_password_is_nowhere(swept: Sweep) -> None:
     ended = {task: result.get("exit_code", 0) for task, result in swept.results.items()}
     assert ended == {"gpuops sim_vcenter good": 0} | {
-        f"gpuops {name} {how}": 5 * (how == "bad") for name in OPTIONS for how in ("good", "bad")
+        f"gpuops {name} {how}": 5 if how == "bad" else REFUSED.get(name, 0)
+        for name in OPTIONS
+        for how in ("good", "bad")
     }
     for place in ("everything.jsonl", "reports/log", "reports/tree/", "reports/cache/", "reports/junit/", "stdout"):
         written = [text for name, text in swept.places.items() if name.startswith(place)]

@@ -22,6 +22,7 @@ def task(name: str, module: str, options: dict[str, Any], **more: Any) -> dict[s
 def play(folder: Path) -> list[dict[str, Any]]:
     lab = {"ready_file": f"{folder}/sim/ready.json", "state_file": f"{folder}/sim/state"}
     answers = ["started", "foreseen", "changed", "unchanged", "seen", "refused", "running", "ambiguous", "wrong"]
+    answers += ["sized", "sizes", "slow"]
     return [
         {
             "hosts": "localhost",
@@ -42,6 +43,9 @@ def play(folder: Path) -> list[dict[str, Any]]:
                 task("running", VM_GPU, ATTACH | {"name": "vdi-01"}),
                 task("ambiguous", VM_GPU, {"name": "twin", "state": "absent", "all": True}),
                 task("wrong", VM_GPU, ATTACH | {"hostname": "127.0.0.1:1", "user": "u", "pwd": "Cn4ry&<e\"'>"}),
+                task("sized", "gpuops.vsphere.gpu_sizing_info", {"busy": "20%", "profile": "a40-8q", "at_most": 1.2}),
+                task("sizes", "gpuops.vsphere.gpu_sizing_info", {"busy": "20%", "vm": "vdi-*"}),
+                task("slow", "gpuops.vsphere.gpu_diagnosis_info", {"vm": "vdi-05"}),
                 task("stopped", "gpuops.vsphere.sim_vcenter", lab | {"state": "stopped"}),
                 {
                     "name": "Tell",
@@ -87,6 +91,9 @@ def test_a_play(ansible: Ansible, tmp_path: Path) -> None:
     assert told["ambiguous"]["exit_code"] == 2
     assert "/lab-dc/vm/misc/a/twin" in told["ambiguous"]["msg"]
     assert (told["wrong"]["failed"], told["wrong"]["exit_code"]) == (True, 5)
+    assert told["sized"]["sizing"]["recommended"]["sharers"] == 4
+    assert told["sizes"]["msg"].startswith("busy and vm exclude each other")
+    assert (told["slow"]["exit_code"], told["slow"]["msg"].split(";")[0]) == (2, "0 h of history for vdi-05")
     assert "Cn4ry" not in shown.stdout + shown.stderr + json.dumps(told), "the password is in no output"
     assert not (tmp_path / "sim" / "ready.json").exists(), "it was stopped"
     assert (tmp_path / "sim" / "state").exists(), "and kept its state"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from gpuops.advise.diagnosis.learning import examples, fitted
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.execute.measurements.diagnoses import Diagnoses
-from gpuops.execute.measurements.packing import Block
-from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.case import plain
 from tests.cli.conftest import Lab
+from tests.prometheus import only, samples
+from tests.stored_day import BUSY, store_day
 
 Gpuops = Callable[..., Result]
 
@@ -36,23 +34,7 @@ def told(done: Result) -> dict[str, Any]:
 def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
     """Of these VMs and hosts, by name, what each counter said in each step of the last day."""
     vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
-    begin = int((lab.server.world.clock.now() - timedelta(days=1)).timestamp()) // FINE_S * FINE_S
-    of = {
-        each.state.name: each.moid
-        for kind in ("VirtualMachine", "HostSystem")
-        for each in lab.server.world.by_type(kind)
-    }
-    steps = 86_400 // FINE_S
-    blocks = {
-        of[name]: Block(
-            steps, {key: np.tile(np.array([[value, value, 15]], np.int64), (steps, 1)) for key, value in each.items()}
-        )
-        for name, each in values.items()
-    }
-    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
-    with Measurements.open(default_state_dir(), "", vcenter) as store:
-        store.write(begin, blocks)
-        store.note_observed(begin, begin + steps * FINE_S)
+    store_day(lab.server, default_state_dir(), vcenter, values)
 
 
 @pytest.fixture
@@ -62,9 +44,6 @@ def trained(lab: Lab) -> None:
     rows, labels = examples(cases)
     model = fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=5), 1)
     Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
-
-
-BUSY = {"gpu.utilization.average": 6000, "gpu.mem.used.average": 4_000_000, "cpu.usagemhz.average": 2000}
 
 
 def test_a_licence_that_is_missing_is_certain_without_a_model(lab: Lab) -> None:
@@ -162,3 +141,46 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path) -
     (tmp_path / "one.jsonl").write_text(json.dumps(case), encoding="utf-8")
     done = gpuops("diagnose", "--cases", str(tmp_path))
     assert done.exit_code == 7 and "cannot be read" in done.stderr and "diagnose train" in done.stderr
+
+
+def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path) -> None:
+    assert told(lab.run("report", "-o", "json"))["diagnoses"] == []
+    assert lab.run("metrics", "--textfile", str(tmp_path / "none.prom")).exit_code == 0
+    assert "diagnos" not in (tmp_path / "none.prom").read_text(encoding="utf-8"), "nothing was diagnosed"
+    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}})
+    said = {vm["vm"]: vm for vm in told(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))["vms"]}
+    document = told(lab.run("report", "--html", str(tmp_path / "fleet.html"), "-o", "json"))
+    first, second = document["diagnoses"]
+    assert (first["vm"], first["id"], first["found"]) == ("vdi-05", said["vdi-05"]["id"], None)
+    assert first["suspects"] == said["vdi-05"]["suspects"] and first["host"] == said["vdi-05"]["host"]
+    assert (second["vm"], second["suspects"]) == ("vdi-04", [])
+    page = (tmp_path / "fleet.html").read_text(encoding="utf-8")
+    section = page[page.index('<section aria-labelledby="slow">') :].split("</section>")[0]
+    for shown in ("vdi-05", "licence", "99%", first["id"], "without a licence in 100% of the looks", "nothing certain"):
+        assert shown in section
+    assert "gpuops diagnose confirm ID" in section
+    assert "2 VMs diagnosed" in lab.run("report").stdout
+
+    def gauges() -> dict[tuple[str, str], float]:
+        done = lab.run("metrics", "--textfile", str(tmp_path / "some.prom"))
+        assert done.exit_code == 0, done.output
+        found = samples((tmp_path / "some.prom").read_text(encoding="utf-8"))["gpuops_vm_diagnosis_probability_ratio"]
+        return {(dict(labels)["vm"], dict(labels)["component"]): value for labels, value in found.items()}
+
+    assert gauges() == {("vdi-05", "licence"): 0.99}
+    told(lab.run("diagnose", "correct", first["id"], "datastore", "-o", "json"))
+    assert gauges() == {("vdi-05", "datastore"): 1.0}, "what a person found is what there is"
+    assert told(lab.run("report", "-o", "json"))["diagnoses"][0]["found"] == ["datastore"]
+    told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))
+    assert gauges() == {("vdi-05", "datastore"): 1.0}, "the same numbers are settled"
+
+
+def test_a_diagnosis_that_cannot_be_read_is_said(lab: Lab, tmp_path: Path) -> None:
+    stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
+    [vm] = told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"]
+    (default_state_dir() / "diagnosis" / "cases" / f"{vm['id']}.json").write_text("{}", encoding="utf-8")
+    report, metrics = lab.run("report"), lab.run("metrics", "--textfile", str(tmp_path / "some.prom"))
+    assert report.exit_code == metrics.exit_code == 7
+    assert vm["id"] in report.stderr and vm["id"] in metrics.stderr
+    found = samples((tmp_path / "some.prom").read_text(encoding="utf-8"))
+    assert only(found, "gpuops_source_up", source="diagnoses") == 0

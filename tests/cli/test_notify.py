@@ -10,9 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.notify.conftest import Webhook, webhook
+from tests.stored_day import BUSY, store_day
 
 __all__ = ["webhook"]
 Gpuops = Callable[..., Result]
@@ -144,3 +146,32 @@ def test_without_receivers_it_says_what_to_write(
 ) -> None:
     found = prod("notify", verb, "--vcenter", target)
     assert (found.exit_code, found.stderr) == (2, f"error: {said}\nnext: {next_move}\n")
+
+
+def test_a_probable_component_is_told_of_once_a_day_where_that_is_asked_for(
+    prod: Gpuops, lab: Lab, webhook: Webhook
+) -> None:
+    vcenter = json.loads(prod("inventory", "-o", "json").stdout)["vcenter"]
+    measured = {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}}
+    store_day(lab.server, default_state_dir(), vcenter, measured)
+    for options in ([], ["--notify", "100%"]):
+        assert prod("diagnose", *options).exit_code == 0
+        assert webhook.calls == [], "not asked for, or nothing is so probable"
+    for _ in range(2):
+        done = prod("diagnose", "--notify", "90%")
+        assert (done.exit_code, "not accepted" in done.output) == (0, False)
+    [(_, body)] = webhook.calls
+    told = json.loads(body)
+    assert told["title"] == "gpuops prod: slow VMs: diagnose: 1 VM with a component that is probably at fault"
+    assert "- vdi-05 (d-" in told["message"] and "): 99% vGPU without licence" in told["message"]
+    assert "next: gpuops diagnose --vcenter prod" in told["message"] and "vdi-04" not in told["message"]
+
+
+def test_where_to_tell_and_from_which_share_on_is_checked_first(prod: Gpuops) -> None:
+    for words, said in (
+        (["--notify", "80"], "--notify 80: is above 1"),
+        (["--notify", "80%", "--vcenter", "silent"], "no notices are configured for silent"),
+        (["--notify", "80%", "--cases", "."], "--cases and --notify exclude each other"),
+    ):
+        done = prod("diagnose", *words)
+        assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr

@@ -7,15 +7,19 @@ import json
 import pytest
 
 from gpuops.errors import HostNotFound, PolicyError, UsageError
-from gpuops.tasks.connection import ConnectionArguments
+from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.reads import (
     gpu_capacity_info,
+    gpu_diagnosis_info,
     gpu_placement,
     gpu_readiness_info,
+    gpu_sizing_info,
     guest_gpu_info,
     host_gpu_info,
     vm_gpu_info,
 )
+from tests.stored_day import BUSY, store_day
 from tests.tasks.conftest import Lab
 
 
@@ -79,3 +83,34 @@ def test_guests_are_asked_as_the_command_line_asks_them() -> None:
         guest_gpu_info(stacks, vm="gpu-bare", via="ssh", ssh_host="one")
     with pytest.raises(UsageError, match="no policy says"):
         guest_gpu_info(stacks, pool="ml")
+
+
+def test_sharers_by_numbers_without_a_vcenter() -> None:
+    nobody = ConnectionArguments(hostname="127.0.0.1:1")
+    found = gpu_sizing_info(nobody, {"profile": "a40-8q", "at_most": 1.2, "sharers": None}, busy="20%").result["sizing"]
+    assert (found["source"], found["busy"], found["recommended"]["sharers"]) == ("numbers", 0.2, 4)
+    for options, said, message in (
+        ({"sharers": 0}, {"busy": "0.2"}, "--sharers 0 is no count"),
+        ({"vm": "vdi-*"}, {"busy": "0.2"}, "--busy and --vm exclude each other"),
+        ({}, {"busy": "0.2", "pool": "vdi"}, "--busy and --pool exclude each other"),
+        ({}, {"overlap": "0.2"}, "--overlap is of --busy"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            gpu_sizing_info(nobody, options, **said)
+
+
+def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="0 h of history"):
+        gpu_diagnosis_info(lab.said, vm="vdi-05")
+    with pytest.raises(UsageError, match="0 h of history"):
+        gpu_sizing_info(lab.said, {"vm": "vdi-05"})
+    site, _ = open_site(lab.said)
+    with site:
+        vcenter = site.vcenter.inventory().vcenter
+    store_day(lab.server, default_state_dir(), vcenter, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
+    told = gpu_diagnosis_info(lab.said, vm="vdi-*", since="1d").result
+    [vm] = told["diagnosis"]["vms"]
+    assert json.loads(json.dumps(told)) == told
+    assert (vm["vm"], vm["suspects"][0]["component"], told["changed"]) == ("vdi-05", "licence", False)
+    sized = gpu_sizing_info(lab.said, {"vm": "vdi-05", "at_most": 3.0}, since="1d").result["sizing"]
+    assert (sized["source"], [vm["name"] for vm in sized["vms"]]) == ("history", ["vdi-05"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,28 @@ class Diagnosis:
 
     suspects: tuple[Suspect, ...]
     """Empty = without a model nothing is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDiagnosis:
+    """What was last said of a VM, as it is kept, and what people found since."""
+
+    id: str
+    vm: str
+    """Its managed object id."""
+    at: datetime
+    """When that was said, by vCenter's clock."""
+    suspects: tuple[Suspect, ...]
+    """The most probable first."""
+    found: tuple[Component, ...] | None
+    """None = nobody has confirmed or corrected it."""
+
+    @property
+    def probable(self) -> tuple[tuple[Component, float], ...]:
+        """Each component that may be at fault and how probable it is, 0 to 1; what a person found is certain."""
+        if self.found is not None:
+            return tuple((component, 1.0) for component in self.found)
+        return tuple((suspect.component, suspect.probability) for suspect in self.suspects)
 
 
 @dataclass(frozen=True, slots=True)

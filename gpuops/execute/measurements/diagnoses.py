@@ -1,7 +1,7 @@
 """Keeps diagnoses, what people found instead, and the model, as files in the state directory. No name of a VM is kept.
 
-`diagnosis/model.json` is the model; `diagnosis/cases/ID.json` a case with what was said of it and, once somebody has
-confirmed or corrected it, what was at fault.
+`diagnosis/model.json` is the model; `diagnosis/cases/ID.json` a case with what was said of it, of which VM (id) and
+when, and, once somebody has confirmed or corrected it, what was at fault.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from gpuops.advise.diagnosis.answer import StoredDiagnosis, Suspect
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
 from gpuops.config.private_file import write_private
@@ -26,6 +30,30 @@ MOST_OPEN: Final = 500
 """So many diagnoses that nobody confirmed or corrected are kept, the newest."""
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
 _TRAIN: Final = "gpuops diagnose train makes a new one"
+
+
+class _Suspected(msgspec.Struct, frozen=True):
+    component: Component
+    probability: float
+    evidence: list[str]
+    by_rule: bool
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """Of which VM, when and what."""
+
+    vcenter: str
+    vm: str
+    at: datetime
+    suspects: list[_Suspected]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A file of `diagnosis/cases` without its case, which is long."""
+
+    found: list[Component] | None
+    of: _Said | None = None
+    """None = it was made before gpuops kept that."""
 
 
 class Diagnoses:
@@ -51,21 +79,48 @@ class Diagnoses:
         self._prepare()
         write_private(self._model, json.dumps(written(model), separators=(",", ":")))
 
-    def note(self, vcenter: str, vm: str, case: DiagnosisCase, said: Sequence[Component]) -> str:
-        """Keeps what was said of a VM (id), and gives the id by which it is confirmed or corrected."""
+    def note(self, vcenter: str, vm: str, case: DiagnosisCase, suspects: Sequence[Suspect], at: datetime) -> str:
+        """Keeps what was said of a VM (id) at that moment, and gives the id by which it is confirmed or corrected."""
         told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
-        if path.exists():
-            kept = self._read(path)
-            if kept["said"] != list(said):  # by another model: what is confirmed is what was read last
-                self._write(path, {**kept, "said": list(said)})
-        else:
-            self._prepare()
-            found = plain(LabelledCase(name, case, frozenset()))
-            self._write(path, {"said": list(said), "found": None, "case": found})
-            self._forget()
+        found = self._read(path)["found"] if path.exists() else None
+        self._prepare()
+        said = _Said(vcenter, vm, at, [_Suspected(*astuple(each)) for each in suspects])
+        text = {
+            "said": [
+                each.component for each in suspects
+            ],  # by the model of now: what is confirmed is what was read last
+            "found": found,
+            "of": msgspec.to_builtins(said),
+            "case": plain(LabelledCase(name, case, frozenset())),
+        }
+        self._write(path, text)
+        self._forget()
         return name
+
+    def newest(self, vcenter: str) -> dict[str, StoredDiagnosis]:
+        """What was last said of each VM of that vCenter, by its managed object id."""
+        found: dict[str, StoredDiagnosis] = {}
+        for path in self._paths():
+            try:
+                kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+            except FileNotFoundError:
+                continue  # another run dropped it for newer ones
+            except (OSError, msgspec.MsgspecError) as error:
+                raise _damaged(path, error) from error
+            said = kept.of
+            if said is None or said.vcenter != vcenter:
+                continue
+            before = found.get(said.vm)
+            if before is None or before.at < said.at:
+                suspects = tuple(
+                    Suspect(each.component, each.probability, tuple(each.evidence), each.by_rule)
+                    for each in said.suspects
+                )
+                settled = None if kept.found is None else tuple(kept.found)
+                found[said.vm] = StoredDiagnosis(path.stem, said.vm, said.at, suspects, settled)
+        return found
 
     def settle(self, name: str, found: Component | None) -> tuple[Component, ...]:
         """Notes what was at fault; None = what had been said. Raises UsageError for an id that there is not, and where
@@ -118,9 +173,13 @@ class Diagnoses:
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return {name: told[name] for name in ("said", "found", "case")}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside") from error
+            return {"of": None} | {name: told[name] for name in ("said", "found", "case", *(told.keys() & {"of"}))}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _damaged(path, error) from error
 
     def _write(self, path: Path, told: dict[str, Any]) -> None:
         write_private(path, json.dumps(told))
+
+
+def _damaged(path: Path, error: Exception) -> StateDamaged:
+    return StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside")

@@ -58,6 +58,8 @@ class SizeRequest:
     ] = False
 
     def __post_init__(self) -> None:
+        if self.sharers is not None and not 1 <= self.sharers <= MOST_SHARERS:
+            raise UsageError(f"--sharers {self.sharers} is no count", hint=f"say 1 to {MOST_SHARERS}")
         if self.at_most is not None and not 1.0 <= self.at_most < float("inf"):
             raise UsageError(
                 f"--at-most {self.at_most:g} is not 1 or more",

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuops.advise.diagnosis.answer import StoredDiagnosis
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import JudgedVm
 from gpuops.advise.showback import Showback
+from gpuops.model.component import Component
 from gpuops.model.history import GpuHours, PastEvents, PastNight
+from gpuops.model.inventory import Inventory
 from gpuops.model.owner import OwnerKey
 from gpuops.model.rotation import Policy
 from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.rotation.gpu_share import gpus_of
+from gpuops.report.diagnosis import stored_document
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.fleet import Fleet
 from gpuops.report.history import history_totals, night_in_full, night_row
@@ -39,6 +43,8 @@ class FleetReport:
     """None = no policy says what is idle."""
     showback: Showback
     owners: OwnerKey
+    diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
+    """What `gpuops diagnose` last said, by managed object id of a VM."""
 
     @property
     def last_night(self) -> PastNight | None:
@@ -68,7 +74,21 @@ def fleet_report_document(found: FleetReport) -> Document:
         "last_night": night_in_full(found.last_night) if found.last_night is not None else None,
         "idle": None if found.idle is None else [_idle(each, found) for each in found.idle],
         "showback": _showback(found.showback, found.owners),
+        "diagnoses": [
+            stored_document(each, inventory.vms[each.vm], inventory)
+            for each in slowest_first(found.diagnoses, inventory)
+        ],
     }
+
+
+def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
+    """Those of VMs that are still there: faults before what shows nothing, and the most probable first."""
+
+    def order(each: StoredDiagnosis) -> tuple[float, str, str]:
+        worst = max((share for component, share in each.probable if component is not Component.NONE), default=0.0)
+        return -worst, inventory.vms[each.vm].name, each.vm
+
+    return sorted((each for each in diagnoses.values() if each.vm in inventory.vms), key=order)
 
 
 def _capacity(found: Capacity) -> Document:

@@ -29,6 +29,8 @@ def fleet_report_text(found: FleetReport, document: Document) -> Iterator[Shown]
     yield Text(history_summary(found.nights), "bold") if found.nights.nights else "no nights in the journal"
     yield from _idle(found)
     yield from _attention(found)
+    if document["diagnoses"]:
+        yield f"{count(len(document['diagnoses']), 'VM')} diagnosed; --html shows what may be at fault"
     yield from _owners(found.showback, document)
 
 

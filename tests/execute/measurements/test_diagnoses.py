@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gpuops.advise.diagnosis.answer import Suspect
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.model.component import Component
 
+NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
+
+
+def said(component: Component) -> list[Suspect]:
+    return [Suspect(component, 0.9, (), by_rule=False)]
+
 
 def test_what_is_confirmed_is_what_the_last_model_said(tmp_path: Path) -> None:
     kept, case = Diagnoses(tmp_path), next(iter(made_cases(3, 1))).case
-    name = kept.note("vc", "vm-1", case, [Component.NETWORK])
-    assert kept.note("vc", "vm-1", case, [Component.DATASTORE]) == name, "the same numbers are the same diagnosis"
+    name = kept.note("vc", "vm-1", case, said(Component.NETWORK), NOW)
+    assert kept.note("vc", "vm-1", case, said(Component.DATASTORE), NOW) == name, (
+        "the same numbers are the same diagnosis"
+    )
     assert kept.settle(name, None) == (Component.DATASTORE,)
-    kept.note("vc", "vm-1", case, [Component.CPU_READY])
+    kept.note("vc", "vm-1", case, said(Component.CPU_READY), NOW)
     [settled] = kept.confirmed()
     assert settled.at_fault == {Component.DATASTORE}, "what people found stays, whatever a later model says"
 
@@ -26,7 +36,7 @@ def test_what_is_confirmed_is_what_the_last_model_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [{"found": ["no-such"]}, {"found": 5}, {"case": {"name": "a"}}])
 def test_a_kept_diagnosis_that_is_damaged_is_named(tmp_path: Path, damage: dict[str, object]) -> None:
     kept, case = Diagnoses(tmp_path), next(iter(made_cases(3, 1))).case
-    name = kept.note("vc", "vm-1", case, [Component.NETWORK])
+    name = kept.note("vc", "vm-1", case, said(Component.NETWORK), NOW)
     kept.settle(name, None)
     path = tmp_path / "diagnosis" / "cases" / f"{name}.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **damage}), encoding="utf-8")
