@@ -165,7 +165,7 @@ def trained_text(found: Trained) -> Shown:
     return [
         Text(f"{verdict}: of cases never seen the new one had {found.after:.1%} of the components right{was}", "bold"),
         Text(
-            f"{len(found.tried)} candidates; the model is of {settings.trees} trees a component, each split looks at "
+            f"{len(found.tried)} candidates; the model is of {settings.trees} trees, each split looks at "
             f"{settings.features_tried:.0%} of the numbers of a case"
         ),
         Text(f"made of {found.model.cases} cases, {len(found.model.corrections)} of them confirmed by people", "dim"),

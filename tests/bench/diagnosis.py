@@ -1,8 +1,8 @@
 """What is at fault in cases of unlike fleets: `gpuops diagnose` beside single thresholds and customary models.
 
-All learn from the same made cases (`gpuops/advise/diagnosis/made_cases.py`) and a variant of each; judged are the
-cases of `diagnosis_fleets.py`, which share no code with those. Right is a component that is among as many most
-probable ones as are at fault. Ours is what the command does, rules included.
+All learn from the same made cases (`gpuops/advise/diagnosis/made_cases.py`); judged are the cases of
+`diagnosis_fleets.py`, which share no code with those. Right is a component that is among as many most probable ones as
+are at fault. Ours is what the command does, rules included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import START, fitted, learned_from
+from gpuops.advise.diagnosis.learning import START, WEIGHT_OF_CONFIRMED, examples, fitted
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.model.case import LabelledCase
@@ -42,8 +42,8 @@ def run() -> Iterator[Result]:
     fleets = {fleet: list(fleet_cases(fleet, 1, OF_A_FLEET)) for fleet in FLEETS}
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()
-    rows, labels, weights = learned_from(made, [])
-    model = fitted(rows, labels, weights, START, 1)
+    rows, labels = examples(made)
+    model = fitted(rows, labels, np.ones(len(rows)), START, 1)
     took_s = process_time() - begun
     begun = process_time()
     told = scores([case.case for case in cases], model)
@@ -65,7 +65,7 @@ def run() -> Iterator[Result]:
     )
     yield Result("diagnosis: customary models on the same data", tuple(_customary(rows, labels, cases)))
     yield Result("diagnosis: by how much it learns from", tuple(_curves(made, cases)))
-    yield Result("diagnosis: corrections", tuple(_corrections(made, fleets[NEW_FLEET])))
+    yield Result("diagnosis: corrections", tuple(_corrections(rows, labels, fleets[NEW_FLEET])))
 
 
 def right(model: Forest | None, cases: Sequence[LabelledCase]) -> float:
@@ -133,16 +133,17 @@ def _curves(made: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> Iter
 
 
 def _plain(cases: Sequence[LabelledCase]) -> Forest:
-    return fitted(*learned_from(cases, []), START, 1)
+    rows, labels = examples(cases)
+    return fitted(rows, labels, np.ones(len(rows)), START, 1)
 
 
-def _corrections(made: Sequence[LabelledCase], fleet: Sequence[LabelledCase]) -> Iterator[Figure]:
+def _corrections(rows: Floats, labels: NDArray[np.int64], fleet: Sequence[LabelledCase]) -> Iterator[Figure]:
     """A hundred cases of a fleet are corrected; judged are others of it. Poisoned: one of them is labelled wrongly."""
     corrected, judged = list(fleet_cases(NEW_FLEET, 2, CORRECTIONS)), fleet
-    yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(_with(made, []), judged), "%")
-    after = right(_with(made, corrected), judged)
+    yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(_with(rows, labels, []), judged), "%")
+    after = right(_with(rows, labels, corrected), judged)
     yield Figure(f"after {CORRECTIONS} corrections of it", after, "%")
-    lost = [after - right(_with(made, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
+    lost = [after - right(_with(rows, labels, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
     yield Figure("one of them wrong takes off", lost[0], "points", 1.0)
     yield Figure(f"... the mean of {WRONG_ONES}, each alone", sum(lost) / len(lost), "points", 1.0)
     yield Figure("... the worst of these", max(lost), "points", 1.0)
@@ -155,5 +156,9 @@ def _poisoned(corrected: Sequence[LabelledCase], at: int) -> list[LabelledCase]:
     return [*corrected[:at], wrong, *corrected[at + 1 :]]
 
 
-def _with(made: Sequence[LabelledCase], corrected: Sequence[LabelledCase]) -> Forest:
-    return fitted(*learned_from(made, corrected), START, 1)
+def _with(rows: Floats, labels: NDArray[np.int64], corrected: Sequence[LabelledCase]) -> Forest:
+    if not corrected:
+        return fitted(rows, labels, np.ones(len(rows)), START, 1)
+    more, more_labels = examples(corrected)
+    weights = np.concatenate([np.ones(len(rows)), np.full(len(more), WEIGHT_OF_CONFIRMED)])
+    return fitted(np.vstack([rows, more]), np.concatenate([labels, more_labels]), weights, START, 1)

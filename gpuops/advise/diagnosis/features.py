@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.advise.diagnosis.patterns import PATTERNS, patterns
 from gpuops.model.case import DiagnosisCase
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -46,7 +45,6 @@ FACTS: Final = ("shares equally", "has a fixed share", "best effort", "remote me
 NAMES: Final = (
     *(f"{channel}: {statistic}" for channel in SHARES for statistic in STATISTICS),
     *(f"{one} with {other}" for one, other in PAIRS),
-    *PATTERNS,
     *FACTS,
 )
 """What each number of a row is."""
@@ -61,7 +59,7 @@ def _row(case: DiagnosisCase) -> list[float]:
     of = channels(case)
     row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
     row += [_together(of[one], of[other]) for one, other in PAIRS]
-    return row + patterns(of) + _facts(case)
+    return row + _facts(case)
 
 
 def _statistics(values: Floats) -> Floats:

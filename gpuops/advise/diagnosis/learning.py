@@ -13,8 +13,7 @@ from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.model import NEVER, DecisionTree, Forest, ForestSettings
-from gpuops.advise.diagnosis.shifting import varied
+from gpuops.advise.diagnosis.model import DecisionTree, Forest, ForestSettings
 from gpuops.model.case import LabelledCase
 from gpuops.model.component import COMPONENTS, Component
 
@@ -28,11 +27,6 @@ EXAM_EACH: Final = 20
 """The cases by which a new model and the standing one are compared; no model is made of them."""
 WEIGHT_OF_CONFIRMED: Final = 3.0
 """A confirmed case counts as so many that are made: it is real, but people err."""
-LEARNING_RATE: Final = 0.15
-MOST_LEAVES: Final = 7
-VARIANTS_SEED: Final = 21
-LEARNED_IN_COMPETITION: Final = 0.67
-"""The share of made cases that candidates learn from; they are judged by the others."""
 START: Final = ForestSettings()
 
 
@@ -60,9 +54,9 @@ def trained(
     Candidates are the settings of the standing model and their neighbours.
     """
     made = list(made_cases(seed, each_fault))
-    rows, labels, weights = learned_from(made, confirmed)
+    rows, labels, weights = _examples(made, confirmed)
     start = standing.settings if standing is not None else START
-    tried = tuple((each, _cross_validated(each, made)) for each in _candidates(start))
+    tried = tuple((each, _cross_validated(each, rows, labels, weights, made)) for each in _candidates(start))
     settings = max(tried, key=lambda pair: pair[1])[0]
     unseen = [case for case in confirmed if standing is None or case.name not in standing.corrections]
     exam = list(made_cases(EXAM_SEED, EXAM_EACH))
@@ -81,42 +75,26 @@ def trained(
 
 
 def fitted(rows: Floats, labels: Ints, weights: Floats, settings: ForestSettings, seed: int) -> Forest:
-    """Boosted trees of these examples (Friedman 2001; by histograms: Ke et al., LightGBM, 2017).
+    """A forest of extremely randomised trees (Geurts, Ernst, Wehenkel 2006) of these examples."""
+    from sklearn.ensemble import ExtraTreesClassifier
 
-    Raises RuntimeError where the trees read out answer otherwise than scikit-learn does, as of a version unknown here.
-    """
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    grown = HistGradientBoostingClassifier(
-        max_iter=settings.trees,
-        learning_rate=LEARNING_RATE,
-        max_leaf_nodes=MOST_LEAVES,
+    grown = ExtraTreesClassifier(
+        settings.trees,
         max_features=settings.features_tried,
         min_samples_leaf=settings.least_in_leaf,
-        l2_regularization=1.0,
-        early_stopping=False,
         random_state=seed,
     ).fit(rows, labels, weights)
-    start = np.full(len(COMPONENTS), NEVER)
-    start[grown.classes_] = grown._baseline_prediction.ravel()
-    trees = tuple(
-        _tree(one.nodes, int(component))
-        for of_round in grown._predictors
-        for component, one in zip(grown.classes_, of_round, strict=True)
-    )
-    found = Forest(trees, tuple(start.tolist()), settings, len(rows), (), float("nan"))
-    some = rows[:100]
-    if not np.allclose(found.probabilities(some)[:, grown.classes_], grown.predict_proba(some), atol=1e-6):
-        raise RuntimeError("the trees of this version of scikit-learn are built otherwise: install that of the lock")
-    return found
+    trees = tuple(_tree(each.tree_, grown.classes_) for each in grown.estimators_)
+    return Forest(trees, settings, len(rows), (), float("nan"))
 
 
-def _tree(nodes: Any, component: int) -> DecisionTree:
-    leaf = nodes["is_leaf"].astype(bool)
-    feature = np.where(leaf, -1, nodes["feature_idx"].astype(np.int64))
-    low, high = (np.where(leaf, 0, nodes[side].astype(np.int64)) for side in ("left", "right"))
-    threshold = np.where(leaf, 0.0, nodes["num_threshold"].astype(float))
-    return DecisionTree(component, feature, threshold, low, high, nodes["value"].astype(float))
+def _tree(grown: Any, classes: Ints) -> DecisionTree:
+    shares = np.zeros((grown.node_count, len(COMPONENTS)))
+    values = grown.value[:, 0, :]
+    shares[:, classes] = values / values.sum(axis=1, keepdims=True)
+    feature = np.where(grown.children_left < 0, -1, grown.feature).astype(np.int64)
+    low, high = (np.maximum(side, 0).astype(np.int64) for side in (grown.children_left, grown.children_right))
+    return DecisionTree(feature, grown.threshold.astype(float), low, high, shares)
 
 
 def examples(cases: Sequence[LabelledCase]) -> tuple[Floats, Ints]:
@@ -127,35 +105,34 @@ def examples(cases: Sequence[LabelledCase]) -> tuple[Floats, Ints]:
     return rows[[at for at, _ in pairs]], labels
 
 
-def learned_from(made: Sequence[LabelledCase], confirmed: Sequence[LabelledCase]) -> tuple[Floats, Ints, Floats]:
-    """Rows, labels and weights: of made cases, a variant of each, and confirmed cases."""
-    parts = [examples(made), examples(list(varied(made, VARIANTS_SEED)))]
-    weights = [np.ones(len(labels)) for _, labels in parts]
-    if confirmed:
-        parts.append(examples(confirmed))
-        weights.append(np.full(len(parts[-1][1]), WEIGHT_OF_CONFIRMED))
-    return (
-        np.vstack([rows for rows, _ in parts]),
-        np.concatenate([labels for _, labels in parts]),
-        np.concatenate(weights),
-    )
+def _examples(made: Sequence[LabelledCase], confirmed: Sequence[LabelledCase]) -> tuple[Floats, Ints, Floats]:
+    rows, labels = examples(made)
+    if not confirmed:
+        return rows, labels, np.ones(len(rows))
+    more, more_labels = examples(confirmed)
+    weights = np.concatenate([np.ones(len(rows)), np.full(len(more), WEIGHT_OF_CONFIRMED)])
+    return np.vstack([rows, more]), np.concatenate([labels, more_labels]), weights
 
 
 def _candidates(start: ForestSettings) -> tuple[ForestSettings, ...]:
     """The start, and what lies beside it."""
     tried = min(0.9, start.features_tried * 1.5)
     fewer = replace(start, features_tried=round(start.features_tried / 1.5, 3))
-    larger = replace(start, least_in_leaf=30 if start.least_in_leaf <= 15 else 15)
+    larger = replace(start, least_in_leaf=3 if start.least_in_leaf == 1 else 1)
     return tuple(dict.fromkeys((start, replace(start, features_tried=round(tried, 3)), fewer, larger)))
 
 
-def _cross_validated(settings: ForestSettings, made: Sequence[LabelledCase]) -> float:
-    """The share of components right in variants of made cases of which the model has seen neither the case nor it."""
-    first = np.random.default_rng(len(made)).random(len(made)) < LEARNED_IN_COMPETITION
-    seen = [case for case, there in zip(made, first, strict=True) if there]
-    others = [case for case, there in zip(made, first, strict=True) if not there]
-    quick = replace(settings, trees=max(1, settings.trees // 2))
-    return _right(fitted(*learned_from(seen, []), quick, 1), list(varied(others, VARIANTS_SEED + 1)))
+def _cross_validated(
+    settings: ForestSettings, rows: Floats, labels: Ints, weights: Floats, made: Sequence[LabelledCase], folds: int = 3
+) -> float:
+    """The share of labels that are the most probable ones where the model has not seen the example."""
+    fold = np.random.default_rng(len(made)).integers(0, folds, len(rows))
+    right = 0
+    for each in range(folds):
+        there = fold != each
+        model = fitted(rows[there], labels[there], weights[there], replace(settings, trees=20), each)
+        right += int((model.probabilities(rows[~there]).argmax(axis=1) == labels[~there]).sum())
+    return right / max(1, len(rows))
 
 
 def _right(model: Forest, cases: Sequence[LabelledCase]) -> float:
@@ -174,7 +151,7 @@ def _right_of_unseen(
     found = []
     for half in halves:
         names = {case.name for case in half}
-        rows, labels, weights = learned_from(made, [case for case in confirmed if case.name not in names])
+        rows, labels, weights = _examples(made, [case for case in confirmed if case.name not in names])
         found += [_right(fitted(rows, labels, weights, settings, seed), half)] * len(half)
     return sum(found) / len(found)
 

@@ -9,26 +9,22 @@ import numpy as np
 import pytest
 
 from gpuops.advise.diagnosis.answer import CERTAIN, scores
-from gpuops.advise.diagnosis.channels import CHANNELS
 from gpuops.advise.diagnosis.features import NAMES, features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
 from gpuops.advise.diagnosis.learning import examples, fitted, trained
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, ForestSettings, read, written
-from gpuops.advise.diagnosis.patterns import PATTERNS, patterns
 from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.advise.diagnosis.shifting import varied, with_both
-from gpuops.model.case import CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.model.case import CaseFacts, DiagnosisCase
 from gpuops.model.component import COMPONENTS, Component
 
 CASES = list(made_cases(11, 6))
-TREE = {"component": 0, "feature": [-1], "threshold": [0], "low": [0], "high": [0], "value": [0]}
 
 
 @pytest.fixture(scope="module")
 def model() -> Forest:
     rows, labels = examples(CASES)
-    return replace(fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=12, least_in_leaf=2), 1), right=0.5)
+    return replace(fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=8), 1), right=0.5)
 
 
 def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
@@ -48,20 +44,16 @@ def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        {"format": 1},
+        {"format": 2},
         {"features": ["other"]},
         {"trees": []},
         {"trees": [{"feature": [0]}]},
-        {"trees": [TREE | {"feature": [9999]}]},
-        {"trees": [TREE | {"low": [-1]}]},
-        {"trees": [TREE | {"component": 99}]},
-        {"trees": [TREE | {"value": [float("nan")]}]},
-        {"start": [0.0]},
+        {"trees": [{"feature": [9999], "threshold": [0], "low": [0], "high": [0], "shares": [[0] * len(COMPONENTS)]}]},
         {"settings": {"bogus": 1}},
     ],
 )
 def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"it |a tree |unexpected"):
+    with pytest.raises(ValueError, match=r"it |a tree "):
         read({**written(model), **edit})
 
 
@@ -109,35 +101,6 @@ def test_counted_strictly_one_named_too_many_counts() -> None:
     assert alarms_right(row, [{Component.ECC, Component.NETWORK}, set()]) == 1.0
     assert false_alarms(row, [set(), set()]) == 0.5
     assert false_alarms(row, [{Component.ECC}, set()]) == 0.0
-
-
-def test_a_variant_keeps_what_is_at_fault_and_is_the_same_each_time() -> None:
-    once, again = list(varied(CASES, 3)), list(varied(CASES, 3))
-    assert [case.name for case in once] == [case.name for case in CASES]
-    assert all(case.at_fault <= variant.at_fault for case, variant in zip(CASES, once, strict=True))
-    assert all(not variant.at_fault for case, variant in zip(CASES, once, strict=True) if not case.at_fault)
-    assert any(len(variant.at_fault) == 2 for variant in once)
-    assert np.array_equal(features([each.case for each in once]), features([each.case for each in again]))
-
-
-def test_a_second_fault_comes_with_its_series_in_the_sizes_of_the_case() -> None:
-    ready = {"vm:cpu.ready.summation": np.full(30, 4000.0)}
-    giver = LabelledCase("b", DiagnosisCase(300, ready, CaseFacts(vcpus=2)), frozenset({Component.CPU_READY}))
-    own = {"vm:cpu.ready.summation": np.full(30, 100.0)}
-    case = LabelledCase("a", DiagnosisCase(300, own, CaseFacts(vcpus=8)), frozenset({Component.DRIVER}))
-    both = with_both(case, giver)
-    assert both.at_fault == {Component.DRIVER, Component.CPU_READY}
-    assert both.case.series["vm:cpu.ready.summation"].tolist() == [16_000.0] * 30
-
-
-def test_a_vm_that_is_held_at_its_part_and_one_that_steps_down_are_told_by_no_level() -> None:
-    nothing = np.full(40, np.nan)
-    of = dict.fromkeys(CHANNELS, nothing)
-    of |= {"gpu use": np.r_[np.full(20, 0.8), np.full(20, 0.4)], "use of its part": np.full(40, 1.02)}
-    row = dict(zip(PATTERNS, patterns(of), strict=True))
-    half = dict(zip(PATTERNS, patterns(of | {"gpu use": of["gpu use"] / 2}), strict=True))
-    assert row["at its part"] == 1.0 and row["gpu use: step"] < -10
-    assert row["gpu use: step's size"] == pytest.approx(half["gpu use: step's size"])
 
 
 @pytest.mark.long
