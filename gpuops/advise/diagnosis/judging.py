@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from gpuops.model.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
+
+NAMED: Final = 0.3
+"""From this probability on a component counts as named, beside the most probable one."""
 
 
 def components_right(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
@@ -28,3 +32,24 @@ def components_right(scores: Floats, at_fault: Sequence[Collection[Component]]) 
         right += len(meant & told)
         there += len(meant)
     return right / max(1, there)
+
+
+def alarms_right(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
+    """The same counted strictly: right ones to those that are at fault or named, 0 to 1. Whoever asks does not know how
+    many are at fault, so that one named too many counts as one that is missed does.
+
+    A case with CPU ready, for which it and the network are named: 1 of 2.
+    """
+    right = all_of_them = 0
+    for row, wanted in zip(scores, at_fault, strict=True):
+        meant = set(wanted) or {Component.NONE}
+        told = {COMPONENTS[each] for each in np.flatnonzero(row >= NAMED)} | {COMPONENTS[int(row.argmax())]}
+        right += len(meant & told)
+        all_of_them += len(meant | told)
+    return right / max(1, all_of_them)
+
+
+def false_alarms(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
+    """The share of cases without a fault of which one is the most probable, 0 to 1."""
+    healthy = [COMPONENTS[int(row.argmax())] for row, wanted in zip(scores, at_fault, strict=True) if not wanted]
+    return sum(told is not Component.NONE for told in healthy) / max(1, len(healthy))

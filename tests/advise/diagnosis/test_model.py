@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.advise.diagnosis.answer import CERTAIN, scores
 from gpuops.advise.diagnosis.features import NAMES, features
-from gpuops.advise.diagnosis.judging import components_right
+from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
 from gpuops.advise.diagnosis.learning import examples, fitted, trained
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, ForestSettings, read, written
@@ -91,6 +91,16 @@ def test_right_is_what_is_among_as_many_as_are_at_fault() -> None:
     assert components_right(row, [{Component.ECC, Component.NETWORK}]) == 1.0
     assert components_right(row, [{Component.ECC, Component.DRIVER}]) == 0.5
     assert components_right(row, [set()]) == 0.0
+
+
+def test_counted_strictly_one_named_too_many_counts() -> None:
+    row = np.zeros((2, len(COMPONENTS)))
+    row[0, COMPONENTS.index(Component.ECC)], row[0, COMPONENTS.index(Component.NETWORK)] = 0.6, 0.3
+    row[1, COMPONENTS.index(Component.NONE)] = 0.9
+    assert alarms_right(row, [{Component.ECC}, set()]) == 2 / 3
+    assert alarms_right(row, [{Component.ECC, Component.NETWORK}, set()]) == 1.0
+    assert false_alarms(row, [set(), set()]) == 0.5
+    assert false_alarms(row, [{Component.ECC}, set()]) == 0.0
 
 
 @pytest.mark.long
