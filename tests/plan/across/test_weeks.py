@@ -20,7 +20,9 @@ from gpuops.model.rotation import Role
 from tests.plan.across.worlds import BY_TEAM, EVENING, HALF, WHOLE, Fleet, Request, SiteWorld
 
 WEIGHTS: Final = {"audio": 1.0, "vision": 2.0, "web": 1.0}
-WAITING: Final = 5
+WAITING: Final = 2
+"""Requests of each team that wait in the evening, for each host of two GPUs: also a team of half the weights always has
+more than its share, which is a GPU a host; a request is three quarters of one on average."""
 HOURS: Final = 9.0
 
 
@@ -33,7 +35,7 @@ def shares(seed: int, hosts: tuple[int, ...], nights: int, limits: dict[str, flo
     number = 0
     for day in range(nights):
         for team in WEIGHTS:
-            while sum(each.team == team for each in fleet.requests) < WAITING:
+            while sum(each.team == team for each in fleet.requests) < max(5, WAITING * sum(hosts)):
                 number += 1
                 fleet.requests.append(Request(f"{team}-{number:04}", team, chance.choice([WHOLE, HALF])))
         fleet.now = EVENING + timedelta(days=day)
