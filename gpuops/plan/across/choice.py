@@ -70,7 +70,8 @@ class AcrossSites:
     unread: Mapping[str, str]
     """Site -> why it was not read: nothing goes there."""
     again: bool
-    """Whether a site has room for a request that waits, which its plan gave to one that goes elsewhere."""
+    """Whether a site has room for a request that waits, which its plan gave to one that goes elsewhere; or a request
+    goes where the plan that starts it was made before that was known."""
     warnings: tuple[str, ...] = ()
     limited: frozenset[str] = frozenset()
     """Names of those that wait for what their team may have, whatever room there is."""
@@ -111,10 +112,12 @@ def choose(
         for name, request in offer.requests.items()
     )
     let_go = any(name in meant for name in waiting)
+    # a plan that has one request more or less may seat the others otherwise, and then one of them waits
+    moved = any(each.fate is Fate.GOES and meant.get(each.name) != each.site for each in choices)
     return AcrossSites(
         tuple(choices),
         unread,
-        bool(waiting) and (displaced or let_go),
+        moved or (bool(waiting) and (displaced or let_go)),
         tuple(state.warnings()),
         frozenset(state.limited),
     )
