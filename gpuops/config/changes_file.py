@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -38,7 +38,7 @@ _HOSTS: Final = re.compile(
 _COPIES: Final = re.compile(r"(?P<count>\d{1,6})")
 _VMS: Final = re.compile(r"(?P<count>\d{1,6})x(?P<of>.+)", re.IGNORECASE)
 
-Made = TypeVar("Made")
+Made = TypeVar("Made", bound="_Section")
 
 
 def _address(text: str) -> str:
@@ -223,9 +223,8 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
 
 
 def _made(section: type[Made], wanted: dict[str, object], option: str) -> Made:
-    validate: Callable[[object], Made] = section.model_validate  # type: ignore[attr-defined]
     try:
-        return validate(wanted)
+        return section.model_validate(wanted)
     except ValidationError as error:
         details = error.errors()[0]
         key = ".".join(str(part) for part in details["loc"])

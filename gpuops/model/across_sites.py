@@ -35,7 +35,7 @@ class Assignment:
     begun: bool
     """Whether a run of that vCenter has said that it starts it, or it was seen running there."""
     version: int
-    """One more with each change: who changes it says which one was seen."""
+    """Goes up by one with each change; a change must name the version that it has seen."""
     at: datetime
     """When it was last changed."""
 

@@ -57,9 +57,7 @@ def _rows(found: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
         yield _row("requests that wait", *_of_requests(found, lambda each: len(each.waiting)))
         yield _row("their GPU memory placed, GiB", *_of_requests(found, lambda each: each.placed_mib / 1024))
         for kind in sorted({kind for each in now.requests for kind in each.kinds}):
-            placed = _of_requests(found, lambda each, kind=kind: each.kinds.get(kind, (0, 0))[0])  # type: ignore[misc]
-            asked = DrawnFigure(tuple(each.kinds.get(kind, (0, 0))[1] for each in then.requests))
-            yield _row(f"  {visible(kind)}, of {_figure(asked)}", *placed)
+            yield _row_of_kind(found, kind)
     if now.nights:
         yield _row("desktops that a night suspends", *_of_nights(found, lambda each: each.desktops))
         yield _row("ML VMs that start", *_of_nights(found, lambda each: each.starts))
@@ -69,6 +67,13 @@ def _rows(found: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
             yield _row("GPU-hours harvested", *_of_nights(found, lambda each: each.gpu_hours or 0.0))
         else:
             yield ("GPU-hours harvested", "?", "?", "")
+
+
+def _row_of_kind(found: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
+    """How many requests of a kind have a place, of how many."""
+    placed = _of_requests(found, lambda each: each.kinds.get(kind, (0, 0))[0])
+    asked = _figure_of(found.then.requests, lambda each: each.kinds.get(kind, (0, 0))[1])
+    return _row(f"  {visible(kind)}, of {_figure(asked)}", *placed)
 
 
 def _row(what: str, now: DrawnFigure, then: DrawnFigure) -> tuple[str, str, str, str]:

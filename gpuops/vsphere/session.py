@@ -162,17 +162,16 @@ class Session:
     @cached_property
     def guest_processes(self) -> Any:
         """The GuestProcessManager. Raises ProtocolError where vCenter offers no guest operations."""
-        operations = self.content.guestOperationsManager
-        found = self.read(lambda: operations.processManager) if operations is not None else None
-        if found is None:
-            raise ProtocolError("this vCenter offers no guest operations")
-        return found
+        return self._guest_manager("processManager")
 
     @cached_property
     def guest_files(self) -> Any:
         """The GuestFileManager. Raises ProtocolError where vCenter offers no guest operations."""
+        return self._guest_manager("fileManager")
+
+    def _guest_manager(self, name: str) -> Any:
         operations = self.content.guestOperationsManager
-        found = self.read(lambda: operations.fileManager) if operations is not None else None
+        found = self.read(lambda: getattr(operations, name)) if operations is not None else None
         if found is None:
             raise ProtocolError("this vCenter offers no guest operations")
         return found

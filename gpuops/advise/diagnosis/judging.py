@@ -35,7 +35,7 @@ def components_right(scores: Floats, at_fault: Sequence[Collection[Component]]) 
 
 
 def alarms_right(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
-    """The same counted strictly: right ones to those that are at fault or named, 0 to 1. Whoever asks does not know how
+    """Components named rightly as a part of all that are at fault or named, 0 to 1. Whoever asks does not know how
     many are at fault, so that one named too many counts as one that is missed does.
 
     A case with CPU ready, for which it and the network are named: 1 of 2.

@@ -49,9 +49,10 @@ class Trained:
 def trained(
     confirmed: Sequence[LabelledCase], standing: Forest | None, *, seed: int = 1, each_fault: int = EACH_FAULT
 ) -> Trained:
-    """The next model: of made and confirmed cases, by the settings that win; the standing one unless it is as good.
+    """Learns the next model from made and confirmed cases by the settings that win.
 
-    Candidates are the settings of the standing model and their neighbours.
+    Candidates are the settings of the standing model and their neighbours. The standing model stays where the new
+    one has fewer right.
     """
     made = list(made_cases(seed, each_fault))
     rows, labels, weights = _examples(made, confirmed)

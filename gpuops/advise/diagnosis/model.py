@@ -21,7 +21,7 @@ _MOST_DEPTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class DecisionTree:
-    """A decision tree: from node 0 on to `low` where the feature is at most the threshold, else to `high`."""
+    """A decision tree. It goes from node 0 on to `low` where the feature is at most the threshold, else to `high`."""
 
     feature: Ints
     """By node; -1 = it is a leaf."""
@@ -29,7 +29,7 @@ class DecisionTree:
     low: Ints
     high: Ints
     shares: Floats
-    """A row for each node: the share of each of COMPONENTS among the cases that came to it."""
+    """For each node a row with the share of each of COMPONENTS among the cases that came to it."""
 
 
 @dataclass(frozen=True, slots=True)

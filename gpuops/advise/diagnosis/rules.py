@@ -1,4 +1,4 @@
-"""What is certain: a cause that a counter or a fact names by itself, whatever everything else looks like."""
+"""Rules that are certain, for causes that a counter or a fact names by itself, whatever everything else looks like."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class AssignedElsewhere(Locked):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStore:
-    """Where the journal is: a file in the state directory, or a PostgreSQL database by URL."""
+    """Reads and changes the table, in a file of the state directory or in a PostgreSQL database by URL."""
 
     state_dir: Path
     url: str = ""

@@ -126,6 +126,7 @@ def _terminate(connection: Connection, command: RunningCommand) -> None:
 
 
 def _remove(connection: Connection, command: RunningCommand) -> None:
+    # its VM is removed next, and its disk with it
     with suppress(GpuopsError):
         connection.change(
             connection.guest_files.DeleteDirectoryInGuest,
