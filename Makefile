@@ -7,8 +7,12 @@ STAMP := $(VENV)/.installed
 # What Python compiled is kept whatever the environment says: the tests start hundreds of processes of gpuops.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Processes that pytest runs tests in: four at most. Tests wait for processes and clocks, of which the long ones start
+# the most: two workers more than there are cores keep these busy.
+AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet mutants results sbom man lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet clusters job-nights mutants results sbom man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +32,8 @@ hooks: setup  ## check the style and types of what a commit changes, before each
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
 
-test: setup  ## the unit and wire tests, on up to four cores (eight minutes on two), and its ten slowest (PART=K/N: some)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --durations 10 -m "not peer and not long" \
+test: setup  ## the unit and wire tests, by up to four workers (ten minutes of CPU), and its ten slowest (PART=K/N: some)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 -m "not peer and not long" \
 	  $(if $(PART),--part $(PART))
 
 lint: setup  ## style, types and the floors of the house
@@ -65,15 +69,22 @@ bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (wha
 	$(BIN)/python -m tests.bench results
 
 long: setup  ## the long suites
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 600 -m long
+	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 -m long
 
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
 	$(BIN)/python -m tests.nights gates --nights $(or $(GATED),20000) --jobs $$(nproc)
 
+job-nights: setup  ## 2,000 simulated nights with jobs in containers, whose runs are killed (NIGHTS=N: fewer)
+	$(BIN)/python -m tests.nights jobs --nights $(or $(NIGHTS),2000) --jobs $$(nproc)
+
 fleet: setup  ## a night of 4 vCenters by three runners, of which one is killed, then 200 small ones (HOSTS=N, DESKTOPS=N of each, NIGHT_S=S, SEEDS=A:B)
 	$(BIN)/python -m tests.fleet night --hosts $(or $(HOSTS),250) --desktops $(or $(DESKTOPS),2500) --night-s $(or $(NIGHT_S),1500)
 	$(BIN)/python -m tests.fleet runs --seeds $(or $(SEEDS),0:200) --jobs $$(nproc)
+
+clusters: setup  ## all clusters that are cut off or killed while they are made, used or removed (20 minutes of CPU)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 900 \
+	  tests/wire/test_cluster_cut_off.py tests/wire/test_cluster_run_killed.py tests/kills/test_cluster_kills.py
 
 mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
 	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)

@@ -17,7 +17,7 @@ import numpy as np
 from gpuops.advise.forecast import SLOT, Forecast, UseHistory, forecast
 from gpuops.execute.measurements.demand import slot_use
 from gpuops.execute.measurements.rolling_up import FINE_S, empty, steps_of_samples
-from gpuops.model.measurement import CPU_MHZ
+from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.sim.state.desktop_load import desktop_week
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, Office, UserSession
 

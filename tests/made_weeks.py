@@ -14,12 +14,12 @@ from gpuops.advise.replay import STEP, DesktopNight, Sessions, desktop_night, ho
 from gpuops.config.sections.policy_file import MOST_S
 from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
 from gpuops.execute.measurements.rolling_up import FINE_S, steps_of_samples
-from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
-from gpuops.model.evidence import Source
-from gpuops.model.measurement import CounterSeries, Measured, Span
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.measurements.measurement import CounterSeries, Measured, Span
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window
 from gpuops.sim.state.desktop_load import SHOWN, DesktopWeek, desktop_week
 from gpuops.sim.state.desktop_people import DAYS, ENDS_S, Office, UserSession

@@ -13,7 +13,7 @@ from gpuops.advise.forecast import SLOT
 from gpuops.execute.measurements.packing import WHOLE, Block
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
-from gpuops.model.measurement import CPU_MHZ
+from gpuops.model.measurements.measurement import CPU_MHZ
 
 QUIET_MHZ, BUSY_MHZ = 60, 900
 STEPS: Final = int(SLOT.total_seconds()) // FINE_S

@@ -1,21 +1,103 @@
 """Which of many cases a test tries: of combinations `make test` a few, `make long` the others; of very many a part.
 
 Plugin: of a test that is marked `sampled(N)`, `make test` runs one in N of its cases, which are drawn with the moment
-and the zone of the run (`--surroundings SEED` draws the same), and `make long` runs all.
+and the zone of the run (`--surroundings SEED` draws the same), and `make long` all, or one in M: `sampled(N, long=M)`;
+of `sampled(long=M)` `make test` runs none. So are the tests of the files in STORIES, as if each file were one test and
+they were its cases, and the other tests of hypothesis, one in PROPERTIES of all of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
-from random import Random, SystemRandom
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Final, TypeVar
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from tests.surroundings.plugin import HERE
 
 Case = TypeVar("Case")
+STORIES: Final = {
+    "tests/wire/": 8,
+    "tests/nights/": 8,
+    "tests/tasks/": 4,
+    "tests/advise/diagnosis/test_model.py": 3,
+    "tests/advise/sizing/test_measured.py": 4,
+    "tests/advise/test_forecast.py": 4,
+    "tests/advise/test_made_weeks.py": 4,
+    "tests/ansible/test_inventory.py": 2,
+    "tests/ansible/test_pools.py": 3,
+    "tests/bench/test_filling.py": 3,
+    "tests/cli/test_across.py": 4,
+    "tests/cli/test_bad_input.py": 2,
+    "tests/cli/test_broker.py": 3,
+    "tests/cli/test_bundle.py": 3,
+    "tests/cli/test_capacity.py": 3,
+    "tests/cli/test_capacity_forecast.py": 4,
+    "tests/cli/test_change.py": 3,
+    "tests/cli/test_cluster.py": 4,
+    "tests/cli/test_cluster_run.py": 5,
+    "tests/cli/test_defrag.py": 3,
+    "tests/cli/test_diagnose.py": 4,
+    "tests/cli/test_guest.py": 3,
+    "tests/cli/test_history.py": 4,
+    "tests/cli/test_hostile_names.py": 3,
+    "tests/cli/test_idle_replay.py": 5,
+    "tests/cli/test_interrupted.py": 5,
+    "tests/cli/test_job.py": 4,
+    "tests/cli/test_job_queue.py": 4,
+    "tests/cli/test_login.py": 3,
+    "tests/cli/test_metrics": 4,
+    "tests/cli/test_mode.py": 3,
+    "tests/cli/test_notify.py": 4,
+    "tests/cli/test_observe.py": 4,
+    "tests/cli/test_old_vcenter.py": 4,
+    "tests/cli/test_place.py": 3,
+    "tests/cli/test_pool.py": 5,
+    "tests/cli/test_pool_guests.py": 4,
+    "tests/cli/test_queue.py": 4,
+    "tests/cli/test_readiness.py": 3,
+    "tests/cli/test_report.py": 4,
+    "tests/cli/test_rotate_": 4,
+    "tests/cli/test_serve.py": 5,
+    "tests/cli/test_sites.py": 5,
+    "tests/cli/test_sites_services.py": 5,
+    "tests/cli/test_size.py": 3,
+    "tests/cli/test_size_measure.py": 5,
+    "tests/cli/test_top.py": 5,
+    "tests/cli/test_verbs.py": 4,
+    "tests/cli/test_what_if.py": 4,
+    "tests/execute/journal/test_two_machines.py": 3,
+    "tests/execute/journal/test_upgrading.py": 3,
+    "tests/hostshell/test_guest_ssh.py": 4,
+    "tests/notify/test_watch.py": 4,
+    "tests/plan/moving/": 4,
+    "tests/plan/placement/test_keep_free.py": 4,
+    "tests/plan/placement/test_reserved_": 3,
+    "tests/plan/queue/batch/": 3,
+    "tests/plan/queue/test_reasons.py": 4,
+    "tests/plan/test_other_devices.py": 3,
+    "tests/plan/what_if/test_properties.py": 5,
+    "tests/report/page/": 4,
+    "tests/runner/test_init.py": 3,
+    "tests/runner/test_queue_lost.py": 3,
+    "tests/runner/test_shared_targets.py": 4,
+    "tests/sim/test_both_wires.py": 3,
+    "tests/sim/test_every_property.py": 4,
+    "tests/sim/test_vm_shape.py": 3,
+    "tests/web/": 4,
+}
+"""In the files below these paths most tests start a simulated vCenter, processes or a browser and play a story, or try
+a rule on many fleets: many tenths of a second, some seconds. `make test` tries one in so many of each file, and at
+least one; whoever changes what they are about types `pytest PATH`, which runs all of them. What has to be in every run
+has a mark of its own there, `sampled(1)` where it is one case: that a killed night loses no desktop, that none is
+suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
+
+PROPERTIES: Final = 3
+"""Each test of hypothesis tries a hundred examples: a fifth of the processor time of `make test`, which tries one in so
+many of those tests, each with all its examples. Those that must not break unseen have a mark of their own, as above."""
 
 
 def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any]:
@@ -28,10 +110,10 @@ def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any
 def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
     """Every so many-th of these, from a drawn one on: a few runs try all of them, and each of them is quick.
 
-    To be asked in a test, not for its parameters: each worker of a run would draw other ones.
+    To be asked in a test: each draws for itself, with the seed of the run (`--surroundings SEED` draws the same).
     """
-    assert "PYTEST_CURRENT_TEST" in os.environ, "drawn while tests are collected"
-    first = SystemRandom().randrange(nth)
+    test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
+    first = Random(f"{os.environ['SURROUNDINGS_SEED']}:{test}").randrange(nth)
     print(f"one in {nth} of {len(cases)} cases, from number {first + 1} on")
     return cases[first::nth]
 
@@ -42,21 +124,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = str(config.option.markexpr)
     if "long" not in chosen:
         return
-    seed, of_test = config.stash[HERE].seed, dict[str, list[pytest.Item]]()
+    seed, draws = config.stash[HERE].seed, dict[tuple[str, int, int], list[pytest.Item]]()
+    files = {item.nodeid.partition("::")[0] for item in items}
+    stories = {file: next((nth for path, nth in STORIES.items() if file.startswith(path)), 0) for file in files}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("long"):
-            of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, cases in of_test.items():
-        for item in cases if "not long" not in chosen else _not_drawn(cases, Random(f"{seed}:{name}")):
+        draw = _draw_of(item, stories)
+        if draw is not None and not item.get_closest_marker("long"):
+            draws.setdefault(draw, []).append(item)
+    for (marked, in_quick, in_long), cases in draws.items():
+        # Whatever is drawn, as many as ever: `--part` counts on it.
+        shuffled = Random(f"{seed}:{marked}").sample(cases, len(cases))
+        of_quick = max(1, len(cases) // in_quick) if in_quick else 0
+        of_long = max(1, len(cases) // in_long)
+        for item in shuffled[of_quick:] if "not long" in chosen else shuffled[:of_long]:
             item.add_marker(pytest.mark.long)
 
 
-def _not_drawn(cases: list[pytest.Item], rng: Random) -> list[pytest.Item]:
-    """All but one in so many of these, whatever is drawn as many as ever: `--part` counts on it."""
-    marker = cases[0].get_closest_marker("sampled")
-    assert marker is not None
-    [nth] = marker.args
-    return rng.sample(cases, len(cases) - max(1, len(cases) // nth))
+def _draw_of(item: pytest.Item, stories: Mapping[str, int]) -> tuple[str, int, int] | None:
+    """Whose case this is, and which part of them `make test` (0: none) and `make long` try. Marks go before files,
+    of which `stories` says how many of their tests are tried: one in so many, 0: all."""
+    marker = item.get_closest_marker("sampled")
+    if marker is not None:
+        return item.nodeid.partition("[")[0], marker.args[0] if marker.args else 0, marker.kwargs.get("long", 1)
+    file = item.nodeid.partition("::")[0]
+    if stories[file]:
+        return file, stories[file], 1
+    return ("properties", PROPERTIES, 1) if is_hypothesis_test(getattr(item, "obj", None)) else None
 
 
 def _long(combination: Any) -> Any:

@@ -15,9 +15,9 @@ from gpuops.api import Site, offline, run
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.state.lock import locked
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.step_checks import satisfied
@@ -45,6 +45,17 @@ class Stop:
         if satisfied(step, inventory):
             return Plan(because=("it is off already",))
         return Plan(waves=(Wave("stop", (step,)),), disruptive=True)
+
+
+@dataclass(frozen=True)
+class StopRunning(Stop):
+    """The VMs of these that run are to be off."""
+
+    others: tuple[str, ...]
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        steps = tuple(PowerOffVm(each) for each in (self.vm, *self.others) if inventory.vm(each).power is PowerState.ON)
+        return Plan(waves=(Wave("stop", steps),), disruptive=True)
 
 
 @pytest.fixture
@@ -127,6 +138,23 @@ def test_a_late_answer_to_the_same_plan_is_not_asked_again(site: Site, world: Wo
     asked, consent = answering_late(world, lambda: None)
     assert run(Stop("vm-1"), site, apply=True, consent=consent).exit_code == 0
     assert len(asked) == 1
+    assert world.power("desktop-01") is PowerState.OFF
+
+
+def test_whoever_is_asked_again_keeps_no_return_away(site: Site, world: World) -> None:
+    """A question that nobody answers until the morning must not hold the lock that the return needs."""
+    asked, late = answering_late(world, lambda: world._set_power("vm-2", PowerState.OFF))
+
+    def consent(report: Report) -> None:
+        late(report)
+        with site.locked_journal("vc-uuid", alone=True, returning=True, doing="day"):
+            assert world.requests == []
+
+    assert run(StopRunning("vm-1", ("vm-2",)), site, apply=True, consent=consent).exit_code == 0
+    assert [[step.vm for wave in each.plan.waves for step in wave.steps] for each in asked] == [
+        ["vm-1", "vm-2"],
+        ["vm-1"],
+    ]
     assert world.power("desktop-01") is PowerState.OFF
 
 

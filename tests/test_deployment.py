@@ -26,8 +26,9 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import ValidationError, validators
 
+from gpuops.execute.migrations import HEAD
 from gpuops.execute.state.health import served
-from tests.execute.journal.conftest import postgresql
+from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_due import PARIS, policy_of
 from tests.test_container import environment, steps
@@ -222,6 +223,7 @@ def asked(port: int, path: str) -> int:
         return 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: files of others are made by root")
 def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server, tmp_path: Path) -> None:
     """ConfigMaps and Secrets as a kubelet mounts them: links to files of another user that our group may read."""
@@ -247,7 +249,10 @@ def test_the_job_and_the_deployment_run_with_what_is_mounted(postgresql: Server,
     said["GPUOPS_STATE_DIR"] = str(tmp_path / "state")
     env = {name: there(value) for name, value in (environment() | said).items() if name != "PATH"}
     gpuops = [sys.executable, "-m", "gpuops"]
-    for line in ("the tables of the queue were made\n", "the tables of the queue are there\n"):
+    for line in (
+        f"the tables of the queue were made; all others are of revision {HEAD} now, of none before\n",
+        f"the tables of the queue are there; all others are of revision {HEAD}, as before\n",
+    ):
         made = subprocess.run(
             [*gpuops, *init["args"]], cwd=ROOT, env=env, capture_output=True, encoding="utf-8", check=False, timeout=60
         )

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from gpuops.advise.spread import Shape, Spread, spread
-from gpuops.model.catalog import Board, Catalog
-from gpuops.model.gpu import GraphicsType, PhysicalGpu, VgpuMode
-from gpuops.model.mig import InstanceProfile
-from gpuops.model.vgpu import VgpuProfile
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.devices.mig import InstanceProfile
+from gpuops.model.devices.vgpu import VgpuProfile
 
 
 @dataclass(frozen=True, slots=True)

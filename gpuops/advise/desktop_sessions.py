@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 
 NOT_IN_LIST: Final = "the broker's list of sessions lacks the one that its machine has"
 

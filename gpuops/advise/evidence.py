@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from gpuops.model.evidence import (
+from gpuops.model.desktops.evidence import (
     BY_DEFAULT,
     SESSION_SOURCES,
     SESSIONS_FRESH_S,
@@ -21,9 +21,9 @@ from gpuops.model.evidence import (
     Source,
     VgpuUse,
 )
-from gpuops.model.measurement import CPU_MHZ, CounterSeries, CounterWindow
-from gpuops.model.rotation import IdleRule
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow
+from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.vm import PowerState, Vm
 
 NO_RULE: Final = "is in no pool of a policy: nothing says when it is idle"
 

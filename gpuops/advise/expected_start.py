@@ -20,9 +20,9 @@ from functools import lru_cache
 from gpuops.advise.capacity import free_slots, instance_of, share_an_instance, slices, starts_gb
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.advise.spread import Shape
-from gpuops.model.catalog import Board, Catalog, Generation
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.vgpu import VgpuProfile
+from gpuops.model.devices.catalog import Board, Catalog, Generation
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.devices.vgpu import VgpuProfile
 
 _KEEP_LARGE_POSSIBLE = (Generation.HOPPER, Generation.BLACKWELL)
 

@@ -21,8 +21,8 @@ from datetime import datetime, timedelta
 from math import exp, log
 from typing import Final
 
-from gpuops.model.fair_share import WEEK, team_of
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.fair_share import WEEK, team_of
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 
 _DIGITS: Final = 9
 """Of GPU-hours for a weight that are compared: sums of the same hours in another order are equal."""
@@ -55,11 +55,12 @@ def use_by_team(
         for vm in night.ml:
             team = team_of(owner_of(vm))
             for period in vm.held:
-                used[team] = used.get(team, NO_USE) + _use(period.until(now), vm.gpus, now, half_life)
+                used[team] = used.get(team, NO_USE) + use_of_period(period.until(now), vm.gpus, now, half_life)
     return used
 
 
-def _use(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
+def use_of_period(period: HeldPeriod, gpus: float | None, now: datetime, half_life: timedelta) -> TeamUse:
+    """What a VM, or a job, with so many GPUs had in this time until now."""
     hours = period.hours(gpus).at_most
     if hours is None or gpus is None or period.begins is None or period.ends is None:
         return TeamUse(unknown=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
 
 
 def gpus_of_instances(instances: Collection[str], host: Host) -> Mapping[str, PciAddress]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuops.advise.evidence import SourceReading, Use, readings, told
-from gpuops.model.evidence import SESSION_SOURCES, Source
-from gpuops.model.rotation import IdleRule, Policy
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
+from gpuops.model.nights.rotation import IdleRule, Policy
+from gpuops.model.vcenter.vm import Vm
 
 
 @dataclass(frozen=True, slots=True)

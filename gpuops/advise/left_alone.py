@@ -5,17 +5,18 @@ Nights ask it of the VMs of a snapshot, and so do replays of past nights, of the
 
 from __future__ import annotations
 
+from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import left_to_manager
-from gpuops.model.rotation import DirectPath, Policy, Pool
-from gpuops.model.vm import Vm
+from gpuops.model.nights.rotation import DirectPath, Policy, Pool
+from gpuops.model.vcenter.vm import Vm
 
 
 def kept_by_marks(policy: Policy, pool: Pool, vm: Vm) -> str | None:
     """Why no night may take this desktop of the pool, whoever uses it; None = nothing that is said of it speaks against
     that. What cannot be read counts as a no."""
-    managed = left_to_manager(vm)
-    if managed is not None:
-        return managed
+    kept = left_to_manager(vm) or lends(vm)
+    if kept is not None:
+        return kept
     opted_out = policy.opt_out.on(vm)
     if opted_out is not False:
         return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.vm import Vm
 
 PATH: Final = "config.managedBy"
 CLUSTER_AGENTS: Final = "com.vmware.vim.eam"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu, VgpuPlacement
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, VgpuDevice, Vm, pins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,12 @@ def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState,
     for vm in inventory.vms_on(host):
         profiles = vm.profiles if vm.may_run else ()
         if profiles:
-            seats = _told_seats(vm, profiles, told) or _seats(vm, profiles, listed.get(vm.ref, ()), gpus, catalog)
+            where = listed.get(vm.ref, ())
+            seats = (
+                _told_seats(vm, profiles, told)
+                or _pinned_seats(vm, where, gpus)
+                or _seats(vm, profiles, where, gpus, catalog)
+            )
             for index, tenant in seats:
                 tenants[index].append(tenant)
     return tuple(
@@ -186,6 +191,30 @@ def _told_seats(
     if sorted(each.profile for _, each in seats) != sorted(profiles):
         return []
     return [(index, Tenant(vm.ref, vm.name, each.profile, True, each.start, vm.awaited)) for index, each in seats]
+
+
+def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> list[tuple[int, Tenant]]:
+    """Where the VM's own pins bind each of its vGPUs, if they name the very GPUs that list it; else nothing.
+
+    A pin that was changed since the VM started names a GPU that does not list it, unless it was changed for another of
+    the same VM's GPUs. A VM on one GPU needs no pin.
+    """
+    if len(where) < 2:
+        return []
+    at = {gpus[index].address: index for index in where}
+    pins = pins_of(vm)
+    bound = [
+        (pins.get(ordinal), each.profile)
+        for ordinal, each in enumerate(vm.devices or ())
+        if isinstance(each, VgpuDevice)
+    ]
+    if {address for address, _ in bound} != set(at):
+        return []
+    return [
+        (at[address], Tenant(vm.ref, vm.name, profile, awaited=vm.awaited))
+        for address, profile in bound
+        if address is not None
+    ]
 
 
 def _seats(

@@ -28,10 +28,18 @@ from typing import Final
 
 from gpuops.advise.evidence import Use, vgpu_use_at
 from gpuops.advise.idle import idleness
-from gpuops.model.evidence import SESSION_SOURCES, SessionCount, Source
-from gpuops.model.measurement import CPU_MHZ, VGPU_USE, VM_COUNTERS, CounterSeries, CounterWindow, Measured, Span
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.desktops.evidence import SESSION_SOURCES, SessionCount, Source
+from gpuops.model.measurements.measurement import (
+    CPU_MHZ,
+    VGPU_USE,
+    VM_COUNTERS,
+    CounterSeries,
+    CounterWindow,
+    Measured,
+    Span,
+)
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
 
 STEP: Final = timedelta(minutes=5)

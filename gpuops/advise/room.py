@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, may_run
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
 
 _Alike = tuple[object, ...]
 _Sets = tuple[tuple[str, ...], ...]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.history import GpuHours, PastNight, PastVm, total
-from gpuops.model.inventory import Inventory
-from gpuops.model.owner import NOBODY, OwnerKey
-from gpuops.model.vm import Vm
+from gpuops.model.nights.history import GpuHours, PastNight, PastVm, total
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import NOBODY, OwnerKey
+from gpuops.model.vcenter.vm import Vm
 
 _ALL: Final = 10_000
 """100.00 % in hundredths of a percent."""

@@ -35,15 +35,20 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
+    from gpuops.api.pools import pool_create, pool_lend, pool_reclaim, pool_return
     from gpuops.api.reporting import fleet_report
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
+    from gpuops.execute.cluster.creating import create as cluster_create
+    from gpuops.execute.cluster.removing import delete as cluster_delete
+    from gpuops.execute.cluster.showing import show as cluster_show
     from gpuops.execute.journal.audit import verify as rotate_audit_verify
     from gpuops.execute.measurements.current_use import current_use
     from gpuops.execute.measurements.observing import observe, observe_for_ever
-    from gpuops.execute.measurements.store import stored as stored_measurements
+    from gpuops.execute.measurements.store_reads import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night, past_predictions
+    from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
@@ -69,6 +74,9 @@ __all__ = [
     "change_resume",
     "change_status",
     "clone",
+    "cluster_create",
+    "cluster_delete",
+    "cluster_show",
     "configure",
     "connect",
     "connect_checked",
@@ -93,6 +101,11 @@ __all__ = [
     "past_night",
     "past_predictions",
     "place",
+    "pool_create",
+    "pool_lend",
+    "pool_reclaim",
+    "pool_return",
+    "pool_show",
     "queue_look",
     "queue_offer",
     "readiness",
@@ -123,6 +136,9 @@ _AT_FIRST_USE: Final = {
     "change_abort": "api.noticed.change_abort",
     "change_resume": "api.noticed.change_resume",
     "change_status": "execute.change.rolling_change.status",
+    "cluster_create": "execute.cluster.creating.create",
+    "cluster_delete": "execute.cluster.removing.delete",
+    "cluster_show": "execute.cluster.showing.show",
     "configure": "execute.change.host_settings.configure",
     "current_use": "execute.measurements.current_use.current_use",
     "defrag_execute": "api.noticed.defrag_execute",
@@ -133,6 +149,11 @@ _AT_FIRST_USE: Final = {
     "observe": "execute.measurements.observing.observe",
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "past_night": "execute.past.history.past_night",
+    "pool_create": "api.pools.pool_create",
+    "pool_lend": "api.pools.pool_lend",
+    "pool_reclaim": "api.pools.pool_reclaim",
+    "pool_return": "api.pools.pool_return",
+    "pool_show": "execute.pool.running.show",
     "queue_look": "execute.rotation.queue_look.queue_look",
     "queue_offer": "execute.rotation.queue_look.site_offer",
     "past_predictions": "execute.past.history.past_predictions",
@@ -149,7 +170,7 @@ _AT_FIRST_USE: Final = {
     "rotate_unlock": "execute.rotation.unlock.unlock",
     "rotate_watch": "execute.rotation.watch.watch_for_ever",
     "rotate_watch_look": "execute.rotation.watch.watch_once",
-    "stored_measurements": "execute.measurements.store.stored",
+    "stored_measurements": "execute.measurements.store_reads.stored",
     "what_if": "api.comparing.what_if",
 }
 """Functions that are loaded when they are called: those of `execute` as they are, and the runs with their notices."""

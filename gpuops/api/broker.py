@@ -10,17 +10,17 @@ from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuops.broker.horizon import Horizon
-    from gpuops.config.broker import BrokerDestination
+    from gpuops.config.vcenter.broker import BrokerDestination
     from gpuops.execute.site import Site
-    from gpuops.model.broker import BrokerIdentity
-    from gpuops.model.broker_state import BrokerState
-    from gpuops.model.target import BrokerTarget
+    from gpuops.model.desktops.broker import BrokerIdentity
+    from gpuops.model.desktops.broker_state import BrokerState
+    from gpuops.model.vcenter.target import BrokerTarget
 
 
 def broker_show(site: Site) -> BrokerState:
     """Three bulk reads of the broker and one of vCenter. Raises UsageError where none is configured, NotConnected."""
     from gpuops.advise.desktop_sessions import matched
-    from gpuops.model.broker_state import BrokerState, pool_states
+    from gpuops.model.desktops.broker_state import BrokerState, pool_states
 
     with opened(site) as broker:
         identity, pools, machines = broker.identity(), broker.pools(), broker.machines()
@@ -72,7 +72,7 @@ def way(
         return None
 
     def found() -> BrokerTarget:
-        from gpuops.config.broker import broker_login
+        from gpuops.config.vcenter.broker import broker_login
 
         return broker_login(where, environ, ask)
 

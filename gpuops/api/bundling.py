@@ -13,9 +13,9 @@ from gpuops import __version__
 from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
-    from gpuops.config.origins import Setting
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.wire_reply import WireReply
+    from gpuops.config.vcenter.origins import Setting
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.wire_reply import WireReply
     from gpuops.report.bundle.archive import Bundle
     from gpuops.report.bundle.setup import Versions
 

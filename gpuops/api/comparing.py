@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from gpuops.catalog import load
 from gpuops.execute.measurements.running_out import recorded_peaks
 from gpuops.execute.rotation.next_night import night_asked
-from gpuops.model.profile_name import without_brand
+from gpuops.model.devices.profile_name import without_brand
 
 if TYPE_CHECKING:
     from datetime import datetime, time
 
     from gpuops.execute.site import Site
-    from gpuops.model.catalog import Catalog
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.rotation import Policy
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.what_if.question import WhatIf, WhatIfAnswer
 
 

@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING
 from gpuops.api.broker import way
 from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
+from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
-from gpuops.model.evidence import Source
+from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
 if TYPE_CHECKING:
-    from gpuops.config.sources import Destination, Simulated
+    from gpuops.config.vcenter.destination import Destination, Simulated
+    from gpuops.config.vcenter.guest import GuestEntry
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.ports import SessionSource, VgpuUseSource
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.site.vgpu_use import VgpuShell
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.hostshell.nvidia_smi import NvidiaSmi
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.measurement import HostLogin
-    from gpuops.model.target import BrokerTarget, GuestLogin, Target
+    from gpuops.model.measurements.measurement import HostLogin
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.target import BrokerTarget, GuestLogin, Secret, Target
     from gpuops.sim.server import SimServer
 
 
@@ -43,16 +45,20 @@ def connect(
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
     warn: Callable[[str], None] | None = None,
+    returns: bool | None = False,
 ) -> Site:
     """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
 
-    `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
+    `vcenter_wait` is that of a return, which waits for a vCenter that is away; None = it is not waited for. `returns`
+    is a return or a look ahead at one: it goes on where the login to guests cannot be had. None = not known yet:
+    `Site.no_guests` says why there is none.
     `warn` is called for a vCenter that is too old to be changed.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError, Refused.
     """
-    from gpuops.config.login import guest_login, login
-    from gpuops.config.sources import Simulated
+    from gpuops.config.vcenter.destination import Simulated
+    from gpuops.config.vcenter.login import login
+    from gpuops.execute.site import WITHOUT_GUESTS
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
 
@@ -65,7 +71,13 @@ def connect(
             url = _usable(where.journal_url or "")
             target, broker = login(where, environ, ask), way(where.broker, environ, ask)
         label, entry = (None, None) if isinstance(where, Simulated) else (where.label, where.guest)
-        target = replace(target, guest=guest_login(environ, label, entry) or target.guest)
+        no_guests: list[GpuopsError] = []
+        target = replace(
+            target, guest=_guest_login(environ, label, entry, None if returns is False else no_guests) or target.guest
+        )
+        if returns and warn is not None:
+            for error in no_guests:
+                warn(f"{error.line}: {WITHOUT_GUESTS}")
         shell = _guest_shell(environ)
         found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
         vcenter = closing.enter_context(found)
@@ -77,6 +89,7 @@ def connect(
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         site.broker, site.measured = broker, where.measurements
+        site.no_guests = no_guests[0] if no_guests and returns is None else None
         _ask_sessions_of(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)
         if vcenter_wait is not None:
@@ -96,6 +109,7 @@ def connect_checked(
     state_dir: Path | None = None,
     vcenter_wait: VcenterWait | None = None,
     run: str = "",
+    returns: bool | None = False,
 ) -> Site:
     """As `connect`; `warn` is called for a certificate that is not verified too, and the audit log names the `caller`.
 
@@ -106,7 +120,9 @@ def connect_checked(
 
     def connected() -> Site:
         _checked(where, warn, caller, guarded=guarded, decided=decided, environ=environ, state_dir=state_dir)
-        return connect(where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn)
+        return connect(
+            where, environ=environ, ask=ask, state_dir=state_dir, vcenter_wait=vcenter_wait, warn=warn, returns=returns
+        )
 
     way = notice_way(where, environ, state_dir, warn) if run else None
     if way is None:
@@ -152,7 +168,7 @@ def _checked(
     state_dir: Path | None,
 ) -> None:
     """Warns of a connection that anybody could be at the other end of, and notes it."""
-    from gpuops.config.sources import Simulated, doubt
+    from gpuops.config.vcenter.destination import Simulated, doubt
     from gpuops.execute.state.audit_log import unverified
     from gpuops.execute.state.state_dir import default_state_dir
 
@@ -163,9 +179,24 @@ def _checked(
         unverified(where, state_dir or default_state_dir(environ), at, list(caller))
 
 
+def _guest_login(
+    environ: Mapping[str, str], label: str | None, entry: GuestEntry | None, spared: list[GpuopsError] | None
+) -> GuestLogin | None:
+    """The login to guests. `spared` is given why one cannot be had; None = that is raised."""
+    from gpuops.config.vcenter.login import guest_login
+
+    try:
+        return guest_login(environ, label, entry)
+    except GpuopsError as error:
+        if spared is None:
+            raise
+        spared.append(error)
+        return None
+
+
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     """The way into guests over SSH, for hooks whose policy says so."""
-    from gpuops.config.login import guest_keys
+    from gpuops.config.vcenter.login import guest_keys
     from gpuops.hostshell.guest_ssh import GuestSsh
 
     key, known = guest_keys(environ)
@@ -179,7 +210,7 @@ def _ask_sessions_of(
 
     The sessions of a private simulated broker count only under a policy that has it close gates.
     """
-    from gpuops.config.sources import Simulated
+    from gpuops.config.vcenter.destination import Simulated
     from gpuops.vsphere.connection import Connection
 
     sources: dict[Source, SessionSource] = {}
@@ -198,7 +229,7 @@ def _ask_sessions_of(
 
         sources[Source.COMMAND] = IdleCommand(where.idle_command, environ, say)
     if isinstance(site.vcenter, Connection) and site.vcenter.target.guest is not None:
-        from gpuops.vsphere.reading.guest_sessions import GuestSessions
+        from gpuops.vsphere.reading.guests.guest_sessions import GuestSessions
 
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
@@ -235,7 +266,7 @@ def vgpu_use(site: Site, shell: VgpuShell | None, say: Callable[[str], None]) ->
 def _usable(journal_url: str) -> str:
     """The same URL. Raises UsageError here, before a login, for one that no journal can be opened by."""
     if journal_url:
-        from gpuops.config.journal_url import parsed
+        from gpuops.config.vcenter.journal_url import parsed
 
         parsed(journal_url)
     return journal_url
@@ -243,7 +274,7 @@ def _usable(journal_url: str) -> str:
 
 def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[], BrokerTarget] | None]:
     """A private vCenter, and its Connection Server, which is started when it is asked for."""
-    from gpuops.model.target import BrokerTarget, Secret, Target
+    from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
     from gpuops.sim.server import start
 
     server = closing.enter_context(start(where.scenario, clock=where.clock))
@@ -266,7 +297,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> tuple[Target, Callable[[
 
 def _guest_of(server: SimServer) -> GuestLogin | None:
     """The user whom the first guest of a private vCenter lets in; None = its scenario names none."""
-    from gpuops.model.target import GuestLogin, Secret
+    from gpuops.model.vcenter.target import GuestLogin, Secret
 
     accounts = (vm.state.template.login for vm in server.world.by_type("VirtualMachine"))
     found = next((account for account in accounts if account is not None), None)
@@ -279,3 +310,10 @@ def offline(inventory: Inventory) -> Site:
     from gpuops.execute.state.state_dir import default_state_dir
 
     return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)
+
+
+def passwords_of(site: Site) -> tuple[Secret, ...]:
+    """Those that gpuops has for this vCenter and its guests: a program in a guest is shown without them."""
+    from gpuops.execute.site.guest_work import KnowsSecrets
+
+    return site.vcenter.secrets if isinstance(site.vcenter, KnowsSecrets) else ()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from gpuops.advise.diagnosis.learning import Trained
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.model.case import LabelledCase
-    from gpuops.model.component import Component
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
+    from gpuops.model.measurements.case import LabelledCase
+    from gpuops.model.measurements.component import Component
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 
 def diagnose(

@@ -10,10 +10,10 @@ from gpuops.errors import Refused
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
-    from gpuops.model.guest import GuestReply, GuestSystem
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.rotation import Policy
-    from gpuops.model.vm import Vm
+    from gpuops.model.guests.guest import GuestReply, GuestSystem
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
     from gpuops.plan.guest.question import GuestQuestion, GuestVerdicts
     from gpuops.vsphere.connection import Connection
 
@@ -31,10 +31,10 @@ def guest_check(
     VmAmbiguous, Refused without a login for guests, NotConnected in its kinds.
     """
     from gpuops.catalog.driver_file import load_drivers
-    from gpuops.model.guest import GuestReply
+    from gpuops.model.guests.guest import GuestReply
     from gpuops.plan.guest.question import judged, meant, not_asked
     from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading.guest_systems import guest_systems
+    from gpuops.vsphere.reading.guests.guest_systems import guest_systems
 
     if not isinstance(site.vcenter, Connection):
         raise Refused("a saved inventory has no guests to ask", hint="ask the vCenter")
@@ -69,9 +69,9 @@ def _replies(
         from gpuops.vsphere.writing.guest_answers import ToolsAnswers
 
         return ToolsAnswers(connection, site.say).replies(asked, frameworks)
-    from gpuops.config.login import guest_keys
+    from gpuops.config.vcenter.login import guest_keys
     from gpuops.hostshell.guest_answers import SshAnswers
-    from gpuops.vsphere.reading.guest_systems import vcenter_time
+    from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
 
     key, known = guest_keys(environ)
     return SshAnswers(question.door, known, key, lambda: vcenter_time(connection)).replies(asked, frameworks)

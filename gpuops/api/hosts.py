@@ -3,17 +3,18 @@ set; and vCenter's roles."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
-    from gpuops.model.host import Host
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.role import RoleState, RoleWish
+    from gpuops.model.vcenter.host import Host
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.role import RoleState, RoleWish
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
+    from gpuops.plan.doctor.finding import Finding
     from gpuops.plan.hosts.readiness.question import Readiness
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
@@ -41,8 +42,23 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
             *of_given_up(still_given_up(journal, site, inventory)),
             *of_lock_vms(lock_vms_of(journal), inventory),
         )
-    also = (*of_parser(expat_version()), *compare_login(roles, site.vcenter, inventory), *of_journal)
+    also = (
+        *of_parser(expat_version()),
+        *compare_login(roles, site.vcenter, inventory),
+        *of_journal,
+        *_of_rdma(site, scope.hosts(inventory)),
+    )
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+
+
+def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:
+    """What hosts lack that are meant for paravirtual RDMA; nothing of a saved inventory, which has no networks."""
+    from gpuops.plan.cluster.prepared import pvrdma_obstacles
+    from gpuops.plan.doctor.finding import Finding, Severity
+
+    for row in pvrdma_obstacles(hosts, site.vcenter.networks()):
+        severity = Severity.WARNING if row.passed is False else Severity.NOTE
+        yield Finding(severity, row.subject, f"paravirtual RDMA: {row.check}: {row.says}", row.next_move)
 
 
 def readiness(scope: Scope, inventory: Inventory, site: Site) -> Readiness:

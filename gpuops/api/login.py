@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from gpuops.api.broker import broker_identity
 from gpuops.errors import Refused, TargetError
-from gpuops.model.login import BulkReader, LoginTest, ObjectKind
+from gpuops.model.vcenter.login import BulkReader, LoginTest, ObjectKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuops.execute.site import Site
-    from gpuops.model.broker import BrokerIdentity
+    from gpuops.model.desktops.broker import BrokerIdentity
     from gpuops.vsphere.connection import Connection
 
 

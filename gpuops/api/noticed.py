@@ -14,54 +14,83 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.change.host_rounds import Told
     from gpuops.execute.change.rolling_change import Agreed
+    from gpuops.execute.pool.by_night import PoolTold
     from gpuops.execute.site.notice_way import NoticeWay
-    from gpuops.model.host_settings import Rolling
+    from gpuops.model.nights.rotation import Policy
     from gpuops.model.notice import Receipt
-    from gpuops.model.rotation import Policy
+    from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.moving.plan import Defrag
+    from gpuops.plan.pool.answers import PoolAnswer
 
 Ran = TypeVar("Ran", bound="Report | ChangeReport")
 
 
+def _pool_told(site: Site) -> PoolTold:
+    """Sends the notice of clients whose lent GPUs a night or a return takes back."""
+
+    def told(answer: PoolAnswer) -> None:
+        if site.notices is not None:
+            from gpuops.notify.watch import tell_pool
+
+            tell_pool(site.notices, answer)
+
+    return told
+
+
 def rotate_night(
-    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, unattended: bool = False
+    policy: Policy,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    unattended: bool = False,
+    asks: bool = False,
 ) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
     Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused.
+    refused. `asks`: the consent waits for somebody's answer, so it is asked for before the lock is taken.
     """
     from gpuops.execute.rotation import rotation
 
     def run(asked: Consent) -> Report:
-        return rotation.rotate_night(policy, site, apply=apply, consent=asked, unattended=unattended)
+        return rotation.rotate_night(
+            policy, site, apply=apply, consent=asked, unattended=unattended, asks=asks, told=_pool_told(site)
+        )
 
     return _noticed("rotate night", site, consent, run, apply)
 
 
-def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+def rotate_day(
+    policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed, asks: bool = False
+) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
     Each under the policy of its night. Exit code 4 when a desktop could not be returned: `plan.unmet` and the failed
-    outcomes name each, with its reason and one safe command.
+    outcomes name each, with its reason and one safe command. `asks` as for `rotate_night`.
     """
-    from gpuops.execute.rotation.rotation import rotate_day as run
+    from gpuops.execute.rotation import rotation
 
-    return _noticed("rotate day", site, consent, lambda asked: run(policy, site, apply=apply, consent=asked), apply)
+    def run(asked: Consent) -> Report:
+        return rotation.rotate_day(policy, site, apply=apply, consent=asked, asks=asks, told=_pool_told(site))
+
+    return _noticed("rotate day", site, consent, run, apply)
 
 
-def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False) -> Report:
+def rotate_resume(
+    site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False, asks: bool = False
+) -> Report:
     """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
-    `unattended` as for `rotate_night`. Raises Locked while a run is under way.
+    `unattended` and `asks` as for `rotate_night`. Raises Locked while a run is under way.
     """
     from gpuops.execute.rotation.rotation import resume
 
     def run(asked: Consent) -> Report:
-        return resume(site, apply=apply, consent=asked, unattended=unattended)
+        return resume(site, apply=apply, consent=asked, unattended=unattended, asks=asks, told=_pool_told(site))
 
     return _noticed("rotate resume", site, consent, run, apply)
 
@@ -74,6 +103,7 @@ def rotate_restore(
     from_markers: bool = False,
     apply: bool,
     consent: Consent = agreed,
+    asks: bool = False,
 ) -> Report:
     """Brings back now what nights took: all of it, or the VMs of these names alone.
 
@@ -82,7 +112,8 @@ def rotate_restore(
     from gpuops.execute.rotation.rotation import restore
 
     def run(asked: Consent) -> Report:
-        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=asked)
+        told = _pool_told(site)
+        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=asked, asks=asks, told=told)
 
     return _noticed("rotate restore", site, consent, run, apply)
 

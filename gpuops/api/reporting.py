@@ -11,12 +11,12 @@ from gpuops.api.vms import capacity, idle
 from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.history import EventKind
-from gpuops.model.owner import OwnerKey
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.history import EventKind
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.core.scope import Scope
-from gpuops.report.fleet import fleet
+from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.page.fleet_report import FleetReport
 
 

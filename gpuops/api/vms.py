@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
-from gpuops.model.vm import PowerState, is_gpu
+from gpuops.model.vcenter.vm import PowerState, is_gpu
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpuops.advise.idle import JudgedVm
     from gpuops.advise.replay import Replay
     from gpuops.advise.run_out import RunOut
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.rotation import Policy
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
     from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.outcome import Report
@@ -107,26 +107,28 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return replace(report, applied=apply)
-    consent(report)
     from gpuops.execute.steps.plan_executor import execute
     from gpuops.execute.steps.vm_executor import VmExecutor
-    from gpuops.model.rotation import Limits
+    from gpuops.model.nights.rotation import Limits
 
-    with site.locked_journal(report.before.vcenter, alone=False) as journal:
-        changed = journal.last_change()
-        if site.clock() - looked_at > STALE or (changed is not None and changed > looked_at):
-            before, report = report, _look(request, site)
-            if not report.plan.feasible:
-                return replace(report, applied=True)
-            if report.plan != before.plan:
-                consent(report)
-        began = journal.begin(type(request).__name__.lower())
-        executor = VmExecutor(
-            site.vcenter, journal, began, report.before, passed_s=site.passed_s, with_vgpus=site.with_vgpus
-        )
-        outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
-        journal.end(began)
-    return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
+    while True:
+        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        agreed_to = report.plan
+        with site.locked_journal(report.before.vcenter, alone=False) as journal:
+            changed, now = journal.last_change(), site.clock()
+            if now - looked_at > STALE or (changed is not None and changed > looked_at):
+                looked_at, report = now, _look(request, site)
+                if not report.plan.feasible:
+                    return replace(report, applied=True)
+                if report.plan != agreed_to:
+                    continue
+            began = journal.begin(type(request).__name__.lower())
+            executor = VmExecutor(
+                site.vcenter, journal, began, report.before, passed_s=site.passed_s, with_vgpus=site.with_vgpus
+            )
+            outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
+            journal.end(began)
+        return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)
 
 
 def _look(request: Request, site: Site) -> Report:

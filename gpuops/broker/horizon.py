@@ -34,8 +34,8 @@ from gpuops.errors import (
     ProtocolError,
     Refused,
 )
-from gpuops.model.broker import BrokerIdentity, DesktopMachine, DesktopPool, DesktopSession
-from gpuops.model.target import BrokerTarget, Secret
+from gpuops.model.desktops.broker import BrokerIdentity, DesktopMachine, DesktopPool, DesktopSession
+from gpuops.model.vcenter.target import BrokerTarget, Secret
 
 PAGE_SIZE: Final = 1000
 MOST_PAGES: Final = 200

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from gpuops.config.file import NOT_PARSED, parse_json
-from gpuops.model.broker import (
+from gpuops.model.desktops.broker import (
     AfterLogoff,
     DesktopMachine,
     DesktopPool,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from gpuops import clock
 from gpuops.distribution import install_extra
 from gpuops.errors import BrokerUnreachable, GpuopsError, NotConnected, NotTrusted, ProtocolError, TargetError
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.transport import network
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
-from gpuops.model.catalog import Board, Catalog, DeviceModel
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.profile_name import parse
+from gpuops.model.devices.catalog import Board, Catalog, DeviceModel
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.devices.profile_name import parse
 
 __all__ = ["load"]
 

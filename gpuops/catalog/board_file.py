@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from gpuops.catalog.fields import Fields, read
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
-from gpuops.model.mig import InstanceProfile, MigGeometry, Variant
-from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+from gpuops.model.devices.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
+from gpuops.model.devices.mig import InstanceProfile, MigGeometry, Variant
+from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
 
 BOARDS: Final = Path(__file__).parent / "gpus"
 _FAMILIES: Final = Path(__file__).parent / "mig"

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuops.catalog.fields import Fields, read
 from gpuops.errors import UsageError
-from gpuops.model.driver import CudaMinimum, DriverTables, VgpuPairs, WindowsNumbers, version_of
+from gpuops.model.guests.driver import CudaMinimum, DriverTables, VgpuPairs, WindowsNumbers, version_of
 
 _DRIVERS: Final = Path(__file__).parent / "drivers.yaml"
 

@@ -25,7 +25,8 @@ from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
 from gpuops.cli.commands import CommandGroup, VerbCommand
 from gpuops.cli.failure import guarded
-from gpuops.cli.options import CommonOptions, also_csv, reads_sites, spread
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.config import private_file
 from gpuops.distribution import NAME, refuse_other_project
 
@@ -36,6 +37,7 @@ SECTIONS: Final = {
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
+        "job": "Say where jobs in containers fit, and how long they take.",
         "what-if": "Compare the fleet with itself after changes nobody made.",
         "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
@@ -47,6 +49,8 @@ SECTIONS: Final = {
     "GPUs of VMs": {
         "attach": "Give a VM vGPUs, whole GPUs or a device group.",
         "detach": "Take GPU devices from a VM.",
+        "cluster": "Make, show and remove clusters of VMs for training.",
+        "pool": "Lend shares of GPUs over the network, with an end.",
         "defrag": "Plan and make the vMotions that free the most GPUs.",
     },
     "night and day": {
@@ -94,6 +98,18 @@ class Commands(UserDict[str, Any]):
         return _loaded(self.data[name])
 
 
+_FOLDERS: Final = {
+    "monitoring": ("diagnose", "doctor", "guest", "inventory", "readiness", "report", "roles", "top"),
+    "services": ("metrics", "notify", "observe", "runner", "serve"),
+    "advice": ("capacity", "place", "size", "what-if"),
+    "vms": ("attach", "defrag", "detach"),
+    "workloads": ("cluster", "job", "pool"),
+    "nights": ("broker", "history", "idle", "queue", "rotate"),
+    "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
+    "first_steps": ("bundle", "config", "demo", "help", "login", "schema", "sim", "template"),
+}
+"""In which folder beside this file each command is written."""
+_FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}
 _MODULES: Final = {
     "detach": "attach",
     "mig": "host_settings",
@@ -109,7 +125,7 @@ _MODULES: Final = {
 @cache
 def _loaded(name: str) -> Any:
     """The command of that name: a function, or a group of commands. It is made once in a process."""
-    found = getattr(import_module(f"gpuops.cli.{_MODULES.get(name, name)}"), name.replace("-", "_"))
+    found = getattr(import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)

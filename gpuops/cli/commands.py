@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gpuops.cli.option_value import without_needless_checks
-from gpuops.cli.options import CONNECTION, for_one_vcenter
+from gpuops.cli.options import CONNECTION
+from gpuops.cli.spread import for_one_vcenter
 from gpuops.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -19,7 +19,7 @@ from gpuops.config.file import NOT_PARSED, cache_dir, config_file, parse_json, p
 from gpuops.errors import GpuopsError
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
 
 MAX_AGE_S: Final = 600
 _LARGEST: Final = 64 * 1024 * 1024
@@ -123,7 +123,7 @@ def _scenarios() -> list[str]:
 
 def key(flag: str | None) -> str | None:
     """What the names of the vCenter in use are kept under; None = nothing is configured."""
-    from gpuops.config.sources import label
+    from gpuops.config.vcenter.sources import label
 
     return label(flag, os.environ, _configuration().get("default"))
 

@@ -36,8 +36,8 @@ def write(directory: Path) -> int:
     """Writes all pages below the directory, and says how many there are."""
     from typer.main import get_command
 
-    from gpuops.cli import help
     from gpuops.cli.app import app
+    from gpuops.cli.first_steps import help
 
     count = 0
     for path, text in pages(get_command(app), help.pages()):

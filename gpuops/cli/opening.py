@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from gpuops.cli import completion, output
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import UsageError
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 
 _one_of_several: ContextVar[bool] = ContextVar("one of several sites", default=False)
+_tells_of_others: ContextVar[bool] = ContextVar("tells of vCenters of no site", default=True)
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.config.layers import Flags
-    from gpuops.config.origins import Setting
-    from gpuops.config.sites import ConfiguredSite
-    from gpuops.config.sources import NamedTargets
+    from gpuops.config.vcenter.layers import Flags
+    from gpuops.config.vcenter.origins import Setting
+    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.config.vcenter.sources import NamedTargets
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.site.vcenter_wait import VcenterWait
 
@@ -33,15 +34,18 @@ def open_site(
     guarded: bool = False,
     vcenter_wait: VcenterWait | None = None,
     run: str = "",
+    returns: bool | None = False,
 ) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
     `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
     own entry says so. `vcenter_wait`: it waits for a vCenter that is away. `run`: the command of one that changes
-    something, of which notices tell. Raises TargetError, NotConnected, Refused.
+    something, of which notices tell. `returns`: it goes on without a login to guests that cannot be had; None = only
+    the journal tells whether it does.
+    Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect_checked, offline
-    from gpuops.config.sources import resolve
+    from gpuops.config.vcenter.sources import resolve
 
     if saved is not None:
         from gpuops.config.snapshot import load
@@ -57,6 +61,7 @@ def open_site(
         ask=_ask if sys.stdin.isatty() else None,
         vcenter_wait=vcenter_wait,
         run=run,
+        returns=returns,
     )
 
 
@@ -88,8 +93,8 @@ def remember(common: CommonOptions, inventory: Inventory) -> None:
 
 def flags_of(common: CommonOptions) -> Flags:
     """What the options say of the connection; a password is read from stdin where they say so. Raises UsageError."""
-    from gpuops.config.layers import Flags
-    from gpuops.model.target import Secret
+    from gpuops.config.vcenter.layers import Flags
+    from gpuops.model.vcenter.target import Secret
 
     if common.password_stdin and common.password_file is not None:
         raise UsageError("--password-stdin and --password-file exclude each other", hint="give one of them")
@@ -110,7 +115,7 @@ def flags_of(common: CommonOptions) -> Flags:
 def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
     """The settings in force for the vCenter that is meant, and who says each. Asks no vCenter. Raises TargetError."""
     from gpuops.config.file import config_file, read_text
-    from gpuops.config.origins import TargetLines, shown_targets
+    from gpuops.config.vcenter.origins import TargetLines, shown_targets
 
     path = config_file(os.environ)
     lines = TargetLines.of(path, read_text(path) if path.is_file() else "")
@@ -120,14 +125,23 @@ def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
 
 def _configuration() -> NamedTargets:
     from gpuops.config.file import config_file
-    from gpuops.config.sources import read_configuration
+    from gpuops.config.vcenter.sources import read_configuration
 
     return read_configuration(config_file(os.environ))
 
 
-def begin_site() -> None:
-    """From here on this process is one of several that ask a site each: what it says is of its vCenter alone."""
+def begin_site(*, first: bool) -> None:
+    """From here on this process is one of several that ask a site each: what it says is of its vCenter alone.
+
+    `first`: what the journal has of other vCenters, some of which are no site any more, is told by this one.
+    """
     _one_of_several.set(True)
+    _tells_of_others.set(first)
+
+
+def tells_of_others() -> bool:
+    """Whether what the journal has of other vCenters is told by this process."""
+    return _tells_of_others.get()
 
 
 def vcenter_of_site(common: CommonOptions) -> str | None:
@@ -141,15 +155,16 @@ def vcenter_of_site(common: CommonOptions) -> str | None:
 def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
     """The targets that --site means. Raises UsageError where it means none, TargetError for an unreadable file."""
     from gpuops.config.file import config_file
-    from gpuops.config.sites import chosen_sites
+    from gpuops.config.vcenter.sites import chosen_sites
 
     return chosen_sites(word, _configuration(), config_file(os.environ))
 
 
 def refuse_vcenter_of_runners(common: CommonOptions) -> None:
     """Raises Refused where runners play nights on the vCenter that is meant, by whatever name the user means it."""
-    from gpuops.config.address import Address
-    from gpuops.config.sources import Destination, resolve
+    from gpuops.config.vcenter.address import Address
+    from gpuops.config.vcenter.destination import Destination
+    from gpuops.config.vcenter.sources import resolve
     from gpuops.errors import Refused
 
     configuration = _configuration()
@@ -169,8 +184,8 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
 
 def journal_of(common: CommonOptions) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
-    from gpuops.config.layers import Flags
-    from gpuops.config.sources import journal_url
+    from gpuops.config.vcenter.layers import Flags
+    from gpuops.config.vcenter.sources import journal_url
     from gpuops.execute.state.state_dir import default_state_dir
 
     flags = Flags(vcenter=common.vcenter, journal_url=common.journal_url)
@@ -179,7 +194,7 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
 
 def measurements_of(common: CommonOptions) -> tuple[Path, str]:
     """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
-    from gpuops.config.sources import measurement_settings
+    from gpuops.config.vcenter.sources import measurement_settings
     from gpuops.execute.site.site import measurements_store
 
     settings = measurement_settings(common.vcenter, os.environ, _configuration())
@@ -188,14 +203,14 @@ def measurements_of(common: CommonOptions) -> tuple[Path, str]:
 
 def label_of(common: CommonOptions) -> str:
     """How the user names the vCenter that is meant; empty = none is configured. Asks no vCenter. Raises TargetError."""
-    from gpuops.config.sources import label
+    from gpuops.config.vcenter.sources import label
 
     return label(common.vcenter, os.environ, _configuration().default) or ""
 
 
 def notice_way_of(common: CommonOptions) -> NoticeWay:
     """How the notices of the target that is named are sent. Asks no vCenter. Raises UsageError where there are none."""
-    from gpuops.config.sources import label, no_notices, notify_settings
+    from gpuops.config.vcenter.sources import label, no_notices, notify_settings
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.execute.state.state_dir import default_state_dir
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuops.api import Consent, Site
     from gpuops.cli.drawn_progress import DrawnProgress
     from gpuops.execute.site.vcenter_wait import VcenterWait
-    from gpuops.model.rotation import Policy
+    from gpuops.model.nights.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.steps import Step
     from gpuops.report.document import Document
@@ -118,6 +118,11 @@ class Progress:
             output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", goes_on)
 
 
+def somebody_is_asked(run_options: RunOptions) -> bool:
+    """Whether the consent of a run waits for an answer."""
+    return sys.stdin.isatty() and not (run_options.yes or run_options.dry_run)
+
+
 ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
 """The function of the API to run: site, whether to apply, whom to ask."""
 
@@ -131,21 +136,28 @@ def carry_out(
     saved: Path | None = None,
     guarded: bool = False,
     vcenter_wait: VcenterWait | None = None,
+    may_return: bool = False,
 ) -> None:
-    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `vcenter_wait`: how it
-    waits for a vCenter that is away."""
+    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `vcenter_wait`: how a
+    return waits for a vCenter that is away. `may_return`: whether it is one is known from the journal alone."""
     from gpuops.cli.opening import open_site, remember
 
     asked = ConsentPrompt(yes=run_options.yes)
 
     def consent(report: Report) -> None:
-        if progress.report is None:  # asked once, however often vCenter goes away in between
+        # of a return that waits for no answer once, however often vCenter goes away in between
+        once = returns and not somebody_is_asked(run_options)
+        if progress.report is None or not (once or report.plan.waves == progress.report.plan.waves):
             asked(report)
         progress.begin(report)
 
     waits = vcenter_wait if not run_options.dry_run else None
     run = kind.removesuffix("-execute").replace("-", " ") if guarded and not run_options.dry_run else ""
-    with open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run) as site, Progress() as progress:
+    returns = vcenter_wait is not None or (None if may_return else False)
+    with (
+        open_site(common, saved=saved, guarded=guarded, vcenter_wait=waits, run=run, returns=returns) as site,
+        Progress() as progress,
+    ):
         site.progress, site.in_flight = progress, progress.in_flight
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
@@ -182,7 +194,7 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
-    from gpuops.model.rotation import Policy
+    from gpuops.model.nights.rotation import Policy
     from gpuops.report.layout import Text
     from gpuops.report.text import visible
 

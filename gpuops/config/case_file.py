@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gpuops.config.wrong_value import reason
 from gpuops.errors import UsageError
-from gpuops.model.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.model.component import Component
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.model.measurements.component import Component
 
 MOST_STEPS: Final = 5000
 MOST_CASES: Final = 100_000

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
@@ -25,7 +26,6 @@ from gpuops.model.fleet_change import (
     LoseGpu,
     LoseHost,
 )
-from gpuops.model.gpu import PciAddress
 
 _HINT: Final = "templates/what-if.yaml shows every key, with comments"
 MOST_HOSTS: Final = 1000

@@ -1,4 +1,4 @@
-"""Reads a rotation policy from its YAML file, checks it, and returns it as `gpuops.model.rotation.Policy`.
+"""Reads a rotation policy from its YAML file, checks it, and returns it as `gpuops.model.nights.rotation.Policy`.
 
 `templates/policy.yaml` is the commented example; every key it shows is described there.
 """
@@ -18,7 +18,7 @@ from gpuops.config.sections.section import ACCEPTED_BEFORE
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -63,6 +63,8 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         pools=found.all_pools(),
         ml=found.queue(),
         ml_stop=found.ml.stop.stop(),
+        jobs=found.ml.jobs.rules() if found.ml.jobs is not None else None,
+        lending=tuple(each.rule() for each in found.lending),
         windows=found.all_windows(),
         any_time=found.any_time,
         opt_out=found.opt_out.mark(),

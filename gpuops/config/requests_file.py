@@ -19,9 +19,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import NumaPolicy
-from gpuops.model.workload import Vgpus, Workload, memory_mib, moment
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.workloads.workload import Vgpus, Workload, memory_mib, moment
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
-from gpuops.model.role import RoleWish
+from gpuops.model.vcenter.role import RoleWish
 
 _HINT: Final = "templates/roles/night.yaml shows every key, with comments"
 _Privilege = Annotated[str, Field(pattern=r"^[A-Za-z]+(\.[A-Za-z]+)+$", max_length=120)]

@@ -16,7 +16,7 @@ from gpuops import __version__
 from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.config.private_file import write_private
 from gpuops.errors import UsageError
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1
 LARGEST: Final = 512 * 1024 * 1024

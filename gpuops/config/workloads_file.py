@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
+from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _HINT: Final = "templates/workloads.yaml shows every key, with comments"

@@ -9,7 +9,8 @@ from typing import Final
 
 from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Rejection, Request
 from gpuops.plan.core.privileges import too_old
@@ -36,7 +37,8 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     if not apply:
         return wanted, wanted.new.made_in(_detailed(wanted.new.source, before, site))
     with site.locked_journal(before.vcenter, alone=False):
-        make(wanted.new, site)
+        task = begun(wanted.new, site)
+    ended(task, site)  # without the lock: no return of desktops waits for disks to be copied
     after = vcenter.inventory()
     try:
         made = request.planned(after, folder).there
@@ -88,8 +90,22 @@ def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) ->
 
 def make(new: NewClone, site: Site) -> None:
     """Make that VM, or find out by its name that it was made. Raises the error that vCenter ended the task with."""
+    ended(begun(new, site), site)
+
+
+def begun(new: NewClone, site: Site) -> TaskRef | None:
+    """The task that makes it; None where no reply came: it is looked for by its name."""
+    try:
+        return site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
+    except OutcomeUnknown:
+        return None
+
+
+def ended(task: TaskRef | None, site: Site) -> None:
+    """Waits for it. Raises the error that vCenter ended it with."""
+    if task is None:
+        return
     with suppress(OutcomeUnknown):  # it is looked for by its name
-        task = site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
         for end in site.vcenter.wait([task], TIMEOUT_S):
             if end.error is not None:
                 raise end.error

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiGpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import SmiGpu
 
 _QUERY: Final = "nvidia-smi --query-gpu={} --format=csv,noheader,nounits"
 _FIELDS: Final = (

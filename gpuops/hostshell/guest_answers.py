@@ -13,9 +13,9 @@ from typing import Final
 from gpuops.errors import GpuopsError
 from gpuops.hostshell.guest_ssh import VARIABLES
 from gpuops.hostshell.ssh import Ssh
-from gpuops.model.guest import GuestReply, GuestSystem
-from gpuops.model.ml_queue import SshDoor
-from gpuops.model.vm import Vm
+from gpuops.model.guests.guest import GuestReply, GuestSystem
+from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.guest.script import over_ssh
 
 AT_ONCE: Final = 32

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops import clock
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 
 if TYPE_CHECKING:
     from gpuops.plan.core.steps import RunInGuest

@@ -21,8 +21,8 @@ from typing import IO, Any, Final
 
 from gpuops import clock
 from gpuops.config.file import NOT_PARSED, parse_json
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 
 TIMEOUT_S: Final = 10.0
 """So long it may take in all: a desktop is taken by a look that is at most 25 s old."""

@@ -17,8 +17,8 @@ from gpuops.errors import Refused, UsageError
 from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
 from gpuops.hostshell.ssh import COMMAND_S, CommandResult, Ssh
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, Instances, has_instances, read_instances, read_vgpus
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiReadings, SmiState, SmiVgpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import SmiReadings, SmiState, SmiVgpu
 
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"

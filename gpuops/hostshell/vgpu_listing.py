@@ -3,7 +3,8 @@
 Sources: NVIDIA vGPU documentation, `nvidia-smi vgpu -q` (a `GPU` header for each GPU, then `Key : value` lines for each
 vGPU; `Placement ID` in GB of frame buffer, `GPU Instance ID` in MIG mode, `N/A` where there is none; under
 `Utilization` the lines `Gpu` and `Encoder`; from memory: `License Status` begins with Licensed or Unlicensed); NVIDIA
-Multi-Instance GPU User Guide, `nvidia-smi mig -lgi` (a table whose last column is `Start:Size` in memory slices).
+Multi-Instance GPU User Guide, `nvidia-smi mig -lgi` (a table whose last column is `Start:Size` in memory slices). Where
+no GPU is in vGPU mode, R580.159.04 prints one line instead, with exit status 0 (seen on an H100).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiVgpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import SmiVgpu
 
 INDEX: Final = "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"
 VGPUS: Final = "nvidia-smi vgpu -q"
 INSTANCES: Final = "nvidia-smi mig -lgi"
+_NO_VGPU_MODE: Final = "No supported devices in vGPU mode"
 _GPU: Final = re.compile(r"GPU (?P<address>[0-9A-Fa-f]+:[0-9A-Fa-f:.]+)")
 _LINE: Final = re.compile(r"\s+(?P<key>[^:]+?)\s*: (?P<value>.*)")
 _INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):\d+\s*\|")
@@ -52,7 +54,7 @@ def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
             facts.setdefault(told["key"], told["value"].strip())
     if facts is not None and gpu is not None:
         yield _vgpu(gpu, facts, instances)
-    if gpu is None:
+    if gpu is None and listing.strip() != _NO_VGPU_MODE:
         raise ValueError("no GPU is named")
 
 

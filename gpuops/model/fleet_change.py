@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 
 
 class GpuServing(StrEnum):

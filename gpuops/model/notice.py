@@ -20,6 +20,8 @@ class NoticeKind(StrEnum):
     DIED = "run died"
     SLOW = "slow VMs"
     """A component that slows VMs down is probable."""
+    LEASES = "leases taken back"
+    """Clients of a pool lose what they were lent before its end."""
     TEST = "test"
 
 

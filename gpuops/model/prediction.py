@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 
 
 class Predicted(StrEnum):

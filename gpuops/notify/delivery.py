@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.distribution import install_extra
 from gpuops.errors import UsageError
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 from gpuops.report.notice import NoticeText
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from threading import Thread
 from typing import Final
 
 from gpuops.clock import passed_s
-from gpuops.config.notices import shown, url_of
+from gpuops.config.vcenter.notices import shown, url_of
 from gpuops.errors import GpuopsError, StateDamaged
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Receipt
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 from gpuops.notify.delivery import MailParts, deliver, require_apprise
 from gpuops.notify.outbox import Outbox
 from gpuops.report.notice import NoticeText

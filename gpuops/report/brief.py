@@ -9,9 +9,9 @@ from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import AnyStep
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.report.change import change_summary, host_name
+from gpuops.report.hosts.change import change_summary, host_name
 from gpuops.report.layout import Text
-from gpuops.report.rotation_deeds import deeds_line
+from gpuops.report.nights.rotation_deeds import deeds_line
 from gpuops.report.text import visible
 
 _BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)

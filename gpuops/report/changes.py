@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import (
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
     PowerState,
     Vm,
     VmDrs,

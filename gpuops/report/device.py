@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
 
 
 def describe(device: GpuDevice) -> str:

@@ -10,17 +10,18 @@ from typing import Any, Final
 
 from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
-from gpuops.model.component import WORDS, Component
+from gpuops.model.measurements.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, Receipt
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.changes import title
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
+from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.plan_text import outcomes_counted
-from gpuops.report.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.text import count, visible
 
 NAMED_AT_MOST: Final = 20
@@ -120,6 +121,12 @@ def notice_of_diagnosis(found: Diagnosed, vcenter: str, least: float, at: dateti
     names = tuple(f"{vm.vm} ({vm.id}): {each.probability:.0%} {WORDS[each.component]}" for vm, each in suspects)
     headline = f"diagnose: {count(len({vm.vm for vm, _ in suspects}), 'VM')} with a component that is probably at fault"
     return Notice(NoticeKind.SLOW, vcenter, about, at, headline, names, f"gpuops diagnose --vcenter {quote(vcenter)}")
+
+
+def notice_of_overdue(found: Overdue, at: datetime) -> Notice:
+    """What is told of a vCenter that nobody seems to return, once a day; its instance uuid stands for its name."""
+    about = ("overdue", f"{at:{_DAY}}")
+    return Notice(NoticeKind.ALARM, found.vcenter, about, at, str(found), found.vms, found.next_move)
 
 
 def notice_text(notice: Notice) -> NoticeText:

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.steps import (

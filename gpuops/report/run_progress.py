@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
     CloseGate,
@@ -33,10 +33,10 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.day import RotateDay
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.rotation.return_time import night_due
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.plan.rotation.returns.restore import RestoreVms
+from gpuops.plan.rotation.returns.return_time import night_due
 from gpuops.report.changes import vm_name
 from gpuops.report.layout import shortened
 from gpuops.report.text import visible

@@ -4,6 +4,7 @@
 * `job_queue.py`           what a queue must be able to do, whichever it is
 * `procrastinate_queue.py` Procrastinate: the only file that knows it
 * `configuration.py`       which targets and policies the configuration file has played, now
+* `leaving.py`             targets that the file has no more, whose desktops are returned all the same
 * `children.py`            one process of gpuops for each vCenter
 * `service.py`             the loop: turns that are due are offered, taken over, run and handed over
 

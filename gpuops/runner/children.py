@@ -6,12 +6,18 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from gpuops.model.runners import Half
+from gpuops.model.nights.runners import Half
+
+LONGEST_LINE: Final = 1 << 22
+"""Bytes of a line that is taken from a process."""
+REST_S: Final = 2.0
+"""So long what a process printed is waited for once it has ended."""
 
 
 @dataclass(slots=True)
@@ -20,6 +26,10 @@ class Children:
 
     environment: Mapping[str, str]
     """What they are given beside this process's own environment."""
+    configuration_of: Callable[[str], Path | None] = lambda _: None
+    """The configuration file that those of a site are given; None = that of all."""
+    say: Callable[[str], None] = lambda _: None
+    """Takes each line that they print, with the site before it."""
     running: dict[tuple[str, Half], asyncio.Task[int]] = field(default_factory=dict)
     """By site and half; each is there until its process has ended, whoever waits for it or does no more."""
     processes: set[asyncio.subprocess.Process] = field(default_factory=set)
@@ -39,7 +49,8 @@ class Children:
 
     async def assign_requests(self) -> int:
         """Has it written down which site each request across sites is for; the exit code, or OSError."""
-        return await self._run(("queue", "--site", "all", "--assign", "--quiet"), stdout=asyncio.subprocess.DEVNULL)
+        words = ("queue", "--site", "all", "--assign", "--quiet")
+        return await self._run(words, "requests across sites", errors_alone=True)
 
     async def ended(self, site: str | None = None) -> None:
         """Returns when nothing of that site runs; None = nothing at all."""
@@ -54,22 +65,46 @@ class Children:
 
     async def _played(self, half: Half, site: str, policy: Path) -> int:
         try:
-            return await self._run(("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site))
+            own = self.configuration_of(site)
+            more = {"GPUOPS_CONFIG": str(own)} if own is not None else {}
+            words = ("rotate", half, "--policy", str(policy), "--yes", "--quiet", "--vcenter", site)
+            return await self._run(words, site, more)
         finally:
             del self.running[site, half]
 
-    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
+    async def _run(
+        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
+    ) -> int:
+        """What it prints is said line by line; `errors_alone`: of stderr alone."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL, stdout=stdout,
-            env={**os.environ, **self.environment},
+            sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL if errors_alone else asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE if errors_alone else asyncio.subprocess.STDOUT,
+            limit=LONGEST_LINE, env={**os.environ, **self.environment, **(more or {})},
         )  # fmt: skip
         self.processes.add(process)
+        printed = asyncio.create_task(self._heard(about, process.stderr if errors_alone else process.stdout))
         try:
             if self.ending:  # since it was begun
                 _tell(process)
-            return await process.wait()
+            code = await process.wait()
+            await asyncio.wait([printed], timeout=REST_S)  # what it left running may hold the pipe
+            return code
         finally:
             self.processes.discard(process)
+            printed.cancel()
+
+    async def _heard(self, about: str, printed: asyncio.StreamReader | None) -> None:
+        """Until its end, whatever it prints: a process whose pipe nobody empties waits for ever."""
+        while printed is not None:
+            try:
+                line = await printed.readline()
+            except ValueError:  # what was read of it is dropped
+                self.say(f"{about}: a line of more than {LONGEST_LINE} bytes is left out")
+                continue
+            if not line:
+                return
+            self.say(f"{about}: {line.decode('utf-8', 'replace').rstrip()}")
 
 
 def _tell(process: asyncio.subprocess.Process) -> None:

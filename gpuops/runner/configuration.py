@@ -13,16 +13,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.address import Address
 from gpuops.config.file import read_text
-from gpuops.config.journal_url import parsed
 from gpuops.config.policy import load_policy
 from gpuops.config.private_file import write_private
-from gpuops.config.sites import refuse_one_login
-from gpuops.config.sources import SIMULATED
-from gpuops.config.targets import Configuration, parsed_configuration
+from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import SIMULATED
+from gpuops.config.vcenter.journal_url import parsed
+from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
 from gpuops.runner.due import refuse_clash, refuse_other_modes
+from gpuops.runner.leaving import LeavingTargets, ReadPolicies, leaving
 from gpuops.runner.site_policy import Rotations, SitePolicy
 
 _EXAMPLE: Final = (
@@ -53,8 +54,24 @@ def rotations_of(
     """The policies of each target that has some; `only` of that one.
 
     A file that is `known` is not read: what it said when it could last be obeyed goes on.
-    Raises UsageError, TargetError, PolicyError.
+    Raises UsageError, PolicyError; TargetError also where there is none.
     """
+    found = _some_rotations(configured, only, now, known)
+    if not found:
+        there = [name for name, target in configured.targets.items() if target.rotations]
+        raise TargetError(
+            f"no policy is configured for {only or 'any target'}",
+            hint=f"targets with `rotations`: {', '.join(there)}"
+            if there
+            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
+        )
+    return found
+
+
+def _some_rotations(
+    configured: Configuration, only: str | None, now: datetime, known: Rotations | None = None
+) -> dict[str, dict[str, SitePolicy]]:
+    """The same, or none."""
     _refuse_one_vcenter_twice(configured)
     read = {(site, each.file): each for site, policies in (known or {}).items() for each in policies.values()}
     found: dict[str, dict[str, SitePolicy]] = {}
@@ -69,14 +86,6 @@ def rotations_of(
                     )
                 found[site][each.policy.name] = each
             refuse_clash([each.policy for each in found[site].values()], now)
-    if not found:
-        there = [name for name, target in configured.targets.items() if target.rotations]
-        raise TargetError(
-            f"no policy is configured for {only or 'any target'}",
-            hint=f"targets with `rotations`: {', '.join(there)}"
-            if there
-            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
-        )
     return found
 
 
@@ -105,7 +114,9 @@ def _read(file: Path) -> SitePolicy:
 
 def told(rotations: Rotations) -> str:
     """What is played, in one line."""
-    return "plays " + ", ".join(f"{site}: {', '.join(policies)}" for site, policies in rotations.items())
+    left = leaving(rotations)
+    played = [f"{site}: {', '.join(policies)}" for site, policies in rotations.items() if site not in left]
+    return f"plays {', '.join(played) or 'no target'}"
 
 
 @dataclass(slots=True)
@@ -125,8 +136,11 @@ class ObeyedConfiguration:
     environment: dict[str, str]
     """What those processes are given; GPUOPS_CONFIG is set and left out here."""
     say: Callable[[str], None]
+    leaving: LeavingTargets
     wrong: str = field(default="", init=False)
     """Why the file cannot be obeyed now; empty = it is."""
+    not_shared: str = field(default="", init=False)
+    """Why the common database cannot be told; empty = it was."""
 
     def __post_init__(self) -> None:
         write_private(self.copy, self.text)
@@ -143,7 +157,10 @@ class ObeyedConfiguration:
             self.say(f"{self.file} can be obeyed again")
         self.text, self.wrong = text, ""
         self.environment.pop("GPUOPS_CONFIG", None)
-        if found is None or _files(found) == _files(known):
+        if found is None:
+            still = self._with_kept(self.leaving.still(known), now)
+            return still if still is not known else None
+        if _files(found) == _files(known) and leaving(found) == leaving(known):
             return None
         self.say(f"{self.file} is another one by now: {told(found)}")
         return found
@@ -152,10 +169,60 @@ class ObeyedConfiguration:
         configured = parsed_configuration(text, self.file)
         if self.database(configured) != self.url:
             raise TargetError(f"{self.file} names another database of runners: they must be started anew for that")
-        found = rotations_of(configured, self.only, now, known)
-        refuse_one_login(found, os.environ)
+        found = _some_rotations(configured, self.only, now, known)
+        played = self.leaving.kept(found, known, configured, self.text, self.file)
+        refuse_one_login(played, os.environ)
         write_private(self.copy, text)
-        return found
+        self.leaving.obeyed(text, self.only, found)
+        return played
+
+    def configuration_of(self, site: str) -> Path | None:
+        """What a process of that site is given: what the file said when it had it last; None = what it says now."""
+        copy = self.leaving.copy_of(site)
+        return copy if copy.exists() else None
+
+    def begin(self, now: datetime) -> Rotations:
+        """What is played when a runner begins, with what an earlier one left to return here.
+
+        Raises UsageError, PolicyError; TargetError also where that is nothing.
+        """
+        configured = parsed_configuration(self.text, self.file)
+        found = _some_rotations(configured, self.only, now)
+        self.share({})
+        played = self.leaving.begin(found, configured, self.only, self._read_kept(now))
+        refuse_one_login(played, os.environ)
+        self.leaving.obeyed(self.text, self.only, played)
+        return played or rotations_of(configured, self.only, now)
+
+    def share(self, played: Rotations) -> None:
+        """Says to the other runners, in the common database, what is played here, and takes up what nobody plays.
+
+        It waits for the database. Where that does not answer, it is said once.
+        """
+        try:
+            self.leaving.share(played, parsed_configuration(self.text, self.file), self.text, self.only)
+        except GpuopsError as error:
+            if error.message != self.not_shared:
+                self.say(f"{error.message}: what is played is kept on this machine alone")
+            self.not_shared = error.message
+        else:
+            self.not_shared = ""
+
+    def _with_kept(self, known: Rotations, now: datetime) -> Rotations:
+        """With what was taken up since, for returns alone."""
+        if known.keys() >= {*self.leaving.names(self.only)} - self.leaving.not_read.keys():
+            return known
+        configured = parsed_configuration(self.text, self.file)
+        found = self.leaving.with_kept(known, configured, self.only, self._read_kept(now))
+        return found if found.keys() != known.keys() else known
+
+    def _read_kept(self, now: datetime) -> ReadPolicies:
+        def read(own: Configuration, site: str) -> Rotations:
+            files = own.targets[site].rotations if site in own.targets else ()
+            kept = {str(file): each for file in files if (each := self.leaving.policy_of(file)) is not None}
+            return rotations_of(own, site, now, {site: kept})
+
+        return read
 
     def _go_on_as_before(self, why: str) -> None:
         if why != self.wrong:

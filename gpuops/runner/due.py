@@ -9,8 +9,8 @@ from itertools import permutations
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.rotation import Policy
-from gpuops.model.runners import Half
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import Half
 from gpuops.model.window import Night
 
 EVERY: Final = timedelta(minutes=10)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpuops.errors import StateDamaged
-from gpuops.model.runners import PolicyTurn, QueueStatus
+from gpuops.model.nights.runners import PolicyTurn, QueueStatus
 
 
 class QueueAway(StateDamaged):

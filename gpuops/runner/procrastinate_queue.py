@@ -28,7 +28,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from gpuops.errors import UsageError
-from gpuops.model.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
+from gpuops.model.nights.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 
 if TYPE_CHECKING:
@@ -227,6 +227,10 @@ class ProcrastinateQueue:
                     return False
                 raise
         return True
+
+    async def sql_to_make(self) -> str:
+        """The SQL that makes the tables of the queue, "" where they are there. Changes nothing; raises QueueAway."""
+        return "" if await self._is_there() else self._app.schema_manager.get_schema()
 
     async def require(self) -> None:
         """Raises UsageError where the database has no tables of the queue, and QueueAway."""

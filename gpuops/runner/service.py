@@ -9,7 +9,7 @@ some minutes later, so that one does it and the others find it done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,12 +18,13 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import StateDamaged
-from gpuops.model.rotation import Policy
-from gpuops.model.runners import Half, PolicyTurn
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import ASSIGNING, Half, PolicyTurn
 from gpuops.runner.children import Children
 from gpuops.runner.due import EVERY, DueTurn, due, half_of, waits
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
-from gpuops.runner.site_policy import Rotations, loaded, read_anew
+from gpuops.runner.leaving import leaving
+from gpuops.runner.site_policy import Rotations, SitePolicy, loaded, read_anew
 
 LOOK_S: Final = 3.0
 """How often it is looked for turns that are due and for runners that died."""
@@ -35,6 +36,8 @@ BESIDE: Final = timedelta(minutes=3)
 """By so much each further runner begins a return later while the database is away."""
 ENDS_ITSELF: Final = timedelta(minutes=1)
 """So long a night may go on that its window closes on, before a return is begun beside it."""
+SHARED_EVERY: Final = timedelta(minutes=5)
+"""How often other runners are told what is played, where it did not change."""
 
 
 @dataclass(slots=True)
@@ -60,17 +63,27 @@ class Service:
     """By site: when it last began a return beside a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
     """Returns that it began so and that have not ended; and what assigns requests across sites."""
-    assigned_at: datetime | None = None
-    """When this runner last began to assign requests across sites."""
+    assigning_since: datetime | None = None
+    """The latest turn of assigning requests across sites that somebody has offered."""
     assigning_code: int = 0
-    """The exit code of that."""
+    """How the last one that this runner played ended."""
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
     configured: Callable[[Rotations, datetime], Rotations | None] = lambda known, now: None
     """What the configuration file has played by now; None = as before."""
+    returned_all: Callable[[str], None] = lambda _: None
+    """Called with a site that is a target no more, when nothing of it is left to return."""
     looked: Callable[[bool], None] = lambda _: None
     """Called when a look has ended: whether the database answered."""
+    share: Callable[[Rotations], None] = lambda _: None
+    """Tells other runners what is played; it may wait for the database."""
+    alarm: Callable[[], None] = lambda: None
+    """Tells of vCenters that nobody returns; likewise."""
+    sharing: asyncio.Task[None] | None = None
+    """What shares, and looks for such vCenters, now or last."""
+    shared: tuple[datetime, Rotations] | None = None
+    """When that began last, and what was played then."""
 
     async def run(self) -> None:
         """Serves until `end`, then hands over what it plays."""
@@ -101,7 +114,11 @@ class Service:
     async def play(self, turn: PolicyTurn) -> None:
         """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
         also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
-        known = self.rotations.get(turn.site, {}).get(turn.policy)
+        if turn == ASSIGNING:
+            await self._assign()
+            return
+        policies = self.rotations.get(turn.site, {})
+        known = policies.get(turn.policy)
         if known is None:
             self.say(f"{turn.site}: no policy {turn.policy} is configured here: its turn is left out")
             return
@@ -109,7 +126,7 @@ class Service:
             now = clock.wall_clock()
             self._read_anew(turn.site, now)
             half = half_of(known.policy, now)
-            if self._waits(turn.site, half, now) or (known.wrong and half is Half.NIGHT):
+            if _waits(policies, half, now) or ((known.wrong or known.leaving) and half is Half.NIGHT):
                 return  # it is due anew every ten minutes
             try:
                 code = await self._ended(self.children.begin(half, turn.site, known.file), half, turn)
@@ -135,17 +152,32 @@ class Service:
             return None
         if code:
             self.say(f"{turn.site}: rotate {half} of {turn.policy} ended with {code}")
+        elif half is Half.DAY:
+            self._let_go(turn.site)
         return code
 
-    def _waits(self, site: str, half: Half, now: datetime) -> bool:
-        return waits(half, [each.policy for each in self.rotations[site].values()], now)
+    def _let_go(self, site: str) -> None:
+        """A return of it has ended, and left nothing: what is a target no more is played no more."""
+        if site in leaving(self.rotations):
+            self.rotations = {name: each for name, each in self.rotations.items() if name != site}
+            self.returned_all(site)
+            self.say(f"{site}: nothing is left to return: it is played no more")
 
     def _read_anew(self, site: str, now: datetime) -> None:
         read_anew(site, self.rotations[site], now, self.load, self.say)
 
     async def _serve(self) -> None:
         if not self.ending.is_set():
-            await self.queue.serve(lambda: list(self.rotations), self.play)
+            await self.queue.serve(self._sites, self.play)
+
+    def _sites(self) -> list[str]:
+        """Whose turns this runner takes now."""
+        return [*self.rotations, *([ASSIGNING.site] if self._across_sites() else [])]
+
+    def _across_sites(self) -> bool:
+        """Whether a policy that it plays has requests across sites."""
+        played = (each for policies in self.rotations.values() for each in policies.values() if not each.leaving)
+        return any(queued.across_sites for each in played for queued in each.policy.ml)
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
@@ -154,7 +186,8 @@ class Service:
         self._away(error)
 
     async def _look(self) -> None:
-        self.rotations = self.configured(self.rotations, clock.wall_clock()) or self.rotations
+        if (found := self.configured(self.rotations, clock.wall_clock())) is not None:
+            self.rotations = found
         for site in self.rotations:
             self._read_anew(site, clock.wall_clock())
         self._return_beside()
@@ -166,13 +199,32 @@ class Service:
             self._away(away)
             self._return_alone()
             return
-        self._assign_requests()
         if rescued:
             self.say(f"{rescued} turns of a runner that gives no sign of life are offered again")
+        self._share()
         if self.away_since is not None:
             self.say("the queue's PostgreSQL answers again")
             self.away_since = None
             self.day_since.clear()
+
+    def _share(self) -> None:
+        """In a thread, for signs of life must go on; the alarm is the first runner's alone."""
+        now = clock.wall_clock()
+        if self.sharing is not None:
+            if not self.sharing.done():
+                return
+            if not self.sharing.cancelled():
+                self.sharing.result()
+        if self.shared is None or self.shared[1] is not self.rotations or now >= self.shared[0] + SHARED_EVERY:
+            self.shared = now, self.rotations
+            self.sharing = asyncio.create_task(asyncio.to_thread(self._shared, self.rotations, self.queue.rank == 0))
+            self.alone.add(self.sharing)
+            self.sharing.add_done_callback(self.alone.discard)
+
+    def _shared(self, rotations: Rotations, is_first: bool) -> None:
+        self.share(rotations)
+        if is_first:
+            self.alarm()
 
     def _away(self, error: BaseException | None) -> None:
         if self.away_since is None:
@@ -185,7 +237,7 @@ class Service:
             try:
                 for name, known in policies.items():
                     turn, found = PolicyTurn(site, name), due(known.policy, now)
-                    if self.offered.get(turn) != found and not self._waits(site, found.half, now):
+                    if self.offered.get(turn) != found and not _waits(policies, found.half, now):
                         await self.queue.offer(turn, found.since)
                         self.offered[turn] = found
                 self.not_offered.pop(site, None)
@@ -194,19 +246,25 @@ class Service:
                 if self.not_offered.get(site) != away.message:
                     self.not_offered[site] = away.message
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
+        await self._offer_assigning(now)
 
-    def _assign_requests(self) -> None:
-        """Has requests across sites assigned every ten minutes, by the runner that was seen first of those that live;
-        two that do it at once disturb each other in nothing."""
-        now = clock.wall_clock()
-        known = (each.policy for policies in self.rotations.values() for each in policies.values())
-        some = any(queued.across_sites for policy in known for queued in policy.ml)
-        if not some or self.queue.rank or (self.assigned_at is not None and now < self.assigned_at + EVERY):
-            return
-        self.assigned_at = now
-        task = asyncio.create_task(self._assigned())
-        self.alone.add(task)
-        task.add_done_callback(self.alone.discard)
+    async def _offer_assigning(self, now: datetime) -> None:
+        """Offers to assign requests across sites every ten minutes: a turn like others, so that a runner plays it that
+        has such requests, whichever comes first."""
+        since = now.replace(minute=now.minute - now.minute % 10, second=0, microsecond=0)
+        if self._across_sites() and self.assigning_since != since:
+            await self.queue.offer(ASSIGNING, since)
+            self.assigning_since = since
+
+    async def _assign(self) -> None:
+        """Raises HandedOver where this runner ends. Two that do it at once disturb each other in nothing."""
+        if not self.ending.is_set():
+            task = asyncio.create_task(self._assigned())
+            self.alone.add(task)
+            task.add_done_callback(self.alone.discard)
+            await asyncio.shield(task)
+        if self.ending.is_set():
+            raise HandedOver
 
     async def _assigned(self) -> None:
         try:
@@ -227,7 +285,7 @@ class Service:
             found = due(known.policy, now)
             if (site, Half.NIGHT) not in self.children.running or (site, Half.DAY) in self.children.running:
                 continue
-            if found.half is Half.NIGHT or self._waits(site, found.half, now) or now < found.since + ENDS_ITSELF:
+            if found.half is Half.NIGHT or _waits(policies, found.half, now) or now < found.since + ENDS_ITSELF:
                 continue
             if site not in self.beside or self.beside[site] < found.since:
                 self.beside[site] = now
@@ -242,7 +300,7 @@ class Service:
         for site, policies in self.rotations.items():
             for name, known in policies.items():
                 turn, half = PolicyTurn(site, name), half_of(known.policy, now)
-                if half is Half.NIGHT or self._waits(site, half, now):
+                if half is Half.NIGHT or _waits(policies, half, now):
                     self.day_since.pop(turn, None)
                     continue
                 begun = max(self.day_since.setdefault(turn, now), self.away_since + timedelta(seconds=AWAY_S))
@@ -261,3 +319,8 @@ class Service:
         watched = asyncio.create_task(self._ended(begun, Half.DAY, turn))
         self.alone.add(watched)
         watched.add_done_callback(self.alone.discard)
+
+
+def _waits(policies: Mapping[str, SitePolicy], half: Half, now: datetime) -> bool:
+    """Of the policies of one vCenter."""
+    return waits(half, [each.policy for each in policies.values()], now)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuops.config.policy import parse_policy
 from gpuops.config.yaml_file import read_text
 from gpuops.errors import GpuopsError, UsageError
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.runner.due import refuse_clash, refuse_other_modes
 
 
@@ -22,6 +22,8 @@ class SitePolicy:
     file: Path
     wrong: str = ""
     """Why the file cannot be obeyed now; empty = it is."""
+    leaving: bool = False
+    """Whether its target is in the configuration file no more (`leaving.py`): returns alone are played."""
 
 
 Rotations = Mapping[str, Mapping[str, SitePolicy]]

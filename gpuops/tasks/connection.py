@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.config import private_file
 from gpuops.config.file import config_file
-from gpuops.config.layers import Flags
-from gpuops.config.sources import SERVED, SIMULATED, Destination, NamedTargets, Simulated, read_configuration, resolve
+from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
+from gpuops.config.vcenter.layers import Flags
+from gpuops.config.vcenter.sources import NamedTargets, read_configuration, resolve
 from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.login import BulkReader
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.api import HostShell, Site
-    from gpuops.model.rotation import Policy
+    from gpuops.model.nights.rotation import Policy
 
 
 _LAST_PORT: Final = 65535
@@ -112,7 +113,7 @@ def open_site(
     connection: ConnectionArguments,
     *,
     guarded: bool = False,
-    returning: bool = False,
+    returning: bool | None = False,
     policy: Policy | None = None,
     run: str = "",
     shell: HostShellArguments = NO_SHELL,
@@ -121,7 +122,8 @@ def open_site(
     """A logged-in site, to be closed, and what to warn of, which may grow. Raises TargetError, NotConnected, Refused.
 
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
-    `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need.
+    `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need;
+    None = only the journal tells whether it returns, and so needs no login to guests.
     `run`: the command of one that changes something, of which notices tell. What a host does not tell `shell` is warned
     of. Raises UsageError too, for a shell that means nothing.
     """
@@ -140,6 +142,7 @@ def open_site(
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
         vcenter_wait=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
+        returns=returning,
         run=run,
     )
     if way_in is not None:

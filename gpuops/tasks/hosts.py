@@ -18,10 +18,10 @@ from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
-    from gpuops.model.host_settings import Rolling
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.host_settings import Rolling
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.plan.core.host_steps import HostStep
     from gpuops.plan.core.outcome import Report
-    from gpuops.plan.core.steps import HostStep
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.report.document import Document
@@ -33,7 +33,7 @@ OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
     """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
-    from gpuops.model.host_settings import Displacement, Rolling, VsanMode
+    from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
 
     given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if given.pop("reboot", None) is None:
@@ -50,7 +50,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 def refuse_outside_window(options: Mapping[str, Any], now: datetime) -> None:
     """Raises Refused while the task's window is closed, UsageError for text that is none."""
-    from gpuops.model.host_settings import Rolling
+    from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.hosts.change.roll import shut
 
     if options.get("window") is None:
@@ -61,7 +61,7 @@ def refuse_outside_window(options: Mapping[str, Any], now: datetime) -> None:
 
 def rolled(report: ChangeReport) -> tuple[Document, list[str]]:
     """What a rolling change returns beside its diff and its reasons: the same keys as one without reboots."""
-    from gpuops.report.change import change_document
+    from gpuops.report.hosts.change import change_document
 
     result: Document = {
         "changed": report.changed,
@@ -152,7 +152,7 @@ def _change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
 
 
 def _settings_result(report: Report[HostStep], kind: str, warnings: list[str]) -> TaskResult:
-    from gpuops.report.host_plan import host_report_document
+    from gpuops.report.hosts.host_plan import host_report_document
 
     result: Document = {
         "changed": report.changed,
@@ -174,7 +174,7 @@ def _result(
 
 
 def _difference(step: HostStep, before: Inventory) -> Document:
-    from gpuops.report.host_plan import changes
+    from gpuops.report.hosts.host_plan import changes
 
     name = before.hosts[step.host].name
     found = changes(step)

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.advise.idle import idleness
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
-from gpuops.plan.rotation.ml_vms import waiting_vms
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
+from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
 from gpuops.report.document import Document
-from gpuops.report.fleet import Fleet, HostView, fleet
-from gpuops.report.vm_state import vm_state
+from gpuops.report.monitoring.fleet import Fleet, HostView, fleet
+from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import ConnectionArguments, open_site
 
 if TYPE_CHECKING:
-    from gpuops.model.catalog import Board, Catalog
-    from gpuops.model.gpu import PhysicalGpu
-    from gpuops.model.rotation import Policy
+    from gpuops.model.devices.catalog import Board, Catalog
+    from gpuops.model.devices.gpu import PhysicalGpu
+    from gpuops.model.nights.rotation import Policy
 
 
 def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:

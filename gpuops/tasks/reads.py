@@ -12,9 +12,9 @@ from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
-    from gpuops.model.workload import Workload
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
+    from gpuops.model.workloads.workload import Workload
     from gpuops.report.document import Document
 
 
@@ -32,8 +32,8 @@ def vm_gpu_info(
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
     """
     from gpuops.api import catalog_of
-    from gpuops.report.fleet import FleetFilters, fleet
-    from gpuops.report.vm_state import vm_state
+    from gpuops.report.monitoring.fleet import FleetFilters, fleet
+    from gpuops.report.vms.vm_state import vm_state
 
     if guest is not None and vm is None:
         raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
@@ -54,8 +54,8 @@ def vm_gpu_info(
 
 def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
     """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
-    from gpuops.model.vm import PowerState
-    from gpuops.report.vm_state import vm_state
+    from gpuops.model.vcenter.vm import PowerState
+    from gpuops.report.vms.vm_state import vm_state
 
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
@@ -77,8 +77,8 @@ def host_gpu_info(
 ) -> TaskResult:
     """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
     from gpuops.api import catalog_of
-    from gpuops.report.fleet import FleetFilters, fleet
-    from gpuops.report.inventory import fleet_document
+    from gpuops.report.monitoring.fleet import FleetFilters, fleet
+    from gpuops.report.monitoring.inventory import fleet_document
 
     site, warnings = open_site(connection)
     with site:
@@ -94,7 +94,7 @@ def gpu_readiness_info(
     """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
     from gpuops.api import readiness
     from gpuops.plan.core.scope import Scope
-    from gpuops.report.readiness import readiness_document
+    from gpuops.report.monitoring.readiness import readiness_document
 
     site, warnings = open_site(connection)
     with site:
@@ -118,10 +118,10 @@ def guest_gpu_info(
     """Whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
     from gpuops.api import guest_check
     from gpuops.config.policy import load_policy
-    from gpuops.model.guest import GuestWay
+    from gpuops.model.guests.guest import GuestWay
     from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
     from gpuops.plan.guest.rows import GuestNeeds, MustHave
-    from gpuops.report.guest import guest_check_document
+    from gpuops.report.monitoring.guest import guest_check_document
 
     way = GuestWay(via)
     wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
@@ -148,7 +148,7 @@ def gpu_capacity_info(
     from gpuops.api import capacity
     from gpuops.config.policy import load_policy
     from gpuops.plan.capacity.question import CapacityRequest
-    from gpuops.report.capacity import capacity_document
+    from gpuops.report.advice.capacity import capacity_document
 
     night = load_policy(Path(policy).expanduser()) if policy else None
     site, warnings = open_site(connection, shell=shell)
@@ -178,7 +178,7 @@ def gpu_sizing_info(
     from gpuops.config.date_text import parse_since
     from gpuops.config.policy import load_policy
     from gpuops.plan.capacity.sizing import SizeRequest
-    from gpuops.report.sizing import sizing_document
+    from gpuops.report.advice.sizing import sizing_document
 
     request = SizeRequest(**{name: value for name, value in options.items() if value is not None})
     of_history = {"--policy": policy, "--pool": pool, "--since": since}
@@ -201,7 +201,7 @@ def gpu_diagnosis_info(
     """Which component slows VMs down, by what `observe` has stored. Raises UsageError, VmNotFound, HostNotFound."""
     from gpuops.api.diagnosing import diagnose
     from gpuops.config.date_text import parse_since
-    from gpuops.report.diagnosis import diagnosed_document
+    from gpuops.report.monitoring.diagnosis import diagnosed_document
 
     site, warnings = open_site(connection)
     with site:
@@ -222,7 +222,7 @@ def gpu_placement(
     from gpuops.api import catalog_of, place
     from gpuops.plan.queue.one_workload import Refusal
     from gpuops.plan.queue.place import Place
-    from gpuops.report.placement import placements_document
+    from gpuops.report.advice.placement import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
     site, warnings = open_site(connection, shell=shell)

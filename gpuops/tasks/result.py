@@ -9,10 +9,10 @@ from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document
 from gpuops.report.plan_json import report_document
-from gpuops.report.vm_state import differences
+from gpuops.report.vms.vm_state import differences
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.core.steps import Step
 
 

@@ -12,7 +12,7 @@ from gpuops.tasks.result import TaskResult, inventory_after, result_of
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.model.rotation import Policy
+    from gpuops.model.nights.rotation import Policy
     from gpuops.plan.core.outcome import Report
 
 
@@ -54,7 +54,8 @@ def rotation(
     meant = _said_policy(policy) if brings_back else _policy(policy)
     known = None if isinstance(meant, PolicyError) else meant
     run = f"rotate {_COMMAND[wanted]}" if apply else ""
-    site, warnings = open_site(connection, guarded=True, returning=apply and brings_back, policy=known, run=run)
+    returning = None if wanted is State.RESUMED else apply and brings_back
+    site, warnings = open_site(connection, guarded=True, returning=returning, policy=known, run=run)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
     after = inventory_after(report)
@@ -97,8 +98,8 @@ def rotation_info(
     """
     from gpuops.api import rotate_plan, rotate_status
     from gpuops.config.date_text import parse_moment_or_clock
-    from gpuops.report.rotation_plan import preview_document
-    from gpuops.report.rotation_status import status_document
+    from gpuops.report.nights.rotation_plan import preview_document
+    from gpuops.report.nights.rotation_status import status_document
 
     meant = _policy(policy)
     begins = parse_moment_or_clock("at", at) if at is not None else None

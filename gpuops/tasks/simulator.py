@@ -23,7 +23,7 @@ def sim_vcenter(
 
     Without `clock` the environment says what moves its time, as for the command line.
     """
-    from gpuops.config.sources import sim_clock
+    from gpuops.config.vcenter.sources import sim_clock
     from gpuops.sim.wire import server_process
 
     path = Path(ready_file).expanduser().absolute()

@@ -15,7 +15,7 @@ from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArgu
 from gpuops.tasks.result import BAD, TaskResult, inventory_after, reasons_line, result_of
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.vm.clone import Clone, Cloning, NewClone
     from gpuops.plan.vm.several import Change, Part
@@ -38,7 +38,7 @@ def vm_gpu(
     and the clone raise.
     """
     from gpuops.api import foresee, run
-    from gpuops.report.vm_state import vm_state
+    from gpuops.report.vms.vm_state import vm_state
 
     request = _request(options, present=present)
     clone = clone_of(after_clone) if after_clone is not None and not apply else None
@@ -85,7 +85,7 @@ def vm_gpus(
 
 def _share(part: Part, report: Report, after: Inventory) -> Document:
     """What became of one VM of many; `asked` is how the task names it."""
-    from gpuops.report.vm_state import vm_state
+    from gpuops.report.vms.vm_state import vm_state
 
     ended = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
     bad = [outcome.reason for outcome in ended if outcome.verdict in BAD]
@@ -141,7 +141,7 @@ def vm_clone(connection: ConnectionArguments, options: Mapping[str, Any], *, app
 
 def clone_of(options: Mapping[str, Any]) -> Clone:
     """The request that a task's options are. Raises UsageError for memory that is none."""
-    from gpuops.model.workload import memory_mib
+    from gpuops.model.workloads.workload import memory_mib
     from gpuops.plan.vm.clone import Clone
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -152,7 +152,7 @@ def clone_of(options: Mapping[str, Any]) -> Clone:
 def _clone_state(request: Clone, found: Cloning, seen: Inventory) -> Document | None:
     """The VM as it is, or as it will be; None where it will not."""
     from gpuops.plan.vm.clone import FORESEEN
-    from gpuops.report.vm_state import vm_state
+    from gpuops.report.vms.vm_state import vm_state
 
     vm = found.there or seen.vms.get(f"{FORESEEN}{request.vm}")
     return vm_state(vm, seen) if vm is not None else None

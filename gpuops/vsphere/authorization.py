@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, ProtocolError
-from gpuops.model.login import ObjectKind
-from gpuops.model.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, RoleState, RoleWish
+from gpuops.model.vcenter.login import ObjectKind
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE, RoleState, RoleWish
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"

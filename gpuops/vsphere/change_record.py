@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError, OutcomeUnknown
-from gpuops.model.task import LEASE_OPERATION
+from gpuops.model.vcenter.task import LEASE_OPERATION
 
 CANCEL_OPERATION: Final = "gpuops-cancel-"
 """How the ids of operations begin that take a queued task back."""

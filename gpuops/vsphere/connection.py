@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import Refused
 from gpuops.vsphere import authorization
-from gpuops.vsphere.reading import collect, config_targets, counters, tags
+from gpuops.vsphere.guest_login import GuestLogins
+from gpuops.vsphere.reading import collect, config_targets, counters, networks, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from gpuops.model.guest_command import CommandEnd, RunningCommand
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.measurement import Samples
-    from gpuops.model.target import Target
-    from gpuops.model.task import GpuTask, TaskEnd, TaskRef
+    from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+    from gpuops.model.measurements.measurement import Samples
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.target import Secret, Target
+    from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
@@ -48,6 +49,7 @@ class Connection(Session):
         self.guest_shell = guest_shell
         self.tasks = TaskWatch(self)
         self.states = StateWatch(self)
+        self.guest_logins = GuestLogins()
         self._changes: ChangeWatch | None = None
         self.attribute_keys: dict[str, int] = {}
         """Keys of the custom attributes by name, as far as they have been read."""
@@ -71,6 +73,12 @@ class Connection(Session):
         return SIMULATED in (self.about.get("fullName") or "")
 
     @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The passwords that gpuops has for it and its guests."""
+        guest = self.target.guest
+        return (self.target.password, *([guest.password] if guest is not None else []))
+
+    @property
     def hosts(self) -> HostConnection:
         """The settings of its hosts, to read and to change."""
         from gpuops.vsphere.writing.hosts import HostConnection
@@ -80,6 +88,7 @@ class Connection(Session):
     inventory = collect.inventory
     observe = collect.observe
     with_drs = collect.with_drs
+    networks = networks.read_networks
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
     with_counters = counters.with_counters
@@ -164,25 +173,52 @@ class Connection(Session):
 
         return new_vms.clone_vm(self, new, op_id)
 
-    def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
+    def remove_vm(self, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False) -> TaskRef | None:
         from gpuops.vsphere.writing import new_vms
 
-        return new_vms.remove_vm(self, vm, name, notes, op_id)
+        return new_vms.remove_vm(self, vm, name, notes, op_id, only_off=only_off)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms
 
         new_vms.require_made(self, vm, name, notes)
 
-    def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
+    def guest_id(self, vm: str) -> str:
+        from gpuops.vsphere.reading.guests import guest_systems
+
+        return guest_systems.guest_id(self, vm)
+
+    def start_command(
+        self, vm: str, name: str, command: str, op_id: str, prefix: str = "gpuops-", refusals: int = 1
+    ) -> RunningCommand:
         from gpuops.vsphere.writing import guest_commands
 
-        return guest_commands.start_command(self, vm, name, command, op_id)
+        return guest_commands.start_command(self, vm, name, command, op_id, prefix, refusals)
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
         from gpuops.vsphere.writing import guest_commands
 
         return guest_commands.wait_for_commands(self, commands, timeout_s)
+
+    def command_end(self, command: RunningCommand) -> CommandEnd | None:
+        from gpuops.vsphere.writing import guest_commands
+
+        return guest_commands.command_end(self, command)
+
+    def end_command(self, command: RunningCommand) -> None:
+        from gpuops.vsphere.writing import guest_commands
+
+        guest_commands.end_command(self, command)
+
+    def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
+        from gpuops.vsphere.reading.guests import guest_file
+
+        return guest_file.guest_file_if_there(self, vm, name, path)
+
+    def guest_addresses(self, vm: str) -> Mapping[str, tuple[str, ...]]:
+        from gpuops.vsphere.reading.guests import guest_networks
+
+        return guest_networks.guest_addresses(self, vm)
 
     def defined_attributes(self) -> frozenset[str]:
         from gpuops.vsphere.writing import attributes

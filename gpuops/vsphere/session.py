@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import named, translate

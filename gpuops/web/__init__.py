@@ -2,6 +2,7 @@
 
     following   the main thread: reads vCenter when it told of a change, and says what there is now
     current     what there is now: one edition of the page and its documents, and what is wrong
+    overview    what there is of several sites together: the table of all, and their documents as one
     access      who may see it: a password, or the word of a reverse proxy; and which Host headers are answered
     application the ASGI application: addresses, headers, and the events by which pages learn of a new edition
     connection  HTTP connections with limits of time and number

@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 
 Headers = Iterable[tuple[bytes, bytes]]
 SECRET_HEADER: Final = "X-Gpuops-Proxy-Secret"  # noqa: S105 - the name of a header

@@ -7,19 +7,22 @@ GET and HEAD alone. In this order: a Host header that is another's is misdirecte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from gpuops import clock
-from gpuops.report.metrics import CONTENT_TYPE
 from gpuops.report.page.html import drawing_script, page_style
+from gpuops.report.services.metrics import CONTENT_TYPE
 from gpuops.web.access import Access
 from gpuops.web.current import PAGE, Current, CurrentState
+from gpuops.web.overview import address_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -56,7 +59,42 @@ def application(
     state: CurrentState, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
 ) -> ASGIApp:
     """`metrics` makes what Prometheus is told, in another thread; `say` is told in one line of a bug."""
-    return Guarded(Router([*_Pages(state, metrics).routes()], redirect_slashes=False), access, say)
+    return Guarded(_Pages(state, metrics).router(), access, say)
+
+
+def sites_application(
+    overview: CurrentState,
+    sites: Mapping[str, CurrentState],
+    access: Access,
+    metrics: Callable[[str, Current], bytes],
+    say: Callable[[str], None],
+) -> ASGIApp:
+    """The same of several sites: the table of all, and below the address of each (`overview.address_of`) its own pages.
+
+    `metrics` is told the name of a site, empty = all of them.
+    """
+    of_sites = {
+        f"/{unquote(address_of(name))}": _Pages(state, partial(metrics, name)).router() for name, state in sites.items()
+    }
+    whole = _Pages(overview, partial(metrics, ""), _source("overview.js")).router()
+    return Guarded(_BySite(whole, of_sites), access, say)
+
+
+class _BySite:
+    """Gives what is asked for below the address of a site to its pages, anything else to those of all."""
+
+    def __init__(self, whole: ASGIApp, sites: Mapping[str, ASGIApp]) -> None:
+        self._whole = whole
+        self._sites = sorted(sites.items(), key=lambda each: -len(each[0]))  # a name may be the beginning of another
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        found = next(((begin, app) for begin, app in self._sites if path.startswith(begin)), None)
+        if found is None:
+            await self._whole(scope, receive, send)
+        else:
+            begin, app = found
+            await app({**scope, "path": f"/{path.removeprefix(begin)}"}, receive, send)
 
 
 class Guarded:
@@ -103,13 +141,18 @@ class Guarded:
 class _Pages:
     """The answers."""
 
-    def __init__(self, state: CurrentState, metrics: Callable[[Current], bytes]) -> None:
-        self._state, self._metrics = state, metrics
+    def __init__(self, state: CurrentState, metrics: Callable[[Current], bytes], script: str | None = None) -> None:
+        """`script`: in place of that of the page of a fleet."""
+        self._state, self._metrics, self._script = state, metrics, script
         self._metrics_lock = asyncio.Lock()
         self._metrics_made: tuple[Current, float, bytes] | None = None
 
-    def routes(self) -> Sequence[Route]:
-        script, style = drawing_script() + _source("live.js"), page_style() + _source("live.css")
+    def router(self) -> Router:
+        return Router([*self._routes()], redirect_slashes=False)
+
+    def _routes(self) -> Sequence[Route]:
+        script = self._script if self._script is not None else drawing_script() + _source("live.js")
+        style = page_style() + _source("live.css")
         return [
             Route("/", self.page),
             Route("/page.js", _always(script.encode(), _JS)),

@@ -56,12 +56,23 @@ class FleetReads(Protocol):
 
 
 class Following:
-    """The reads of one vCenter. `tell` is told of each new edition and each trouble, `say` of a trouble once."""
+    """The reads of one vCenter. `tell` is told of each new edition and each trouble, `say` of a trouble once.
+
+    As one of several sites its page links the table of all at `above`; `begin` begins the names of its editions, so
+    that those of a process that was begun anew are others.
+    """
 
     def __init__(
-        self, opened: Callable[[], FleetReads], tell: Callable[[Current], None], say: Callable[[str], None]
+        self,
+        opened: Callable[[], FleetReads],
+        tell: Callable[[Current], None],
+        say: Callable[[str], None],
+        *,
+        above: str = "",
+        begin: str = "",
     ) -> None:
         self._opened, self._tell, self._say = opened, tell, say
+        self._above, self._begin = above, begin
         self._site: FleetReads | None = None
         self._now = Current()
         self._shown = b""
@@ -102,11 +113,11 @@ class Following:
         if shown != self._shown:
             self._number += 1
             self._shown = shown
-        name = f"{self._number}"
+        name = f"{self._begin}{self._number}"
         names = (REPORT, *read.others)
         makers: dict[str, Maker] = {key: partial(_json, made) for key, made in read.others.items()}
         makers[REPORT] = text.encode
-        makers[PAGE] = lambda: served_page(report, name, names).encode()
+        makers[PAGE] = lambda: served_page(report, name, names, self._above).encode()
         return Edition(name, read_at, read_s, makers)
 
     def _wait(self, shortest_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from gpuops.web.access import Access
-from gpuops.web.application import application
+from gpuops.web.application import application, sites_application
 from gpuops.web.connection import HEADER_BYTES, LimitedConnection
 from gpuops.web.current import Current, CurrentState
 
@@ -25,19 +25,21 @@ END_S: Final = 5.0
 class WebServer:
     """What the main thread has of it: the way to say what there is now."""
 
-    def __init__(self, server: uvicorn.Server, state: CurrentState) -> None:
-        self._server, self._state = server, state
+    def __init__(self, server: uvicorn.Server, states: Mapping[str, CurrentState]) -> None:
+        self._server, self._states = server, states
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, current: Current) -> None:
-        """Every watcher is told, and every answer from here on is of this. Raises RuntimeError if the loop is over."""
-        self._loop.call_soon_threadsafe(self._state.tell, current)
+    def tell(self, current: Current, site: str = "") -> None:
+        """Every watcher is told, and every answer from here on is of this; of several sites it is that of one, or of
+        all (`site` is empty). Raises RuntimeError if the loop is over."""
+        self._loop.call_soon_threadsafe(self._states[site].tell, current)
 
     def end(self) -> None:
         """Watchers are sent away, then connections are closed."""
         self._server.should_exit = True
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._state.end)
+            for state in self._states.values():
+                self._loop.call_soon_threadsafe(state.end)
 
 
 def _config(app: Any) -> uvicorn.Config:
@@ -62,6 +64,28 @@ def serving(
     listener: socket.socket, access: Access, metrics: Callable[[Current], bytes], say: Callable[[str], None]
 ) -> Iterator[WebServer]:
     """While this is open, requests to the listening socket are answered; at its end connections are closed at once."""
+    state = CurrentState()
+    with _answering(listener, application(state, access, metrics, say), {"": state}) as server:
+        yield server
+
+
+@contextmanager
+def serving_sites(
+    listener: socket.socket,
+    sites: Sequence[str],
+    access: Access,
+    metrics: Callable[[str, Current], bytes],
+    say: Callable[[str], None],
+) -> Iterator[WebServer]:
+    """The same of several sites. `metrics` is told the name of one, empty = all of them."""
+    overview, states = CurrentState(), {name: CurrentState() for name in sites}
+    app = sites_application(overview, states, access, metrics, say)
+    with _answering(listener, app, {"": overview, **states}) as server:
+        yield server
+
+
+@contextmanager
+def _answering(listener: socket.socket, app: Any, states: Mapping[str, CurrentState]) -> Iterator[WebServer]:
     # what it has to say is of clients: requests that are none, and the same again for each of them
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     ready = Event()
@@ -69,9 +93,8 @@ def serving(
 
     async def run() -> None:
         try:
-            state = CurrentState()
-            server = uvicorn.Server(_config(application(state, access, metrics, say)))
-            made.append(WebServer(server, state))
+            server = uvicorn.Server(_config(app))
+            made.append(WebServer(server, states))
         finally:
             ready.set()
         await server.serve(sockets=[listener])

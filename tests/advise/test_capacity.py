@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.catalog import load
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.mig import arrangements, free_starts
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.mig import arrangements, free_starts
 
 CATALOG = load(everything=True)
 SAME, MIXED, MIG = VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE

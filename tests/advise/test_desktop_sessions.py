@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuops.advise.desktop_sessions import matched
-from gpuops.model.broker import DesktopMachine, DesktopSession, SessionState
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 VMS = (Vm("vm-1", "a", "/dc/vm/a"), Vm("vm-2", "b", "/dc/vm/one/b"), Vm("vm-3", "b", "/dc/vm/two/b"))

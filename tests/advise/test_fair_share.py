@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
 from gpuops.advise.showback import showback
-from gpuops.model.fair_share import NO_OWNER
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.rotation import Role
+from gpuops.model.nights.fair_share import NO_OWNER
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
 
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

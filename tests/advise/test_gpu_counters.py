@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuops.advise.gpu_counters import gpus_of_instances
-from gpuops.model.gpu import Passthrough, PciAddress, PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.model.devices.gpu import Passthrough, PciAddress, PhysicalGpu
+from gpuops.model.vcenter.host import Host
 
 FIRST, SECOND = PciAddress(0, 0x3B, 0, 0), PciAddress(0, 0x5E, 0, 0)
 HOST = Host("host-1", "esx-01", gpus=tuple(PhysicalGpu(each, "NVIDIA A40", 0x10DE, 0x2235) for each in (FIRST, SECOND)))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gpuops.advise.evidence import SourceReading, Use, vgpu_use_at
 from gpuops.advise.idle import Idleness, idleness
-from gpuops.model.evidence import SESSION_SOURCES, VGPU_USE_FRESH_S, SessionCount, Source, VgpuUse
-from gpuops.model.measurement import CPU_MHZ, CounterSeries, CounterWindow, Measured
-from gpuops.model.rotation import IdleRule
-from gpuops.model.vm import PowerState, RunningTask, Vm
+from gpuops.model.desktops.evidence import SESSION_SOURCES, VGPU_USE_FRESH_S, SessionCount, Source, VgpuUse
+from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow, Measured
+from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.vm import PowerState, RunningTask, Vm
 
 RULE = IdleRule(500)
 QUIET = Vm("vm-1", "desktop-01", power=PowerState.ON, connected=True, cpu_usage_mhz=499, console_connections=0)

@@ -7,8 +7,8 @@ import pytest
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.replay import SOON_STEPS, STEP
-from gpuops.model.evidence import Source
-from gpuops.model.rotation import IdleRule
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.nights.rotation import IdleRule
 from gpuops.sim.state.desktop_people import Office
 from tests.made_weeks import SOON_S, JudgedNight, Truth, judged, made_desktops, nights
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.gpu import VgpuMode, VgpuPlacement
-from gpuops.model.host import Host
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import VgpuMode, VgpuPlacement
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import PowerState, Vm
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
 
 ON = PowerState.ON
@@ -48,6 +48,26 @@ def test_different_vgpus_on_two_gpus_may_be_on_either() -> None:
     for state in states(made, vm(1, "a", "1", A40, "vgpu nvidia_a40-8c", power=ON)):
         assert state.holders == ("nvidia_a40-8q", "nvidia_a40-8c")
         assert not any(tenant.certain for tenant in state.tenants)
+
+
+def pinned(made: Vm, *addresses: str) -> Vm:
+    return replace(made, extra_config={f"pciPassthru{n}.cfg.gpu-pci-id": each for n, each in enumerate(addresses)})
+
+
+def test_vgpus_that_their_vm_binds_to_the_gpus_that_list_it_are_where_they_are_bound() -> None:
+    """Two 8q on the one and an 8c on the other; without the pins each may have two of the three."""
+    made = on_gpu(on_gpu(two_a40(), FIRST, "vm-1"), SECOND, "vm-1")
+    a = pinned(vm(1, "a", "1", A40, A40, "vgpu nvidia_a40-8c", power=ON), FIRST, FIRST, SECOND)
+    first, second = states(made, a)
+    assert (first.holders, second.holders) == (("nvidia_a40-8q",) * 2, ("nvidia_a40-8c",))
+    assert all(tenant.certain for tenant in (*first.tenants, *second.tenants))
+
+
+@pytest.mark.parametrize("pins", [(FIRST,), (FIRST, FIRST), (FIRST, "0000:ff:00.0"), (FIRST, "nowhere")])
+def test_pins_that_are_not_those_of_the_gpus_that_list_the_vm_tell_nothing(pins: tuple[str, ...]) -> None:
+    made = on_gpu(on_gpu(two_a40(), FIRST, "vm-1"), SECOND, "vm-1")
+    a = vm(1, "a", "1", A40, "vgpu nvidia_a40-8c", power=ON)
+    assert [state.tenants for state in states(made, pinned(a, *pins))] == [s.tenants for s in states(made, a)]
 
 
 def test_a_vm_that_no_gpu_lists_may_be_on_every_gpu_of_its_model() -> None:

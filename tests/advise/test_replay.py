@@ -26,12 +26,12 @@ from gpuops.advise.replay import (
     series_of,
     whole_nights,
 )
-from gpuops.model.evidence import Source
-from gpuops.model.measurement import CPU_MHZ, GPU_USE, VGPU_USE, CounterSeries, Measured, Span
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
-from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, VGPU_USE, CounterSeries, Measured, Span
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Window
 
 DAY: Final = datetime(2026, 11, 20, tzinfo=UTC)

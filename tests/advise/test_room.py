@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms, room_for
-from gpuops.model.gpu import PciAddress, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import WantsVgpu
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.showback import largest_remainder, owner_in, showback
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.inventory import Inventory
-from gpuops.model.owner import NOBODY, NotedOwner, OwnerKey
-from gpuops.model.rotation import Role
-from gpuops.model.vm import Vm
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import NOBODY, NotedOwner, OwnerKey
+from gpuops.model.vcenter.vm import Vm
 
 AT = datetime(2026, 11, 20, 20, tzinfo=UTC)
 amounts = st.lists(st.floats(0, 1e6, allow_nan=False), max_size=60)

@@ -18,10 +18,10 @@ import yaml
 
 import gpuops
 from gpuops.config.requests_file import RequestSection
-from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.host import NumaPolicy
-from gpuops.model.host_settings import Displacement, Rolling, SharedType, SizeMode, VsanMode
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.gpu import AssignmentPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType, SizeMode, VsanMode
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.capacity.sizing import SizeRequest
 from gpuops.plan.hosts.graphics.mode import SetMode
@@ -79,7 +79,9 @@ def spec(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         handed.update(given)
         raise Told
 
-    monkeypatch.setattr(module, "AnsibleModule", take)
+    door = sys.modules["ansible_collections.gpuops.vsphere.plugins.module_utils.door"]  # of those that read
+    for place in (module, door):
+        monkeypatch.setattr(place, "AnsibleModule", take, raising=False)
     with pytest.raises(Told):
         module.main()
     assert handed["supports_check_mode"] is True

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, Locked, VmNotFound
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.tasks.result import TaskResult
 from tests.ansible.conftest import COLLECTION
 

@@ -25,9 +25,9 @@ def play(ansible: Ansible, tmp_path: Path) -> Iterator[Play]:
     """Runs a playbook of the clone and returns what it printed; its simulated vCenter is stopped at the end."""
     folder = ["-e", f"gpuops_sim_dir={tmp_path}/sim"]
 
-    def run(name: str, *options: str, code: int = 0) -> str:
+    def run(name: str, *options: str, code: int = 0, **environ: str) -> str:
         of = ["-i", "inventories/sim", f"playbooks/{name}.yml", *folder, "-f", "1", *options]
-        shown = ansible("playbook", *of, code=code)
+        shown = ansible("playbook", *of, code=code, **environ)
         assert "Skipping" not in shown.stderr
         return str(shown.stdout)
 
@@ -91,6 +91,39 @@ def test_a_new_vm_with_whole_gpus(play: Play) -> None:
     labelled = ["-e", '{"new_vm_name": "ml-12", "new_vm_profile": "", "new_vm_gpus": 1, "new_vm_label": "l40s-ml"}']
     assert '+        "Dynamic DirectPath 10de:26b9 label l40s-ml"' in play("new_ml_vm", "--diff", *labelled)
     assert changed(play("new_ml_vm", *labelled)) == {"localhost": False}
+
+
+def test_a_cluster(play: Play) -> None:
+    training = ["-e", "gpuops_sim_scenario=training"]
+    foreseen = play("gpu_cluster", "--check", "--diff", *training)
+    done = play("gpu_cluster", "--diff", *training)
+    assert len(diffs(done)) == 4
+    assert diffs(done) == diffs(foreseen)
+    assert re.search(r'"msg": "train: (\d+\.\d+\.\d+\.\d+(, )?){4}"', done)
+    assert (diffs(again := play("gpu_cluster", "--diff", *training)), changed(again)) == ([], {"localhost": False})
+    absent = [*training, "-e", "gpuops_cluster_state=absent"]
+    foreseen = play("gpu_cluster", "--check", "--diff", *absent)
+    gone = play("gpu_cluster", "--diff", *absent)
+    assert len(diffs(gone)) == 4
+    assert diffs(gone) == diffs(foreseen)
+    assert changed(play("gpu_cluster", *absent)) == {"localhost": False}
+
+
+def test_guests_that_are_ready_or_not(play: Play, tmp_path: Path) -> None:
+    stacks = ["-e", "gpuops_sim_scenario=stacks", "-e", "gpuops_guests=gpu-*"]
+    assert "there is no login for guests (GPUOPS_GUEST_USERNAME)" in play("guest_check", *stacks, code=2)
+    password = tmp_path / "password"
+    password.write_text("Look-inside-1\n")
+    password.chmod(0o600)
+    login = {"GPUOPS_GUEST_USERNAME": "checker", "GPUOPS_GUEST_PASSWORD_FILE": str(password)}
+    shown = play("guest_check", "--check", *stacks, **login)
+    assert "pip install 'torch>=2.3'" not in shown and "Unlicensed (Restricted)" in shown
+    assert changed(shown) == {"localhost": False}
+    strict = [*stacks, "-e", json.dumps({"gpuops_guests_strict": True, "gpuops_guest_frameworks": ["torch>=2.3"]})]
+    shown = play("guest_check", *strict, code=2, **login)
+    assert "a guest is not ready; its rows say why" in shown and "pip install 'torch>=2.3'" in shown
+    ready = play("guest_check", *strict, "-e", "gpuops_guests=gpu-ready", **login)
+    assert changed(ready) == {"localhost": False} and "Look-inside-1" not in shown + ready
 
 
 def test_of_a_request_that_means_nothing_no_vm_is_made(play: Play) -> None:

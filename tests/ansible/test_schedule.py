@@ -23,7 +23,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.plan.rotation.return_time import HANGS_AFTER
+from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
@@ -111,6 +111,8 @@ def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> N
         ("gpuops_schedule_target", "prod\n"),
         ("gpuops_schedule_user", "gpuops root"),
         ("gpuops_schedule_config", "etc/config.toml"),
+        ("gpuops_schedule_guest_username", 'ml"\npassword_file = "/etc/shadow'),
+        ("gpuops_schedule_jobs_cron", "* * * * *\n* * * * * root false"),
         ("gpuops_schedule_mailto", "ops@example.com\u2028SHELL=/bin/false"),
         ("gpuops_schedule_notify", ['env:HOOK\nhost = "elsewhere"']),
         ("gpuops_schedule_notify_credentials", {"hook:/etc/shadow": "/etc/gpuops/hook.url"}),
@@ -274,6 +276,48 @@ def test_a_unit_that_failed_is_told_of_by_the_one_that_it_starts(
     ((_, body),) = webhook.calls
     assert "gpuops-night.service failed: timeout" in json.loads(body)["message"]
     assert [file for file in rendered.iterdir() if webhook.url in file.read_text(encoding="utf-8")] == []
+
+
+def test_jobs_have_a_service_a_timer_and_a_line(ansible: Ansible, site: Site, tmp_path: Path) -> None:
+    """Without `gpuops_schedule_jobs` there is none; the passwords of guests are handed over to all who need them."""
+    assert list(site.rendered.glob("gpuops-jobs*")) == []
+    assert " job run " not in (site.rendered / "gpuops.cron").read_text(encoding="utf-8")
+    awkward = tmp_path / "50% of $HOME"
+    awkward.mkdir()
+    (awkward / "guest password").write_text("Kept4now", encoding="utf-8")
+    policy = awkward / "policy.yaml"
+    text = LAB_POLICY.read_text(encoding="utf-8")
+    policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {vms: ["job-*"]}\n', 1), encoding="utf-8")
+    rendered = tmp_path / "schedule"
+    said = {
+        **site.said,
+        "gpuops_schedule_dir": str(rendered),
+        "gpuops_schedule_config": str(rendered / "config.toml"),
+        "gpuops_schedule_state_dir": str(tmp_path / "state"),
+        "gpuops_policy": str(policy),
+        "gpuops_schedule_jobs": True,
+        "gpuops_schedule_guest_username": "ml",
+        "gpuops_schedule_guest_password_file": str(awkward / "guest password"),
+    }
+    values = tmp_path / "values.yml"
+    values.write_text(yaml.safe_dump(said), encoding="utf-8")
+    ansible("playbook", *EXAMPLE, "-e", f"@{values}")
+    if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
+        _require_valid([*rendered.glob("*.service"), *rendered.glob("*.timer")])
+    for name in ("night", "day", "jobs"):
+        unit = unit_of(rendered / f"gpuops-{name}.service")
+        assert any(each.startswith("gpuops-guest-password-prod:") for each in unit["LoadCredential"])
+    unit = unit_of(rendered / "gpuops-jobs.service")
+    assert (unit["Type"], unit["SuccessExitStatus"]) == (["oneshot"], ["4 6"])
+    assert unit_of(rendered / "gpuops-jobs.timer")["OnCalendar"] == ["*-*-* *:00/5"]
+    done = executed(unit, tmp_path, IN_CLONE)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (rendered / "gpuops.cron").read_text(encoding="utf-8").splitlines()
+    (line,) = [each for each in lines if " job run " in each]
+    assert line.startswith("*/5 * * * * root ") and re.search(r"(?<!\\)%", line) is None
+    assert f"GPUOPS_GUEST_PASSWORD_FILE={awkward}/guest password" in lines
+    words = shlex.split(line.split(maxsplit=6)[6].replace("\\%", "%"))
+    assert words[1:] == ["job", "run", "--policy", str(policy), "--quiet", "--vcenter", "prod"]
 
 
 def _suspended(server: SimServer) -> frozenset[str]:

@@ -26,7 +26,13 @@ SIZED = {"vcpu": 1, "memory": "1GiB"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_capacity_info": {},
     "gpu_diagnosis_info": {},
+    "gpu_lease": {"client": "ml-07", "state": "absent"},
+    "gpu_pool_info": {},
     "gpu_placement": {"requests": [{"name": "x", "profile": "a100-3-20c", **SIZED}]},
+    "gpu_cluster": {"name": "train", "state": "absent"},
+    "gpu_cluster_info": {},
+    "gpu_job": {"name": "train", "state": "cancelled"},
+    "gpu_job_info": {},
     "gpu_readiness_info": {},
     "gpu_sizing_info": {"vm": "vdi-*"},
     "guest_gpu_info": {"vm": "ml-07"},
@@ -41,8 +47,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "vm_gpu_info": {"vm": "ml-07"},
     "vm_gpus": {"vms": [{"vm": "ml-07", "profile": "a100-3-20c"}]},
 }
-REFUSED = {"gpu_diagnosis_info": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3}
-"""Exit codes where the login is good: there is no history, and no login for guests."""
+REFUSED = {"gpu_diagnosis_info": 2, "gpu_job": 2, "gpu_lease": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3}
+"""Exit codes where the login is good: there is no history, no job, no pool, and no login for guests."""
 CALLBACK = """
 import json, os
 from ansible.plugins.callback import CallbackBase

@@ -67,6 +67,7 @@ def without_run(result: dict[str, Any]) -> dict[str, Any]:
     return kept | {"plan": {key: value for key, value in result["plan"].items() if key not in hidden}}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_play(ansible: Ansible, tmp_path: Path) -> None:
     book = tmp_path / "book.yml"

@@ -4,8 +4,9 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
-firstcome, departures, migrations, ablation, filling, ownstarts, batch, defrag, numa, rotation, shares, night, executor,
-journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis, page, sites, runners
+firstcome, pool, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
+jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
+page, sites, runners
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "firstcome": "tests.bench.first_come",
+    "pool": "tests.bench.lent_gpus",
     "departures": "tests.bench.departures",
     "migrations": "tests.bench.migrations",
     "ablation": "tests.bench.ablation",
     "filling": "tests.bench.filling",
+    "lookahead": "tests.bench.look_ahead",
     "ownstarts": "tests.bench.own_starts",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
     "shares": "tests.bench.fair_share",
+    "jobs": "tests.bench.jobs",
     "night": "tests.bench.night",
     "executor": "tests.bench.executor",
     "numa": "tests.bench.numa_local",

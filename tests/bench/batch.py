@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.place import Place

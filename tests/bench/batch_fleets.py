@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Final
 
-from gpuops.model.catalog import Board
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.vgpu import Series, VgpuProfile
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.devices.vgpu import Series, VgpuProfile
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.queue.batch.place_all import most_placeable_mib
 from gpuops.plan.queue.place import Place, Placements
 from tests.bench.simulated_fleet import GPUS, simulated_fleet

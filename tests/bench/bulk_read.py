@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from gpuops.vsphere.reading.pages import PAGE_OBJECTS
-from gpuops.vsphere.reading.property_paths import HOST, HOST_DEVICES, VM, VM_DETAIL
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
+from gpuops.vsphere.reading.bulk.property_paths import HOST, HOST_DEVICES, VM, VM_DETAIL
 from tests.bench.measure import Contender, Rounds, Usage, interleave, paired_ratio, python
 from tests.bench.readers.question import Question
 from tests.bench.simulators import our_simulator, unbuilt_peers, vcsim_fleet

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Final
 
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.host import Host, NumaNode, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import VgpuDevice
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import VgpuDevice
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.scorers import SCORERS, Scorer, score_loss
 from gpuops.plan.placement.select import place

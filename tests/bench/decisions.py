@@ -17,18 +17,18 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.place import Place
 from gpuops.plan.queue.workload_vm import running, vm_of
-from gpuops.report.placement import placements_text
+from gpuops.report.advice.placement import placements_text
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog, gpu, host, inventory

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.advise.occupancy import gpu_states
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
 from gpuops.plan.placement.project import release, take

@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import heapq
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.bench.profiles import HOSTS_EACH, OURS, STEP, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine, Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
-from tests.bench.vgpu_world import GB, HOSTS, Mig, SameSize, Scenario
+from tests.bench.vgpu_world import GB, HOSTS, NODE_GPUS, Mig, Request, SameSize, Scenario
 
 SEEDS: Final = tuple(range(42, 62, 2))
 KNOWN_SEEDS: Final = (42, 44)
@@ -48,6 +48,8 @@ class ChurnOutcome:
     and of the placed VMs that are NUMA-local."""
 
     hours: float
+    whole_hosts: float
+    """The part of these hours that VMs with all GPUs of a host have."""
     allocated: float
     local: float
 
@@ -74,13 +76,18 @@ def _figures(folder: Path) -> Iterator[Figure]:
     }
     fluid = [[fluid_hours(of, seed) for seed in SEEDS] for of in each]
     worst = 0.0
-    for of, ours, fgd, best in zip(each, hours[OURS], hours["FGD"], fluid, strict=True):
+    for at, (of, ours, fgd, best) in enumerate(zip(each, hours[OURS], hours["FGD"], fluid, strict=True)):
         name = f"{of.trace} {of.mode} {of.host}"
         gains = [one - other for one, other in zip(ours, fgd, strict=True)]
         worst = min(worst, mean(gains))
         yield Figure(f"{name}: ours", mean(ours), "%")
         yield Figure(f"{name}: above FGD by, 95 % within {_doubt(gains):.2f}", mean(gains), "points")
         yield Figure(f"{name}: fluid reference", mean(best), "%")
+        for rule in (OURS, "FGD"):
+            wide = mean(done[at, rule, seed].whole_hosts for seed in SEEDS)
+            yield Figure(f"{name}: of VMs with all GPUs of a host, {rule}", wide, "%")
+        wide = mean(fluid_hours(of, seed, only=_whole_host) for seed in SEEDS)
+        yield Figure(f"{name}: of VMs with all GPUs of a host, fluid reference", wide, "%")
     yield Figure("behind FGD in the worst scenario", -worst, "points", 1.0)
     for name, found in {**hours, "fluid reference": fluid}.items():
         yield Figure(f"placed: {name}", mean(map(mean, found)), "%")
@@ -185,7 +192,7 @@ def played(there: Stream, seed: int) -> ChurnOutcome:
     """The same of this stream."""
     come = arrivals(there.of, seed)
     leaving: list[tuple[float, int]] = []
-    asked = placed = asked_hours = placed_hours = 0.0
+    asked = placed = asked_hours = placed_hours = wide_hours = 0.0
     count = local = 0
     for at, (number, now, size, stay) in enumerate(zip(come.numbers, come.times, come.sizes, come.stays, strict=True)):
         while leaving and leaving[0][0] <= now:
@@ -195,14 +202,28 @@ def played(there: Stream, seed: int) -> ChurnOutcome:
             heapq.heappush(leaving, (now + stay, at))
         asked_hours += come.hours(at)
         placed_hours += come.hours(at) * (found is not None)
+        wide_hours += come.hours(at) * (found is not None and _whole_host(there.of.requests[number]))
         asked += size * (at >= WARM)
         if found is not None and at >= WARM:
             placed, count, local = placed + size, count + 1, local + found.local
-    return ChurnOutcome(100 * placed_hours / asked_hours, 100 * placed / asked, 100 * local / count)
+    wide, hours = 100 * wide_hours / asked_hours, 100 * placed_hours / asked_hours
+    return ChurnOutcome(hours, wide, 100 * placed / asked, 100 * local / count)
 
 
-def fluid_hours(of: Scenario, seed: int) -> float:
-    """Percent of the memory-hours of a stream that fit a fleet that is one large host, first come, first served."""
+def _everybody(request: Request) -> bool:
+    return True
+
+
+def _whole_host(request: Request) -> bool:
+    """Whether it asks for all GPUs of a host."""
+    return request.ask.count == 2 * NODE_GPUS
+
+
+def fluid_hours(of: Scenario, seed: int, only: Callable[[Request], bool] = _everybody) -> float:
+    """Percent of the memory-hours of a stream that fit a fleet that is one large host, first come, first served.
+
+    `only`: the part of it that these VMs have.
+    """
     come = arrivals(of, seed)
     cpu, memory = HOSTS[of.host]
     free = np.array([8 * GB, cpu, memory]) * HOSTS_EACH
@@ -216,7 +237,7 @@ def fluid_hours(of: Scenario, seed: int) -> float:
         asked += come.hours(at)
         if (needs[at] <= free).all():
             free -= needs[at]
-            placed += come.hours(at)
+            placed += come.hours(at) * only(of.requests[come.numbers[at]])
             heapq.heappush(leaving, (now + stay, at))
     return 100 * placed / asked
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import START, WEIGHT_OF_CONFIRMED, examples, fitted
+from gpuops.advise.diagnosis.learning import START, Examples, examples, fitted, taught, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest
-from gpuops.model.case import LabelledCase
-from gpuops.model.component import FAULTS
+from gpuops.model.measurements.case import LabelledCase
+from gpuops.model.measurements.component import FAULTS
 from tests.bench import diagnosis_thresholds
 from tests.bench.diagnosis_fleets import FLEETS, fleet_cases
 from tests.bench.verdict import Figure, Result
@@ -33,7 +33,7 @@ EACH_FAULT: Final = 100
 OF_A_FLEET: Final = 200
 MOST_BY_THRESHOLDS: Final = 75.0
 CORRECTIONS: Final = 100
-WRONG_ONES: Final = 5
+WRONG_ONES: Final = 20
 NEW_FLEET: Final = "office"
 
 
@@ -42,8 +42,8 @@ def run() -> Iterator[Result]:
     fleets = {fleet: list(fleet_cases(fleet, 1, OF_A_FLEET)) for fleet in FLEETS}
     cases = [case for fleet in fleets.values() for case in fleet]
     begun = process_time()
-    rows, labels = examples(made)
-    model = fitted(rows, labels, np.ones(len(rows)), START, 1)
+    learned = examples(with_hidden(made))
+    model = fitted(learned, START, 1)
     took_s = process_time() - begun
     begun = process_time()
     told = scores([case.case for case in cases], model)
@@ -63,9 +63,9 @@ def run() -> Iterator[Result]:
             Figure("each prediction", each_ms, "ms"),
         ),
     )
-    yield Result("diagnosis: customary models on the same data", tuple(_customary(rows, labels, cases)))
+    yield Result("diagnosis: customary models on the same data", tuple(_customary(*learned, cases)))
     yield Result("diagnosis: by how much it learns from", tuple(_curves(made, cases)))
-    yield Result("diagnosis: corrections", tuple(_corrections(rows, labels, fleets[NEW_FLEET])))
+    yield Result("diagnosis: corrections", tuple(_corrections(learned, fleets[NEW_FLEET])))
 
 
 def right(model: Forest | None, cases: Sequence[LabelledCase]) -> float:
@@ -133,17 +133,17 @@ def _curves(made: Sequence[LabelledCase], cases: Sequence[LabelledCase]) -> Iter
 
 
 def _plain(cases: Sequence[LabelledCase]) -> Forest:
-    rows, labels = examples(cases)
-    return fitted(rows, labels, np.ones(len(rows)), START, 1)
+    return fitted(examples(with_hidden(cases)), START, 1)
 
 
-def _corrections(rows: Floats, labels: NDArray[np.int64], fleet: Sequence[LabelledCase]) -> Iterator[Figure]:
+def _corrections(learned: Examples, fleet: Sequence[LabelledCase]) -> Iterator[Figure]:
     """A hundred cases of a fleet are corrected; judged are others of it. Poisoned: one of them is labelled wrongly."""
     corrected, judged = list(fleet_cases(NEW_FLEET, 2, CORRECTIONS)), fleet
-    yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(_with(rows, labels, []), judged), "%")
-    after = right(_with(rows, labels, corrected), judged)
+    grown = fitted(learned, START, 1)
+    yield Figure(f"on the fleet {NEW_FLEET} without corrections", right(grown, judged), "%")
+    after = right(taught(grown, learned, corrected), judged)
     yield Figure(f"after {CORRECTIONS} corrections of it", after, "%")
-    lost = [after - right(_with(rows, labels, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
+    lost = [after - right(taught(grown, learned, _poisoned(corrected, at)), judged) for at in range(WRONG_ONES)]
     yield Figure("one of them wrong takes off", lost[0], "points", 1.0)
     yield Figure(f"... the mean of {WRONG_ONES}, each alone", sum(lost) / len(lost), "points", 1.0)
     yield Figure("... the worst of these", max(lost), "points", 1.0)
@@ -154,11 +154,3 @@ def _poisoned(corrected: Sequence[LabelledCase], at: int) -> list[LabelledCase]:
     case = corrected[at]
     wrong = LabelledCase("wrong", case.case, frozenset(FAULTS[at % len(FAULTS) :][:1]) ^ case.at_fault)
     return [*corrected[:at], wrong, *corrected[at + 1 :]]
-
-
-def _with(rows: Floats, labels: NDArray[np.int64], corrected: Sequence[LabelledCase]) -> Forest:
-    if not corrected:
-        return fitted(rows, labels, np.ones(len(rows)), START, 1)
-    more, more_labels = examples(corrected)
-    weights = np.concatenate([np.ones(len(rows)), np.full(len(more), WEIGHT_OF_CONFIRMED)])
-    return fitted(np.vstack([rows, more]), np.concatenate([labels, more_labels]), weights, START, 1)

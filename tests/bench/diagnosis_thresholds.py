@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.advise.diagnosis.features import FACTS, UNKNOWN, features
-from gpuops.model.case import LabelledCase
-from gpuops.model.component import COMPONENTS, FAULTS, Component
+from gpuops.advise.diagnosis.features import FACTS, features
+from gpuops.advise.diagnosis.symptoms import UNKNOWN
+from gpuops.model.measurements.case import LabelledCase
+from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
 
 Floats = NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.steps.plan_executor import execute
-from gpuops.model.ml_queue import MlStop
-from gpuops.model.rotation import Limits
+from gpuops.model.nights.ml_queue import MlStop
+from gpuops.model.nights.rotation import Limits
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.sim.world import World

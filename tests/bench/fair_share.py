@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.model.fair_share import FairShare, Team
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.owner import NotedOwner, OwnerKey
-from gpuops.model.rotation import Role
-from gpuops.plan.rotation.gpu_share import gpus_of
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.model.nights.fair_share import FairShare, Team
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import NotedOwner, OwnerKey
+from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.bench import night as fleet
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import catalog

@@ -16,7 +16,7 @@ from os import cpu_count
 from statistics import mean, stdev
 from typing import Final
 
-from gpuops.model.workload import Workload
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.queue.batch.highs import SolverProgram
 from gpuops.sim.state.board import GpuBoard, GpuMode, VgpuType, board
 from tests.bench.filling_fleet import GPUS, HOSTS, MODES, FleetKind

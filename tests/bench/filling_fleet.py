@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.sim.state.board import GpuMode, board
 from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 from tests.plan import snapshots

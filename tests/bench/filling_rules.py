@@ -19,8 +19,8 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import room_for
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
 from gpuops.sim.state.gpu_admission import NotAdmitted
 from tests.bench.filling_fleet import GPUS, HOSTS, FillingFleet, FleetKind
 from tests.plan import snapshots

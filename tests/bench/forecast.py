@@ -20,8 +20,8 @@ from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.measurements.packing import Block
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import IdleRule
+from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.state.desktop_people import DAYS, Office
 from tests.bench.verdict import Figure, Result
 from tests.made_forecasts import KEPT, MadePool, Rule, made_pool, mean_error, played

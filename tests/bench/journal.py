@@ -26,8 +26,8 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import MemoryStore, Store
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.runs.nights import NightVms
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Role
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.bench.measure import Contender, interleave, python
 from tests.bench.verdict import Figure, Result

@@ -19,19 +19,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.cli.metrics_page import stands_s
-from gpuops.cli.metrics_source import LONGEST_S, MetricSource
+from gpuops.cli.services.metrics_page import stands_s
+from gpuops.cli.services.metrics_source import LONGEST_S, MetricSource
 from gpuops.clock import wall_clock
 from gpuops.execute.measurements.observing import EVERY_S
 from gpuops.execute.measurements.packing import Block
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import HOST_COUNTERS, OF_GPUS, VM_COUNTERS
-from gpuops.model.vm import PowerState
+from gpuops.model.measurements.measurement import HOST_COUNTERS, OF_GPUS, VM_COUNTERS
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
-from gpuops.report.metrics import MetricsWriter
+from gpuops.report.services.metrics import MetricsWriter
 from gpuops.vsphere.connection import Connection
 from tests.bench.simulators import our_simulator
 from tests.bench.verdict import Figure, Result

@@ -16,15 +16,15 @@ from datetime import UTC, datetime
 from datetime import time as clock
 from typing import Any, Final
 
-from gpuops.model.host import Datastore
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.host import Datastore
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm

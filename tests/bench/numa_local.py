@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.model.host import NumaPolicy
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.place import Place

@@ -16,8 +16,8 @@ from typing import Final
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
-from gpuops.model.gpu import PciAddress, VgpuPlacement
-from gpuops.model.vm import Vm
+from gpuops.model.devices.gpu import PciAddress, VgpuPlacement
+from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu
 from tests.bench.filling import Filled, fill_by_place
 from tests.bench.filling_fleet import FLEETS, FillingFleet, FleetKind

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyVmomi import SoapAdapter, vmodl
 
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.transport.reply import elements
 from gpuops.vsphere.transport.stub import Stub, deserialised
 from tests.bench.verdict import Figure, Result

@@ -16,9 +16,9 @@ from statistics import median
 from typing import Final
 
 from gpuops.execute.measurements.store import Measurements
-from gpuops.model.evidence import Source
-from gpuops.model.measurement import GPU_USE
-from gpuops.model.rotation import IdleRule
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.model.nights.rotation import IdleRule
 from gpuops.sim.state.desktop_load import ENCODER, NETWORK
 from gpuops.sim.state.desktop_people import Office
 from tests.bench.measure import interleave, python

@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ import yaml
 
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.model.runners import PolicyTurn
+from gpuops.model.nights.runners import PolicyTurn
 from gpuops.runner.children import Children
 from gpuops.runner.procrastinate_queue import ProcrastinateQueue
 from gpuops.runner.service import Service
@@ -143,7 +143,9 @@ def _idle(server: Server) -> dict[str, Any]:
 class _NoChildren(Children):
     """Turns end at once, as those with nothing to do."""
 
-    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
+    async def _run(
+        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
+    ) -> int:
         return 0
 
 

@@ -20,11 +20,11 @@ from typing import Final
 
 import httpx
 
-from gpuops.cli.serve_reads import ServedFleet, ServedMetrics
+from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
-from gpuops.model.owner import OwnerKey
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
 from gpuops.web.access import Access

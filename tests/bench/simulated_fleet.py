@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Secret, Target
-from gpuops.model.task import TaskEnd
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.vcenter.task import TaskEnd
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.queue.one_workload import Placed, recipe
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid

@@ -1,4 +1,4 @@
-"""How many VMs may share a GPU: `gpuops size` beside published measurements, and beside measured pairs of jobs.
+"""How many VMs may share a GPU: `gpuops size` beside what was published, a GPU that was measured, and pairs.
 
 The measurements of VMware (its blogs, 2018; `gpuops/advise/sizing/README.md`) do not say how busy a VM kept the GPU
 alone, so one tells it, and another of the same kind is foreseen by it, both ways round; each as the command does it.
@@ -20,9 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from gpuops.advise.sizing.pairs import fitted
-from gpuops.model.shared_gpu import ObservedPair
+from gpuops.model.devices.shared_gpu import ObservedPair
 from gpuops.plan.capacity.sizing import SizeRequest, size_numbers
-from gpuops.report.sizing import sizing_document
+from gpuops.report.advice.sizing import sizing_document
+from tests.bench.sizing_gpu import on_gpus
 from tests.bench.verdict import Figure, Result
 
 MOST_OFF: Final = 15.0
@@ -39,6 +40,7 @@ SEEDS: Final = (0, 1, 2)
 
 def run() -> Iterator[Result]:
     yield Result("sizing: beside VMware's measurements", tuple(_published()))
+    yield from on_gpus()
     folder = os.environ.get("GAVEL")
     if not folder:
         yield Result("sizing: pairs of jobs, not run, needs the data (GAVEL=DIR)", ())

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.sim.state.gpu_admission import NotAdmitted, VgpuPolicy, WantedVgpu, admit
 from tests.bench import filling

@@ -9,16 +9,18 @@ from statistics import mean
 
 import pytest
 
-from gpuops.model.shared_gpu import ObservedPair
+from gpuops.model.devices.shared_gpu import ObservedPair
 from tests.bench.sizing import ERRORS, busy_by, errors_on_unknown, measured_pairs, run, told
+from tests.bench.sizing_gpu import measured_gpu, measured_gpus, table
 
 
 def test_published_measurements_are_met_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAVEL", raising=False)
-    published, pairs = run()
+    published, on_gpu, pairs = run()
     assert [figure.what for figure in published.figures if figure.broken] == []
     assert sum(figure.budget is not None for figure in published.figures) == 5
     assert pairs.figures == (), "not run without its data"
+    assert [figure.what for figure in on_gpu.figures if figure.broken] == []
 
 
 def test_the_busy_share_is_that_by_which_it_is_told() -> None:
@@ -46,3 +48,29 @@ def test_measured_pairs_that_a_fit_does_not_know(gpu: str) -> None:
     pairs: list[ObservedPair] = measured_pairs(json.loads(text)[gpu])
     assert len(pairs) > 300
     assert mean(errors_on_unknown(pairs, 0)) <= ERRORS[gpu]
+
+
+def test_a_process_alone_says_what_those_that_share_are_compared_with() -> None:
+    """Alone bursts take a tenth longer than planned; beside another one three times as long, and pauses the same."""
+    common = {"burst_ms": 10.0, "shape": "exponential", "kernel_ms": 0.5, "kind": "compute", "seed": 1, "part": "main"}
+    one = common | {"busy": [0.5], "processes": [[10, 2.0, 1.0, 2.1, 1.1]]}
+    two = common | {"busy": [0.5, 0.5], "processes": [[5, 1.0, 0.6, 1.58, 1.18], [5, 1.0, 0.4, 1.8, 1.2]]}
+    mixed = common | {
+        "busy": [0.5, 0.1],
+        "processes": [[1, 1.0, 0.5, 1.5, 1.0], [1, 1.0, 0.1, 1.1, 0.2]],
+        "part": "mixed",
+    }
+    found = measured_gpu({"gpu": "H100, 580.1, 80 GiB", "date": "2026-11-27", "points": [one, two, mixed]})
+    [point] = found.points
+    assert (found.name, found.driver, point.sharers) == ("H100", "580.1", 2)
+    assert point.busy == pytest.approx(0.55 / 1.05)
+    assert point.slowdown == pytest.approx((0.5 * 2.38 + 0.5 * 1.0) / 1.05, rel=1e-6)
+    assert [each.slowdown for each in found.mixed] == pytest.approx([1.5, 1.1])
+    assert table(found).splitlines()[0] == "| busy alone | 2 processes |"
+
+
+def test_the_table_of_the_manual_is_that_of_the_data() -> None:
+    page = (Path(__file__).parents[2] / "gpuops" / "manual" / "size-checked.md").read_text(encoding="utf-8")
+    for gpu in measured_gpus():
+        assert table(gpu) in page
+        assert f"{gpu.name}, driver {gpu.driver}, {gpu.date}" in page

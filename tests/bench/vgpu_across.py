@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpuops.model.host import NumaPolicy
+from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from gpuops.plan.placement.fleet.pool import NO_ROOM, NodePool
 from tests.bench.vgpu_world import numa_of

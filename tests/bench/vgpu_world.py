@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.host import NumaPolicy
+from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.fleet.board_pools import FEEDING_SLACK
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.mix_value import (

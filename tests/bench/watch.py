@@ -30,15 +30,15 @@ from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.watch import LONGEST_S, SHORTEST_S, SLICE_S, Watch, watch_once
 from gpuops.execute.rotation.watch_state import WatchState
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import SpareRule
-from gpuops.model.target import Secret, Target
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.rotation import SpareRule
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.project import project
-from gpuops.plan.rotation.spare import GivesWay, GiveWay, kept_states
+from gpuops.plan.rotation.nights.spare import GivesWay, GiveWay, kept_states
+from gpuops.plan.rotation.returns.way_free import running_ml
 from gpuops.plan.rotation.taken_vms import TakenVm
-from gpuops.plan.rotation.way_free import running_ml
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -228,7 +228,7 @@ def _last_in_first_out() -> Morning:
             chosen.append(GivesWay(last, None, missing[0].key, missing[0].where))
         return GiveWay(tuple(chosen), tuple(each for each in kept_states(rule, inventory, catalog) if each.missing))
 
-    with patch("gpuops.plan.rotation.watch_look.give_way", rule):
+    with patch("gpuops.plan.rotation.nights.watch_look.give_way", rule):
         return morning()
 
 

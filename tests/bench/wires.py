@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuops.vsphere.reading.pages import PAGE_OBJECTS
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
 from tests.bench.bulk_read import LEAVES, govc_script
 from tests.bench.measure import Contender, Rounds, interleave, paired_ratio, python
 from tests.bench.readers.question import Question

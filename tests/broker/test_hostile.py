@@ -22,7 +22,7 @@ from gpuops.errors import (
     ProtocolError,
     Refused,
 )
-from gpuops.model.target import BrokerTarget, Secret, Target
+from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
 
 ACCESS: Final = "access-canary"
 REFRESH: Final = "refresh-canary"
@@ -84,8 +84,8 @@ def listener() -> Iterator[ThreadingHTTPServer]:
 def target(listener: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> BrokerTarget:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # the environment's proxies are not used
     monkeypatch.setattr(clock, "pause", lambda seconds: None)
-    monkeypatch.setattr(horizon_wire, "SILENCE_S", 0.3)
-    monkeypatch.setattr(horizon_wire, "REQUEST_S", 2.0)
+    monkeypatch.setattr(horizon_wire, "SILENCE_S", 1.5)
+    monkeypatch.setattr(horizon_wire, "REQUEST_S", 4.0)
     monkeypatch.setattr(horizon_wire, "LARGEST_REPLY", 1 << 20)
     port = int(listener.server_address[1])
     return BrokerTarget(Target("127.0.0.1", "gpuops", Secret(PASSWORD), port=port, tls=False), "EXAMPLE")
@@ -123,7 +123,7 @@ def dripping(handler: Scripted) -> None:
 
 
 def silent(handler: Scripted) -> None:
-    threading.Event().wait(1.0)
+    threading.Event().wait(30.0)
     handler.close_connection = True
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpuops.catalog.driver_file import load_drivers
 from gpuops.errors import UsageError
-from gpuops.model.driver import version_of
-from gpuops.model.guest import GuestSystem
+from gpuops.model.guests.driver import version_of
+from gpuops.model.guests.guest import GuestSystem
 
 TABLES = load_drivers()
 

@@ -14,7 +14,7 @@ from gpuops.catalog import load
 from gpuops.catalog.board_file import BOARDS as BOARD_FILES
 from gpuops.catalog.fields import Fields, read
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board
+from gpuops.model.devices.catalog import Board
 
 ROOT = Path(gpuops.catalog.__file__).parent
 FILES = sorted([*ROOT.glob("gpus/*.yaml"), *ROOT.glob("mig/*.yaml"), ROOT / "index.yaml"])

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu
-from gpuops.model.mig import InstancePlacement, InstanceProfile, Variant, fits, overlap
-from gpuops.model.profile_name import parse
-from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+from gpuops.model.devices.catalog import Board, Generation, MixedSizeRule, MultiVgpu
+from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, Variant, fits, overlap
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
 from tests.model.mig_sets import maximal_sets
 
 CATALOG = load(everything=True)

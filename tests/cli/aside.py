@@ -31,8 +31,8 @@ from gpuops.errors import GpuopsError
 from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.report.change import change_text
-from gpuops.report.given_up import abandonment_text
+from gpuops.report.hosts.change import change_text
+from gpuops.report.hosts.given_up import abandonment_text
 from gpuops.report.plan_text import report_text
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates, ready_file

@@ -400,7 +400,7 @@ def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
         CliRunner().invoke(app, ["demo", "--scenario", "nosuch"]),
         2,
         "no scenario 'nosuch'",
-        "accelerators, fleet, lab, scattered, stacks, supervisor, vdi",
+        "accelerators, fleet, lab, scattered, stacks, supervisor, training, vdi",
     )
 
 

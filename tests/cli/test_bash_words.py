@@ -80,6 +80,7 @@ def test_what_comes_after_the_colon_is_answered() -> None:
         "scattered",
         "stacks",
         "supervisor",
+        "training",
         "vdi",
     ]
     assert complete("gpuops", "inventory", "--vcenter", "=", "sim", ":", "l") == ["lab"]

@@ -24,7 +24,10 @@ from gpuops.sim.server import SimServer
 from tests.canary import CANARY, require_hidden, require_no_file
 
 ROLES: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml"))
+CLUSTER: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "cluster.yaml"))
+POOL: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "pool.yaml"))
 POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml"))
+JOBS: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "jobs.yaml"))
 SPARE_POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml"))
 SWEPT: Final = (
     "inventory",
@@ -45,6 +48,8 @@ SWEPT: Final = (
     "report",
     "readiness",
     "guest check --vm vdi-*",
+    "cluster run --name train -- true",
+    "cluster bench --name train",
     "bundle --dry-run",
     "bundle --yes --replies ml-07 --file bundle.zip",
     "attach --vm ml-07 --profile a100-3-20c",
@@ -52,7 +57,22 @@ SWEPT: Final = (
     "attach --vm ml-07 --profile l40s-48q --output json",
     "detach --vm ml-07 --all",
     "place --profile a100-3-20c --vcpu 4 --memory 16GiB",
+    f"job plan --file {JOBS} --allow-mount /data --commands",
+    f"job submit --file {JOBS} --policy {POLICY}",  # refused: this policy says nothing of jobs
+    "job list",
+    "job show fit-1",
+    "job logs fit-1",
+    "job cancel fit-1",
+    f"job run --policy {POLICY}",
     "defrag",
+    f"cluster create --file {CLUSTER} --yes",  # refused: this vCenter has no such template
+    "cluster show",
+    f"cluster delete --file {CLUSTER} --yes",
+    f"pool create --file {POOL}",
+    "pool lend --client ml-07 --memory 8GiB --for 1h",
+    "pool show --output json",
+    "pool return --client ml-07",
+    "pool reclaim --due",
     "scheduler show",
     "scheduler set --scheduler fixed-share --host esx-01*",
     "mode show",
@@ -78,6 +98,7 @@ SWEPT: Final = (
     "metrics --textfile metrics.prom",
     "serve --listen 0.0.0.0:0",  # refused; as a service it is swept in test_serve.py
     "runner init",
+    "runner init --sql",
     "runner status",
     "runner run",  # refused: no policy is configured
     "rotate night --policy /nowhere.yaml",
@@ -214,7 +235,7 @@ def test_every_command_hides_it(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", ["accelerators", "fleet", "scattered", "supervisor", "vdi"])
+@pytest.mark.parametrize("scenario", ["accelerators", "fleet", "scattered", "supervisor", "training", "vdi"])
 def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean: Path) -> None:
     """What the other simulated vCenters bring up: their names, their sizes, their hosts."""
     with SimServer(build(scenario), password=CANARY) as other:

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from gpuops.cli import completion
 from gpuops.config.file import cache_dir
-from gpuops.model.gpu import Passthrough, PciAddress, PhysicalGpu
-from gpuops.model.host import Cluster, Host, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.gpu import Passthrough, PciAddress, PhysicalGpu
+from gpuops.model.vcenter.host import Cluster, Host, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 
 INVENTORY = Inventory(
     "uuid",

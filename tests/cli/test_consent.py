@@ -9,8 +9,8 @@ import pytest
 
 from gpuops.cli.running import ConsentPrompt
 from gpuops.errors import Refused, UsageError
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import PowerOffVm

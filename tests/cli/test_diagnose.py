@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import Result
 
@@ -17,7 +16,7 @@ from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.case import plain
+from gpuops.model.measurements.case import plain
 from tests.cli.conftest import Lab
 from tests.prometheus import only, samples
 from tests.stored_day import BUSY, store_day
@@ -41,8 +40,7 @@ def stored(lab: Lab, values: dict[str, dict[str, int]]) -> None:
 def trained(lab: Lab) -> None:
     """A small model stands."""
     cases = list(made_cases(3, 8))
-    rows, labels = examples(cases)
-    model = fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=5), 1)
+    model = fitted(examples(cases), ForestSettings(trees=5), 1)
     Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
 
 
@@ -57,6 +55,7 @@ def test_a_licence_that_is_missing_is_certain_without_a_model(lab: Lab) -> None:
     assert found["left_out"]["vdi-01"] == "0 h of history"
     text = lab.run("diagnose", "--vm", "vdi-05").stdout
     assert "99%  vGPU without licence" in text and "by the rules alone: there is no model" in text
+    assert "confirm or correct it by its id" in text
 
 
 @pytest.mark.usefixtures("trained")
@@ -132,15 +131,24 @@ def test_options_and_ids_that_mean_nothing(gpuops: Gpuops, tmp_path: Path) -> No
     assert gpuops("diagnose", "correct", "d-0123456789", "ghosts").exit_code == 2
 
 
-def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path) -> None:
+FIRST_FORMAT = {"format": 1, "features": [], "components": [], "settings": {"trees": 60}, "trees": {}}
+"""As models were written before each component had trees of its own."""
+
+
+@pytest.mark.parametrize("text", [json.dumps(FIRST_FORMAT), "[]", "no JSON"])
+def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, text: str) -> None:
     folder = default_state_dir() / "diagnosis"
     folder.mkdir(parents=True, mode=0o700)
     default_state_dir().chmod(0o700)
-    (folder / "model.json").write_text('{"format": 1, "features": []}', encoding="utf-8")
+    (folder / "model.json").write_text(text, encoding="utf-8")
     case = plain(next(made_cases(5, 1)))
     (tmp_path / "one.jsonl").write_text(json.dumps(case), encoding="utf-8")
     done = gpuops("diagnose", "--cases", str(tmp_path))
-    assert done.exit_code == 7 and "cannot be read" in done.stderr and "diagnose train" in done.stderr
+    assert done.exit_code == 7 and f"the model {folder / 'model.json'} cannot be read" in done.stderr.replace("\n", "")
+    assert "move it aside: gpuops diagnose train makes a new one" in done.stderr
+    assert (folder / "model.json").read_text(encoding="utf-8") == text, "it is left as it was"
+    if "format" in text:
+        assert "it is of another version of gpuops" in done.stderr
 
 
 def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path) -> None:

@@ -24,7 +24,17 @@ Gpuops = Callable[..., Result]
 MANUAL = Path(__file__).resolve().parents[2] / "gpuops" / "manual"
 PAGES = sorted(MANUAL.glob("*.md"))
 TOPICS = [page.stem for page in PAGES]
-OTHER_PROGRAMS = ("curl ", "pipx ", "uv ", "/opt/gpuops/bin/pip ", "podman ", "kubectl ", ".venv/bin/mypy ")
+OTHER_PROGRAMS = (
+    "curl ",
+    "pipx ",
+    "uv ",
+    "/opt/gpuops/bin/pip ",
+    "podman ",
+    "docker ",
+    "apptainer ",
+    "kubectl ",
+    ".venv/bin/mypy ",
+)
 
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:
@@ -37,6 +47,8 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "bundle",
         "capacity",
         "change",
+        "cluster-run",
+        "cluster",
         "commands",
         "comparison",
         "connection",
@@ -54,6 +66,9 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "idle",
         "install",
         "inventory",
+        "job-guests",
+        "job-run",
+        "job",
         "journal",
         "keep-free",
         "licences",
@@ -68,6 +83,9 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "placement",
         "playbooks",
         "policy",
+        "pool-guests",
+        "pool-night",
+        "pool",
         "predictions",
         "profiles",
         "queue",
@@ -83,6 +101,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "simulated",
         "simulator",
         "sites",
+        "size-checked",
         "size-measure",
         "size",
         "targets",

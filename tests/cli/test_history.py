@@ -15,7 +15,7 @@ from typer.testing import Result
 from gpuops.execute.journal import Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.rotation import Original, Role
+from gpuops.model.nights.night_record import Original, Role
 from tests.cli.conftest import LAB_POLICY, Lab
 
 Gpuops = Callable[..., Result]
@@ -148,8 +148,8 @@ def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None
     from dataclasses import replace
 
     from gpuops.api import history
-    from gpuops.report.history import history_text
     from gpuops.report.layout import lines
+    from gpuops.report.nights.history import history_text
 
     found = history(default_state_dir())
     (night,) = found.nights

@@ -20,11 +20,6 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-ALL_HIDDEN: Final = "".join(
-    character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(character) in HIDDEN - {"Cs"}
-)
-"""Every code point that is not seen as itself; half characters, which no snapshot may hold, are tried on their own."""
-TAILS: Final = [ALL_HIDDEN[start : start + 8] for start in range(0, len(ALL_HIDDEN), 8)]
 SENT_BY_VCENTER: Final = "\x9b2J\x85\u2028\u2029\u202e\u2066\u200b\ufeff\xad"
 """What XML 1.0 can carry of them."""
 POLICY: Final = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
@@ -90,9 +85,17 @@ def policy(folder: Path, tail: str) -> Path:
     return path
 
 
+def endings() -> list[str]:
+    """All code points that are not seen as themselves, eight in each; half characters, which no snapshot may hold, are
+    tried on their own."""
+    every = map(chr, range(sys.maxunicode + 1))
+    hidden = "".join(character for character in every if unicodedata.category(character) in HIDDEN - {"Cs"})
+    return [hidden[start : start + 8] for start in range(0, len(hidden), 8)]
+
+
 def renamed(document: dict[str, Any]) -> dict[str, Any]:
     """A snapshot whose VMs, hosts, clusters and datastores have names and paths that end in one of these."""
-    tails = cycle(TAILS)
+    tails = cycle(endings())
     for kind in ("vms", "hosts", "clusters", "datastores"):
         for each in document["inventory"][kind].values():
             each |= {key: each[key] + next(tails) for key in ("name", "path") if key in each}

@@ -16,7 +16,7 @@ from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY
-from gpuops.vsphere.reading import json_pages
+from gpuops.vsphere.reading.bulk import json_pages
 from tests.cli.conftest import Lab, lab_on
 
 Serve = Callable[..., tuple[Lab, SimServer]]

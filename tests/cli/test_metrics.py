@@ -15,9 +15,10 @@ from typer.testing import CliRunner, Result
 from gpuops.api import history as past_events
 from gpuops.cli.app import app
 from gpuops.execute.journal import FILE_NAME
-from gpuops.execute.measurements.store import Measurements, stored
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.measurements.store_reads import stored
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurement import GPU_MEMORY, GPU_USE
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.cli.conftest import LAB_POLICY, Lab, lab_on

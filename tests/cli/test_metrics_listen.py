@@ -20,8 +20,8 @@ from typing import Final
 
 import pytest
 
-from gpuops.cli import metrics_page
-from gpuops.cli.metrics_page import AskedPage, stands_s
+from gpuops.cli.services import metrics_page
+from gpuops.cli.services.metrics_page import AskedPage, stands_s
 from gpuops.clock import passed_s
 from gpuops.execute.state import http_listener
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
@@ -205,7 +205,7 @@ def test_many_that_ask_at_once_cost_one_page() -> None:
 
 def test_who_asks_while_a_page_takes_long_gets_the_last_one_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("gpuops.cli.metrics_page.clock.passed_s", lambda: now[0])
+    monkeypatch.setattr("gpuops.cli.services.metrics_page.clock.passed_s", lambda: now[0])
     monkeypatch.setattr(metrics_page, "PATIENCE_S", 0.01)
     page = AskedPage()
     page.told(b"old", 30.0)
@@ -229,7 +229,7 @@ class Hello(GetHandler):
 
 def test_clients_that_say_nothing_are_left_and_too_many_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "MOST_AT_ONCE", 4)
-    monkeypatch.setattr(Hello, "timeout", 0.5)
+    monkeypatch.setattr(Hello, "timeout", 3.0)  # in which the four are connected and another is closed
     with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
         silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(4)]
         try:

@@ -16,9 +16,10 @@ from gpuops.cli import opening
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.measurements import observing
-from gpuops.execute.measurements.store import Measurements, Step, stored
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.measurements.store_reads import Step, stored
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurement import (
+from gpuops.model.measurements.measurement import (
     CPU_MHZ,
     GPU_MEMORY,
     GPU_USE,

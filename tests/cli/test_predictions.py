@@ -13,8 +13,8 @@ from typer.testing import Result
 
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Compared, Misprediction, Predicted, Prediction
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm
 
 Gpuops = Callable[..., Result]

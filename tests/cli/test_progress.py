@@ -16,13 +16,13 @@ import pytest
 from gpuops.cli import output
 from gpuops.cli.output import Manners
 from gpuops.cli.running import Progress
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import Vm
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.report.layout import lines
 from gpuops.report.plan_text import report_text, step_key
 

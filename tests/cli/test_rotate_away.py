@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,27 @@ def test_what_does_not_return_does_not_wait(lab: Lab, pauses: list[float], words
     down(lab, minutes=60)
     result = lab.run("rotate", *words)
     assert (result.exit_code, pauses) == (5, [])
+
+
+@pytest.mark.parametrize("file", ["none", "open"])
+def test_a_return_goes_on_without_the_password_of_guests(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """It is gone, or others may read it. A night needs it: who is logged in is asked in guests."""
+    evening = running(lab)
+    assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
+    secret = tmp_path / file
+    if file == "open":
+        secret.write_text("secret", encoding="utf-8")
+        secret.chmod(0o644)
+    monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "gpuops")
+    monkeypatch.setenv("GPUOPS_GUEST_PASSWORD_FILE", str(secret))
+    refused = lab.run("rotate", "night", "--policy", POLICY, "--yes")
+    assert (refused.exit_code != 0, str(secret) in refused.stderr) == (True, True)
+    assert lab.run("rotate", "resume", "--yes").stdout.startswith("nothing to do"), "no night was cut off"
+    looked = lab.run("rotate", "day", "--dry-run")
+    assert (looked.exit_code, str(secret) in looked.stderr) == (0, True), looked.output
+    result = lab.run("rotate", "day", "--yes")
+    assert (result.exit_code, running(lab)) == (0, evening), result.output
+    [warned] = [line for line in result.stderr.splitlines() if str(secret) in line]
+    assert warned.endswith("it goes on without a login to guests, whose hooks do not run")

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.cli.running import ConsentPrompt
 from gpuops.clock import machine_time, set_ahead
 from gpuops.execute.state import lock
 from gpuops.execute.state.lock import locked
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import ResumeVm
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.vms import power_off, revert_to_running, revert_to_suspended
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
@@ -70,6 +75,30 @@ def test_somebody_at_a_terminal_may_take_at_any_hour_and_any_clock_brings_back(
     assert lab.effects
     back = lab.run("rotate", "day", "--yes", "--policy", str(policy))
     assert back.exit_code == 0, back.stderr
+
+
+def test_a_return_of_more_than_was_agreed_to_is_asked_about_again(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
+    [desktop] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vdi-07"]
+    asked: list[set[str]] = []
+
+    def answered(prompt: ConsentPrompt, report: Report) -> None:
+        asked.append({report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, ResumeVm)})
+        if len(asked) == 1:  # its user has left it again
+            with lab.server.world.lock:
+                revert_to_suspended(desktop, Rule(Effect.HAPPEN))
+
+    monkeypatch.setattr(ConsentPrompt, "__call__", answered)
+    monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>")
+    with lab.server.world.lock:
+        for vm in lab.server.world.by_type("VirtualMachine"):
+            if vm.name.startswith("ml-"):
+                power_off(vm, Rule(Effect.HAPPEN))
+        revert_to_running(desktop, Rule(Effect.HAPPEN))
+    assert lab.run("rotate", "day").exit_code == 0
+    assert ["vdi-07" in names for names in asked] == [False, True]
 
 
 def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 from typer.testing import Result
 
-from gpuops.cli.schema import INPUTS, input_schema
+from gpuops.cli.first_steps.schema import INPUTS, input_schema
+from gpuops.config.jobs_file import parse_jobs
 from gpuops.config.policy import parse_policy
+from gpuops.config.remote_gpu_file import parse_remote_gpu
 from gpuops.config.requests_file import parse_requests
 from gpuops.config.role_file import load_roles
-from gpuops.config.sources import read_configuration
+from gpuops.config.vcenter.sources import read_configuration
 from gpuops.config.workloads_file import parse_workloads
 from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import GpuopsError
@@ -27,6 +29,7 @@ from gpuops.sim.scenario.scenario_file import parse as parse_scenario
 Gpuops = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "gpuops" / "sim" / "scenarios"
+REMOTE_GPU = (ROOT / "templates" / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
 
 
 def _files() -> Iterator[tuple[str, Path]]:
@@ -34,8 +37,11 @@ def _files() -> Iterator[tuple[str, Path]]:
     yield "policy", ROOT / "templates" / "policy.yaml"
     yield from (("policy", path) for path in sorted(SCENARIOS.glob("*-policy.yaml")))
     yield "requests", ROOT / "templates" / "requests.yaml"
+    yield "jobs", ROOT / "templates" / "jobs.yaml"
+    yield "pool", ROOT / "templates" / "pool.yaml"
     yield "workloads", ROOT / "templates" / "workloads.yaml"
     yield "config", ROOT / "templates" / "site.toml"
+    yield from (("remote-gpu", path) for path in sorted((ROOT / "templates" / "remote-gpu").glob("*.yaml")))
     yield from (("role-file", path) for path in sorted((ROOT / "templates" / "roles").glob("*.yaml")))
     yield from (("scenario", path) for path in sorted(SCENARIOS.glob("*.yaml")) if not path.stem.endswith("-policy"))
     yield from (("scenario", path) for path in sorted((ROOT / "tests" / "peers" / "scenarios").glob("*.yaml")))
@@ -53,7 +59,9 @@ def _refused_by_reader(name: str, text: str, path: Path) -> bool:
     path.write_text(text, encoding="utf-8")
     readers: dict[str, Callable[[], object]] = {
         "config": lambda: read_configuration(path),
+        "jobs": lambda: parse_jobs(text, "jobs"),
         "policy": lambda: parse_policy(text, "policy"),
+        "remote-gpu": lambda: parse_remote_gpu(text, "remote-gpu"),
         "requests": lambda: parse_requests(text, "requests"),
         "role-file": lambda: load_roles(path),
         "scenario": lambda: parse_scenario(text, "scenario"),
@@ -103,6 +111,10 @@ version: 1
 workloads: [{name: a, busy: 0.7, count: 4}, {name: b, busy: 1}]
 pairs: [{between: [a, b], speeds: [0.5, 1.01]}]
 """
+JOBS = """
+version: 1
+jobs: [{name: a, image: quay.io/lab/a, command: [a], profile: a40-8q, vcpu: 4, memory: 8GiB, run_time: 3h, busy: 0.5}]
+"""
 SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
 
 
@@ -132,9 +144,17 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
         pytest.param("workloads", WORKLOADS, "busy: 0.7", "bussy: 0.7", True, id="workloads, a misspelt key"),
         pytest.param("workloads", WORKLOADS, "count: 4", "count: 0", True, id="workloads, too small a number"),
         pytest.param("workloads", WORKLOADS, "[a, b]", "[a]", True, id="workloads, a pair of one"),
+        pytest.param("jobs", JOBS, "name: a", "name: a", False, id="jobs"),
+        pytest.param("jobs", JOBS, "command: [a]", "command: a", True, id="jobs, a command in one text"),
+        pytest.param("jobs", JOBS, "vcpu: 4", "vcpu: 0", True, id="jobs, too small a number"),
+        pytest.param("jobs", JOBS, "run_time: 3h", "runtime: 3h", True, id="jobs, another key"),
         pytest.param("config", CONFIG, "443", "443", False, id="config"),
         pytest.param("config", CONFIG, "443", '443\npassword = "x"', True, id="config, a password"),
         pytest.param("config", CONFIG, "443", "70000", True, id="config, no port"),
+        pytest.param("remote-gpu", REMOTE_GPU, "memory: promise", "memory: promise", False, id="remote GPU"),
+        pytest.param("remote-gpu", REMOTE_GPU, "memory: promise", "memory: trust", True, id="remote GPU, no limit"),
+        pytest.param("remote-gpu", REMOTE_GPU, "first: 14833", "first: 22", True, id="remote GPU, a low port"),
+        pytest.param("remote-gpu", REMOTE_GPU, "  admit: |", "  admits: |", True, id="remote GPU, a misspelt key"),
         pytest.param("role-file", ROLES, "night", "night", False, id="roles"),
         pytest.param("role-file", ROLES, "where:", "on:", True, id="roles, another key"),
         pytest.param("role-file", ROLES, "VirtualMachine.Interact.PowerOn", "all", True, id="roles, no privilege"),

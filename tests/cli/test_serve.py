@@ -112,7 +112,7 @@ def test_without_the_extra_it_says_what_brings_it(tmp_path: Path) -> None:
 
 def test_its_documents_are_those_of_the_commands(lab: SimServer, tmp_path: Path) -> None:
     with service(lab, tmp_path, "--policy", LAB_POLICY) as (url, _):
-        until(lambda: httpx.get(f"{url}/healthz").status_code == 200)
+        until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200)
         served = {
             name: httpx.get(f"{url}/api/{name}", timeout=60).json()
             for name in ("report", "inventory", "capacity", "idle", "doctor", "history")
@@ -143,7 +143,7 @@ def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Pa
             began_s = passed_s()
             run.send_signal(number)
             _, errors = run.communicate(timeout=60)
-            assert passed_s() - began_s < 10
+            assert passed_s() - began_s < 30, "it would wait for ever for who watches"
     assert run.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert "Traceback" not in errors and "Exception" not in errors
     assert list(lab.world.sessions) == [], "it logged out"
@@ -189,7 +189,10 @@ def test_passwords_are_seen_nowhere(clean: Path, tmp_path: Path) -> None:
         path = tmp_path / "serve.login"
         words = ["--login-file", private(path, f"ann:{PASSWORD_OF_CANARY}\n")]
         environ = {"GPUOPS_DEBUG": "1"}
-        with service(server, tmp_path, *words, environ=environ) as (url, run), httpx.Client(base_url=url) as client:
+        with (
+            service(server, tmp_path, *words, environ=environ) as (url, run),
+            httpx.Client(base_url=url, timeout=60) as client,
+        ):
             right = httpx.BasicAuth("ann", PASSWORD_OF_CANARY)
             until(lambda: client.get("/healthz").status_code == 200)
             for auth in (right, httpx.BasicAuth("ann", f"{PASSWORD_OF_CANARY}x"), httpx.BasicAuth("bob", CANARY)):
@@ -214,9 +217,10 @@ def test_an_address_that_others_reach_with_a_login_is_served_and_warned_of(
         warned, at = run.stderr.readline(), run.stderr.readline()
         port = at.rpartition(":")[2].strip().strip("/")
         assert "warning: names and passwords cross the network in the clear" in warned
-        until(lambda: httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200)
-        assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 401
-        assert httpx.get(f"http://127.0.0.1:{port}/", auth=("ann", PASSWORD)).status_code == 200
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            until(lambda: client.get("/healthz").status_code == 200)
+            assert client.get("/").status_code == 401
+            assert client.get("/", auth=("ann", PASSWORD)).status_code == 200
         run.terminate()
         run.wait(60)
 
@@ -226,7 +230,7 @@ def test_its_session_refuses_changes_before_they_are_sent(lab: SimServer) -> Non
     from gpuops.clock import wall_clock
     from gpuops.errors import Refused
     from gpuops.execute.site import Site
-    from gpuops.model.vm import PowerState
+    from gpuops.model.vcenter.vm import PowerState
     from gpuops.plan.core.steps import PowerOffVm
     from gpuops.vsphere.connection import Connection
     from tests.wire.conftest import target_of

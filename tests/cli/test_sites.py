@@ -32,10 +32,9 @@ from tests.prometheus import samples
 SERVED: Final = {"fra": "lab", "muc": "scattered"}
 Sites = Callable[..., Result]
 READING: Final = {
-    "broker show", "capacity", "change status", "doctor", "history", "idle", "inventory", "metrics", "mig show",
-    "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status",
-    "scheduler show", "size", "top",
-    "what-if",
+    "broker show", "capacity", "change status", "doctor", "history", "idle", "inventory", "job plan", "metrics",
+    "mig show", "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status",
+    "scheduler show", "serve", "size", "top", "what-if",
 }  # fmt: skip
 """What takes --site; `history` is a group that is a command too."""
 
@@ -117,6 +116,15 @@ class TestAllAnswer:
             alone = {name: json.loads(run(*words, "--vcenter", name, "-o", "json").stdout) for name in SERVED}
             assert _timeless(found["sites"]) == _timeless(alone)
             assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (0, list(SERVED), {})
+
+    def test_jobs_are_planned_on_each_vcenter_alone(self) -> None:
+        jobs = Path(__file__).parents[2] / "templates" / "jobs.yaml"
+        words = ("job", "plan", "--file", str(jobs), "--allow-mount", "/data", "-o", "json")
+        alone = {name: run(*words, "--vcenter", name) for name in SERVED}
+        together = run(*words, "--site", "all")
+        singly = {name: json.loads(each.stdout) for name, each in alone.items()}
+        assert _timeless(document(together)["sites"]) == _timeless(singly)
+        assert together.exit_code == max(each.exit_code for each in alone.values())
 
     def test_sharing_is_told_of_each_vcenters_own_measurements(self) -> None:
         words = ("size", "--profile", "nvidia_a40-8q", "-o", "json")
@@ -371,7 +379,13 @@ def _children(pid: int, least: int) -> set[int]:
         (["inventory", "--site", "fro"], "did you mean fra?", "sites there: fra, muc"),
         (["inventory", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter"),
         (["inventory", "--site", "all", "--save", "f"], "--site and --save exclude each other", "--vcenter NAME"),
-        (["metrics", "--site", "all", "--listen", "9"], "--site and --listen exclude each other", "--vcenter NAME"),
+        (
+            ["metrics", "--site", "all", "--listen", "9", "--jobs", "2"],
+            "a service takes no --jobs",
+            "leave --jobs out",
+        ),
+        (["serve", "--site", "all", "--vcenter", "fra"], "--site and --vcenter exclude each other", "--vcenter NAME"),
+        (["serve", "--site", "x*"], "--site x*: no target of", "sites there: fra, muc"),
         (["rotate", "status", "--site", "all", "--watch"], "--site and --watch exclude each other", "--vcenter NAME"),
         (["size", "--site", "all", "--busy", "0.5"], "--site and --busy exclude each other", "leave --site out"),
         (["size", "--site", "all"], "size: nothing says which VMs are meant", "say --profile, --vm, --tag"),

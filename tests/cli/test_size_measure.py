@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.model.sharing_measurement import PREFIX
+from gpuops.model.measurements.sharing_measurement import PREFIX
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.sample import mostly_long
@@ -79,7 +79,7 @@ def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
         ("best-effort", 1, None),
         ("best-effort", 2, None),
     ]
-    assert all(0.2 <= time_s < 20 for each in found["counts"] for time_s in each["times_s"])
+    assert all(0.2 <= time_s < 60 for each in found["counts"] for time_s in each["times_s"])
     assert (found["applied"], found["left"], found["gpu"], lab.vms) == (True, [], "0000:5e:00.0", [])
 
 
@@ -99,6 +99,36 @@ def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None
     assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout
 
 
+def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_end(lab: Lab) -> None:
+    asked = (*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--set-schedulers")
+    shown = lab.run(*asked, "--vms", "shut-down", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "equal-share is not in force: it is set after that, by a reboot of the host" in shown.stdout
+    assert "best-effort -> equal-share" in shown.stdout and lab.vms == []
+    refused = lab.run(*asked, "--yes")
+    assert refused.exit_code == 3 and "vm-01" in refused.stdout and lab.vms == []
+    nobody = lab.run(*asked, "--vms", "shut-down")
+    assert nobody.exit_code == 2 and "nobody is there to ask" in nobody.stderr and lab.vms == []
+    done = lab.run(*asked, "--vms", "shut-down", "--yes", "-o", "json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert [(each["scheduler"], each["sharers"]) for each in found["counts"]] == [
+        ("best-effort", 1),
+        ("best-effort", 2),
+        ("equal-share", 1),
+        ("equal-share", 2),
+    ]
+    assert [each["exit_code"] for each in found["changes"]] == [0, 0] and lab.vms == []
+
+
+def test_a_whole_gpu_is_in_the_table(lab: Lab) -> None:
+    asked = (*ASKED, "--run", "sleep 0.3", "--whole")
+    planned = lab.run(*asked, "--dry-run").stdout
+    assert "with a whole GPU: DirectPath I/O, GPU 0000:d8:00.0" in planned and "nvidia_a40-48q" in planned
+    shown = lab.run(*asked, "--yes").stdout
+    assert "whole vGPU" in shown and "one VM alone, to DirectPath I/O: whole vGPU" in shown and "GPU use" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -106,6 +136,10 @@ def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None
         ((*ASKED,), 2, "--measure needs --run"),
         ((*ASKED[:-1], "1,x", "--run", "true"), 2, "--counts 1,x: 'x' is no number of VMs"),
         ((*ASKED, "--run", "true", "--schedulers", "fair"), 2, "there is no scheduler 'fair'"),
+        ((*ASKED, "--run", "true", "--set-schedulers"), 2, "--set-schedulers needs --schedulers"),
+        ((*ASKED, "--run", "true", "--vms", "move"), 2, "--vms is of --set-schedulers"),
+        ((*ASKED, "--run", "true", "--window", "22:00-04:00 UTC"), 2, "--window is of --set-schedulers"),
+        (("size", "--busy", "0.5", "--whole"), 2, "--whole is of --measure"),
         ((*ASKED, "--run", "true", "--busy", "0.5"), 2, "--measure and --busy exclude each other"),
         (("size", "--busy", "0.5", "--counts", "1"), 2, "--counts is of --measure"),
         ((*ASKED[:3], "none", *ASKED[4:], "--run", "true"), 2, "none"),
@@ -126,6 +160,7 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
     assert lab.vms == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
 @pytest.mark.parametrize("again", ["the same", "remove"])
 def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, again: str) -> None:

@@ -24,16 +24,16 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.api import catalog_of
-from gpuops.cli import top_screen
 from gpuops.cli.app import app
-from gpuops.cli.top_screen import TopScreen, keys_of
-from gpuops.model.gpu_use import CurrentUse
-from gpuops.model.inventory import Inventory
+from gpuops.cli.monitoring import top_screen
+from gpuops.cli.monitoring.top_screen import TopScreen, keys_of
+from gpuops.model.measurements.gpu_use import CurrentUse
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.change.report import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus
-from gpuops.report.fleet import fleet
-from gpuops.report.top import Top
-from gpuops.report.top_view import TopView
+from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.top import Top
+from gpuops.report.monitoring.top_view import TopView
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file

@@ -18,6 +18,7 @@ from gpuops.config.changes_file import (
     parse_changes,
 )
 from gpuops.errors import PolicyError, UsageError
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
@@ -27,7 +28,6 @@ from gpuops.model.fleet_change import (
     LoseGpu,
     LoseHost,
 )
-from gpuops.model.gpu import PciAddress
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "what-if.yaml"
 GPU = PciAddress.parse("0000:3b:00.0")

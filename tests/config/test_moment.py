@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.config.date_text import parse_moment
 from gpuops.errors import UsageError
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.window import Window
 
 BERLIN = Window(time(20), time(5), ZoneInfo("Europe/Berlin"))

@@ -18,12 +18,13 @@ from pydantic import BaseModel
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
-from gpuops.model.evidence import Source
-from gpuops.model.measurement import CPU_MHZ
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
-from gpuops.model.rotation import IdleRule, Limits, Marker, Role, marker_value, parse_marker
-from gpuops.model.selector import Mark
-from gpuops.model.vm import Vm, VmDrs
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.measurements.measurement import CPU_MHZ
+from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
+from gpuops.model.nights.night_record import Marker, Role, marker_value, parse_marker
+from gpuops.model.nights.rotation import IdleRule, Limits
+from gpuops.model.nights.selector import Mark
+from gpuops.model.vcenter.vm import Vm, VmDrs
 
 OPTIONAL = re.compile(r"^( *)# ((?: {2})*(?:- )?[a-z_.]+:(?: .*)?)$", re.MULTILINE)
 """What the template shows as a comment that is YAML without its `#`."""

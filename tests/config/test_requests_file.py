@@ -10,8 +10,8 @@ import pytest
 
 from gpuops.config.requests_file import RequestSection, load_requests, parse_csv, parse_requests, request_of
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.host import NumaPolicy
-from gpuops.model.workload import Workload, memory_mib
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.workloads.workload import Workload, memory_mib
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
 A = "{name: a, profile: a40-8q, vcpu: 4, memory: 16GiB}"

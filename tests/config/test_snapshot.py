@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gpuops.config import snapshot
 from gpuops.errors import UsageError
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 
 EMPTY = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, 18, 0, tzinfo=UTC))
 # Every field of the model takes part: hypothesis builds the dataclasses from their annotations.

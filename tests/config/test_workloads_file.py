@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.config.workloads_file import PairSection, WorkloadSection, load_workloads, parse_workloads, share_of
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.shared_gpu import ObservedPair, SharingWorkload
+from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "workloads.yaml"
 

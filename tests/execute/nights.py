@@ -15,8 +15,8 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.journals import op_ids

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from tests.execute.small_vcenter import SLOTS, World
 
 

@@ -12,12 +12,13 @@ from datetime import UTC, datetime, timedelta
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CounterWindow, Samples
-from gpuops.model.task import GpuTask, TaskEnd, TaskRef
-from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.measurements.measurement import CounterWindow, Samples
+from gpuops.model.vcenter.host import Cluster, Datastore, Host, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -308,6 +309,9 @@ class SmallVcenter:
 
     def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
+
+    def networks(self) -> Networks:
+        return Networks()
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return replace(inventory, clusters=dict(self.world.clusters))

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.runs.assignments import AssignedElsewhere, AssignmentStore
-from gpuops.model.across_sites import Assignment
-from tests.execute.journal.conftest import postgresql as postgresql
+from gpuops.model.nights.across_sites import Assignment
 
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ It shares no code with gpuops. Numbers are those of the protocol (`tests/nights/
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -94,9 +94,10 @@ def _back(site: SiteSeen, said: str) -> Iterator[str]:
 
 def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
     """I6: once a run has taken over, the earlier ones intend nothing more, and at most the one request of each that was
-    past its check takes effect; what vCenter had accepted before that is no new request. A return that says that it
-    lost its journal has no such check: without a `lock_vm` another return may act beside it."""
+    past its check takes effect; what vCenter had accepted before that is no new request. What a return sends without
+    its journal has no such check: without a `lock_vm` another return may act beside it."""
     begun = [each for each in site.journal if each["kind"] == "begun"]
+    without_journal = _sent_without_journal(site, said)
     accepted = {each["body"]["op"]: each["seq"] for each in site.journal if each["kind"] == "submitted"}
     for earlier, later in pairwise(begun):
         for each in site.journal:
@@ -109,8 +110,9 @@ def _one_actor(site: SiteSeen, said: str) -> Iterator[str]:
             if entry["operation_id"].startswith(mine)
             and datetime.fromisoformat(entry["at"]) > since
             and accepted.get(entry["operation_id"], later["seq"]) >= later["seq"]
+            and not without_journal(entry)
         ]
-        if len(late) > 1 and not (NO_JOURNAL in said and earlier["body"]["kind"] == DAY):
+        if len(late) > 1:
             yield f"I6: {len(late)} requests took effect after run {later['run']} had begun: {', '.join(late)}"
 
 
@@ -128,17 +130,33 @@ def _once(site: SiteSeen) -> Iterator[str]:
 
 
 def _intended(site: SiteSeen, said: str) -> Iterator[str]:
-    """I15: an effect of a run that the journal knows has its intent there. A return that says that it lost its journal
-    goes on without."""
-    lost = NO_JOURNAL in said
-    runs = {
-        each["run"] for each in site.journal if each["kind"] == "begun" and not (lost and each["body"]["kind"] == DAY)
-    }
+    """I15: an effect has its intent in the journal, but for what a return sends that says that it lost it."""
+    without_journal = _sent_without_journal(site, said)
     intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
     for entry in _ours(site):
-        operation = entry["operation_id"]
-        if operation.removeprefix(OURS).rpartition("-")[0] in runs and operation not in intents:
-            yield f"I15: {entry['method']} on {entry['name']} has no intent in the journal: {operation}"
+        if entry["operation_id"] not in intents and not without_journal(entry):
+            yield f"I15: {entry['method']} on {entry['name']} has no intent in the journal: {entry['operation_id']}"
+
+
+def _sent_without_journal(site: SiteSeen, said: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether an effect is one of a return that lost its journal: one of this vCenter says so, the effect has no
+    intent, its run is a return, and intended nothing from then on; or the journal knows nothing of it, for it was
+    lost before the run began."""
+    lost = any(line.startswith(f"{site.name}: ") and NO_JOURNAL in line for line in said.splitlines())
+    intents = {each["body"]["op"] for each in site.journal if each["kind"] == "intent"}
+    kinds = {each["run"]: each["body"]["kind"] for each in site.journal if each["kind"] == "begun"}
+    # whoever takes a run over settles its effects and ends it in its name, and intends nothing there
+    last = {each["run"]: each["at"] for each in site.journal if each["kind"] in ("begun", "intent")}
+
+    def answer(entry: dict[str, Any]) -> bool:
+        if not lost or entry["operation_id"] in intents:
+            return False
+        run = entry["operation_id"].removeprefix(OURS).rpartition("-")[0]
+        if run not in kinds:
+            return entry["method"] != AWAY
+        return bool(kinds[run] == DAY and datetime.fromisoformat(entry["at"]) >= datetime.fromisoformat(last[run]))
+
+    return answer
 
 
 def _only_suspended(site: SiteSeen) -> Iterator[str]:

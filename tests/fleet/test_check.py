@@ -63,12 +63,77 @@ def test_a_desktop_that_is_named_is_not_lost() -> None:
     assert violations(seen) == []
 
 
-def test_a_return_that_says_that_it_lost_its_journal_goes_on_without_intents() -> None:
+LOST = "warning: the journal cannot be used: went by vCenter's markers; no night begins"
+
+
+def without_journal() -> FleetSeen:
+    """The return began, and then it lost its journal."""
     seen = whole()
     seen.sites[0].journal = seen.sites[0].journal[:7]
+    return seen
+
+
+def test_a_return_that_says_that_it_lost_its_journal_goes_on_without_intents() -> None:
+    seen = without_journal()
     assert len(violations(seen)) == 3
-    seen.said = "the journal cannot be used: went by vCenter's markers"
+    seen.said = f"site-0: {LOST}"
     assert violations(seen) == []
+
+
+def test_one_that_lost_it_before_it_began_is_not_in_the_journal() -> None:
+    seen = without_journal()
+    del seen.sites[0].journal[6]
+    assert len(violations(seen)) == 3
+    seen.said = f"site-0: {LOST}"
+    assert violations(seen) == []
+    seen.sites[0].ledger[3]["method"] = "SuspendVM_Task"
+    assert any("I15: SuspendVM_Task on vdi-1" in each for each in violations(seen)), "a return suspends nobody"
+
+
+@pytest.mark.parametrize("said", [LOST, f"site-1: {LOST}", "site-0: rotate day of nights-0 ended with 7"])
+def test_another_vcenter_s_lost_journal_excuses_nothing(said: str) -> None:
+    seen = without_journal()
+    seen.said = said
+    assert len(violations(seen)) == 3
+
+
+def test_a_night_is_not_excused_by_a_return_without_its_journal() -> None:
+    seen = whole()
+    seen.said = f"site-0: {LOST}"
+    unknown_to_the_journal(seen)
+    assert [each.partition(":")[2].strip() for each in violations(seen)] == [
+        "I15: SetField on vdi-1 has no intent in the journal: gpuops-aaa-9"
+    ]
+
+
+def test_what_a_return_sent_while_it_had_its_journal_is_not_excused() -> None:
+    seen = whole()
+    seen.said = f"site-0: {LOST}"
+    journal = seen.sites[0].journal
+    journal.append(record(11, SECOND, "intent", 9, f"gpuops-{SECOND}-4"))
+    del journal[8]
+    assert [each for each in violations(seen) if "I15" in each and f"gpuops-{SECOND}-2" in each]
+
+
+def test_what_the_next_run_settles_is_no_sign_that_a_return_had_its_journal() -> None:
+    seen = without_journal()
+    seen.said = f"site-0: {LOST}"
+    journal = seen.sites[0].journal
+    journal.append(record(8, SECOND, "intent", 5, f"gpuops-{SECOND}-1"))
+    journal.append(record(9, SECOND, "settled", 12, f"gpuops-{SECOND}-1"))
+    assert violations(seen) == []
+
+
+def test_a_return_that_lost_its_journal_may_act_beside_the_next() -> None:
+    """Only with what it sent without its journal: what it intended there has the check."""
+    seen = whole()
+    site, third = seen.sites[0], "ccc"
+    site.journal = [*site.journal[:8], record(9, third, "begun", 6)]
+    assert any("I6" in each for each in violations(seen))
+    seen.said = f"site-0: {LOST}"
+    assert violations(seen) == []
+    site.journal[-1:] = [record(9, SECOND, "intent", 5, f"gpuops-{SECOND}-2"), record(10, third, "begun", 6)]
+    assert [each for each in violations(seen) if "I6: 2 requests took effect" in each], "both were intended there"
 
 
 def lost(seen: FleetSeen) -> None:

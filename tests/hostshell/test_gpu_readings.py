@@ -17,9 +17,9 @@ from gpuops.hostshell import nvidia_smi as asking
 from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.vgpu_listing import VGPUS, read_vgpus
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiGpu
-from gpuops.model.measurement import CPU_MHZ, SMI_GPU_COUNTERS, SMI_VM_COUNTERS, CounterSeries
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.measurements.measurement import CPU_MHZ, SMI_GPU_COUNTERS, SMI_VM_COUNTERS, CounterSeries
+from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

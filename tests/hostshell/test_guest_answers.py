@@ -12,9 +12,9 @@ import pytest
 
 from gpuops.hostshell import guest_answers
 from gpuops.hostshell.guest_answers import SshAnswers
-from gpuops.model.guest import GuestReply, GuestSystem
-from gpuops.model.ml_queue import SshDoor
-from gpuops.model.vm import Vm
+from gpuops.model.guests.guest import GuestReply, GuestSystem
+from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.guest.answer import read_answer
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
 

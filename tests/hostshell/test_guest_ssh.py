@@ -15,9 +15,9 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 from gpuops.hostshell.guest_ssh import GuestSsh
-from gpuops.model.ml_queue import SshDoor
-from gpuops.model.rotation import Policy
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.privileges import needed
 from gpuops.plan.core.steps import RunInGuest

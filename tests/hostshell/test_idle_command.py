@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpuops.hostshell.idle_command import IdleCommand
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 VMS = (

@@ -18,8 +18,8 @@ from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import rolling_change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig

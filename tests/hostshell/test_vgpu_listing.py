@@ -18,8 +18,8 @@ from gpuops.errors import Refused
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import Ssh
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, read_instances, read_vgpus
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiVgpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.scenario.build import build

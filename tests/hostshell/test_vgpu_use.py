@@ -14,12 +14,12 @@ from gpuops.clock import wall_clock
 from gpuops.execute.site.vgpu_use import ASK_AGAIN_S, HostsVgpuUse, most_used
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.vgpu_listing import VGPUS
-from gpuops.model.evidence import VgpuUse
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiVgpu
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import MeasurementSettings
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import VgpuUse
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.vcenter.host_settings import SmiVgpu
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -11,7 +11,7 @@ import pytest
 from tests.kills.judge import Seen, broken
 from tests.kills.loop import Loop
 
-WORLDS: Final = 5
+WORLDS: Final = 3
 KILLS: Final = 10
 """In each world, in as many nights as it takes."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuops.model.mig import InstancePlacement, InstanceProfile, MigGeometry, free_starts
+from gpuops.model.devices.mig import InstancePlacement, InstanceProfile, MigGeometry, free_starts
 
 
 def maximal_sets(geometry: MigGeometry, kinds: Iterable[InstanceProfile]) -> frozenset[tuple[str, ...]]:

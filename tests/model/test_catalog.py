@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.catalog import Board, Catalog, Generation, MultiVgpu, PciId
-from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+from gpuops.model.devices.catalog import Board, Catalog, Generation, MultiVgpu, PciId
+from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
 
 NVIDIA = 0x10DE
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.mig import (
+from gpuops.model.devices.mig import (
     InstancePlacement,
     InstanceProfile,
     MigGeometry,
@@ -18,7 +18,7 @@ from gpuops.model.mig import (
     free_starts,
     overlap,
 )
-from gpuops.model.vgpu import Verified
+from gpuops.model.devices.vgpu import Verified
 from tests.model.mig_sets import maximal_sets
 
 

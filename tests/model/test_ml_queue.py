@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.model.ml_queue import QueuedVm, entry_of
-from gpuops.model.vm import Vm
+from gpuops.model.nights.ml_queue import QueuedVm, entry_of
+from gpuops.model.vcenter.vm import Vm
 
 VM = Vm("vm-7", "twin", instance_uuid="50ab", path="/dc/vm/a/twin")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.errors import ProfileAmbiguous, ProfileUnknown
-from gpuops.model.profile_name import ProfileName, parse, resolve
-from gpuops.model.vgpu import Series
+from gpuops.model.devices.profile_name import ProfileName, parse, resolve
+from gpuops.model.devices.vgpu import Series
 
 OFFERED = (
     "grid_a100-3-20c",

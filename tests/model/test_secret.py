@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gpuops.model.target import GuestLogin, Secret, Target
+from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 
 CANARY = "Cn4ry&<é\"'>"
 SECRET = Secret(CANARY)

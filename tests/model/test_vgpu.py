@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gpuops.model.vgpu import ProfileKind, Series, VgpuProfile
+from gpuops.model.devices.vgpu import ProfileKind, Series, VgpuProfile
 
 TIME_SLICED = VgpuProfile(
     name="nvidia_a40-8q",

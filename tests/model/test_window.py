@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.window import Night, Weekday, Window, moments
 
 BERLIN = ZoneInfo("Europe/Berlin")

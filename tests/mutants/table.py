@@ -6,9 +6,11 @@ A mutant is one thing that an engine could be careless about; where two places t
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,12 @@ class Edit:
         if found != 1:
             raise ValueError(f"{self.file}: the text to replace is there {found} times: {self.text!r}")
         return source.replace(self.text, self.replacement)
+
+
+@lru_cache(maxsize=8)  # edits of a file come one after another
+def tree_of(file: str) -> str:
+    """The syntax tree of a source as it is, as text."""
+    return ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)

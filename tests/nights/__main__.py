@@ -7,6 +7,7 @@ python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jo
 python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]    the same, into RESULTS.md
 python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]       behind a gate; kept in RESULTS.md
 python -m tests.nights gate SEED                                                what happened in one of these
+python -m tests.nights jobs [--nights N] [--first SEED] [--jobs J]              with jobs in containers, some a story
 python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """
 
@@ -16,6 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 from tests.nights.aiming import aimed_night, pairs_of
@@ -26,6 +28,7 @@ from tests.nights.gated import checkers as gated_checkers
 from tests.nights.gated import log as gated_log
 from tests.nights.gated import tally as gated_tally
 from tests.nights.gated.night import play as play_gated
+from tests.nights.jobs import tally as job_tally
 from tests.nights.log import lines
 from tests.nights.night import Nightly
 from tests.nights.results import section, write
@@ -56,6 +59,10 @@ def main(arguments: list[str]) -> int:
     behind.add_argument("--jobs", type=int, default=2)
     behind.add_argument("--keep", action="store_true", help="write what they come to into RESULTS.md")
     verbs.add_parser("gate").add_argument("seed", type=int)
+    containers = verbs.add_parser("jobs")
+    containers.add_argument("--nights", type=int, default=2000)
+    containers.add_argument("--first", type=int, default=0)
+    containers.add_argument("--jobs", type=int, default=2)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--aims", help="as of replay")
@@ -74,6 +81,8 @@ def main(arguments: list[str]) -> int:
         return _told(reached, keep=asked.verb == "results")
     if asked.verb == "gates":
         return _gates(range(asked.first, asked.first + asked.nights), jobs=asked.jobs, keep=asked.keep)
+    if asked.verb == "jobs":
+        return _jobs(asked.first, asked.nights, jobs=asked.jobs)
     if asked.verb == "gate":
         return _gate(asked.seed)
     if asked.verb == "replay":
@@ -106,6 +115,12 @@ def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
     if keep:
         gated_tally.write(found)
     return 1 if found.violations or found.harvest < gated_tally.LEAST_HARVEST else 0
+
+
+def _jobs(first: int, nights: int, *, jobs: int) -> int:
+    found = job_tally.tally(count(first), jobs=jobs, nights=nights)
+    print(*found.lines(), sep="\n")
+    return 1 if found.violations or found.unmet() else 0
 
 
 def _gate(seed: int) -> int:

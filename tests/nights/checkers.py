@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.model.rotation import Pool, Role, parse_marker
+from gpuops.model.nights.night_record import Role, parse_marker
+from gpuops.model.nights.rotation import Pool
 from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.rotation.stop_conditions import BACK_BY_THEMSELVES
+from gpuops.plan.rotation.nights.stop_conditions import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time

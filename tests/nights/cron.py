@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.rotation import Policy
-from gpuops.model.selector import Mark, Selector
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.selector import Mark, Selector
 from tests.nights.worlds import EVENING
 
 

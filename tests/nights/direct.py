@@ -20,16 +20,18 @@ from gpuops.errors import (
     NotTrusted,
     OutcomeUnknown,
     ProtocolError,
+    Refused,
     StepFailed,
     Trouble,
     VcenterUnreachable,
 )
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import Samples
-from gpuops.model.task import GpuTask, TaskEnd, TaskRef
-from gpuops.model.vm import Guest, PowerState
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.measurements.measurement import Samples
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -50,10 +52,12 @@ from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, may_change_gpus
+from gpuops.vsphere.writing.new_vms import _config
 from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.guests import PREFIX, Guests
 from tests.nights.showing import Showing
@@ -171,6 +175,9 @@ class DirectVcenter:
 
     def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
+
+    def networks(self) -> Networks:
+        return Networks()
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_drs(inventory))
@@ -335,7 +342,41 @@ class DirectVcenter:
         raise NotImplementedError("nights make no VM")
 
     def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        raise NotImplementedError("nights make no VM")
+        """Beside its template."""
+        source: Any = self._world.get(new.source)
+        host: Any = self._world.get(new.host)
+        pool = host.compute_resource().pool
+        location = vim.vm.RelocateSpec(host=vim.HostSystem(new.host), pool=vim.ResourcePool(pool.moid))
+        spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
+        folder = vim.Folder(source.state.folder)
+        return self._made_task(
+            "CloneVM", new.name, new.source, lambda call: source.CloneVM_Task(call, folder, new.name, spec), op_id
+        )
+
+    def remove_vm(self, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False) -> TaskRef | None:
+        """Implements `JobVmsPort`."""
+        machine: Any = self._read(lambda: self._world.find(vm))
+        if machine is None:
+            return None
+        if (
+            machine.name != name
+            or notes not in (machine.state.annotation or "")
+            or machine.state.power is not Power.OFF
+        ):
+            raise Refused(f"{name} is not the VM that was made, or not off")
+        return self._made_task("Destroy", name, vm, machine.Destroy_Task, op_id)
+
+    def _made_task(self, what: str, name: str, moid: str, act: Callable[[Call], Any], op_id: str) -> TaskRef:
+        self._boundary(f"before {what} {name}")
+        try:
+            task = self._change(f"{what}_Task", moid, act, op_id)
+        except Lost as lost:
+            raise OutcomeUnknown(f"{name}: the reply was lost") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault, name) from fault
+        finally:
+            self._boundary(f"after {what} {name}")
+        return TaskRef(task.moid)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

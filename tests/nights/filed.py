@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Record, text_of
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.plan.rotation.day import RotateDay
+from gpuops.plan.rotation.returns.day import RotateDay
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import MEMORY, Nightly

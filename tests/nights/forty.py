@@ -18,8 +18,8 @@ import msgspec
 import yaml
 
 from gpuops.api import rotate_day, rotate_night
-from gpuops.config.notices import NotifySettings
 from gpuops.config.policy import parse_policy
+from gpuops.config.vcenter.notices import NotifySettings
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Vcenter

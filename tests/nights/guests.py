@@ -8,8 +8,8 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
-from gpuops.model.target import GuestLogin, Secret
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.target import GuestLogin, Secret
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.core.call import Call
 from gpuops.sim.services.guest_managers import GuestProcessManager

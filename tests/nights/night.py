@@ -24,7 +24,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState
-from gpuops.execute.rotation import rotation
+from gpuops.execute.rotation import rotation_lock
 from gpuops.execute.rotation.abandon_vm import abandon_vm
 from gpuops.execute.rotation.hung_run import GRACE_S
 from gpuops.execute.rotation.rotation import restore, resume, rotate
@@ -34,15 +34,16 @@ from gpuops.execute.site import agreed
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state import lock
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.model.rotation import LATE, LockHolder, Policy
+from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.return_time import ends_at
-from gpuops.plan.rotation.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
+from gpuops.plan.rotation.returns.return_time import ends_at
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations import power
-from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events.vms import use_desktop
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
@@ -620,7 +621,7 @@ class Nightly:
         goes_on, others = since + timedelta(seconds=event.at_s), self._open_sessions()
         while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
             self._wait_until(at)
-            with patch.object(rotation, "end_hung_run", self._ended):
+            with patch.object(rotation_lock, "end_hung_run", self._ended):
                 self._half(RunKind.DAY)
         self._points, self._of_others, self._running, self._run = was
         self._of_others |= self._open_sessions() - others

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuops.model.rotation import DrsOverride
+from gpuops.model.nights.rotation import DrsOverride
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import chosen_as, effects

@@ -15,7 +15,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, LockHold, locked
-from gpuops.model.rotation import LockHolder
+from gpuops.model.nights.night_record import LockHolder
 from tests.nights.stages import RECORDS, Stages
 
 

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.model.rotation import Policy, Role, marker_value
+from gpuops.model.nights.night_record import Role, marker_value
+from gpuops.model.nights.rotation import Policy
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
-from gpuops.model.rotation import parse_marker
+from gpuops.model.nights.night_record import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.day import RotateDay
+from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, effects, is_desktop, is_ours, let_go, machine_of, not_back, takes

@@ -19,9 +19,9 @@ from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.site import Site as Place
 from gpuops.execute.state.lock import locked
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.task import TaskRef
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease

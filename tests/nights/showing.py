@@ -11,16 +11,25 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import DeviceCapacity, ProfileCapacity, Reservations
-from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, ManagedBy, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Reservations
+from gpuops.model.vcenter.vm import (
+    DynamicDevice,
+    Firmware,
+    GpuDevice,
+    ManagedBy,
+    PowerState,
+    RunningTask,
+    VgpuDevice,
+    Vm,
+)
 from gpuops.plan.core.versions import version_numbers
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations.reserved_capacity import capacity
+from gpuops.sim.operations.admission.reserved_capacity import capacity
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
 from gpuops.sim.state.board import GpuMode
@@ -198,6 +207,7 @@ class Showing:
             snapshots=0,
             managed_by=ManagedBy(*state.managed_by) if state.managed_by else None,
             devices=self._carried(vm.moid, state.devices),
+            nics=(),
             extra_config=dict(state.extra_config),
             change_version=state.change_version,
             firmware=_FIRMWARES[state.firmware],

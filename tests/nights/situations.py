@@ -24,7 +24,8 @@ from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.rotation.status import status
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import Policy, Role
+from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
@@ -34,7 +35,7 @@ from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.inventory.registration import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations import power
+from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from tests.nights.epidemics import READ_FOR_IDLE

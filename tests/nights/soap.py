@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler

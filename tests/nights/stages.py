@@ -39,6 +39,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "with_drs": LOOK,
     "lacking": LOOK,
     "lacking_on_clusters": LOOK,
+    "networks": LOOK,
     "no_way_in": LOOK,
     "defined_attributes": LOOK,
     "folder_at": LOOK,

@@ -16,7 +16,7 @@ from pyVmomi import vim
 from gpuops.errors import GpuopsError, Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
-from gpuops.model.rotation import DrsOverride
+from gpuops.model.nights.rotation import DrsOverride
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.checkers import violations
 from tests.nights.cron import policies_in_the_morning

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.plan.rotation.return_time import HANGS_AFTER
+from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
 from tests.nights.event import Event
@@ -30,6 +30,7 @@ def test_one_night_in_twenty_has_one() -> None:
     assert len(SEEDS) / 40 < len(found) < len(SEEDS) / 10
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("half", [RunKind.NIGHT, RunKind.DAY])
 @pytest.mark.parametrize("hours", [1, 4, 9, 12])
 def test_nothing_is_lost_by_it(half: RunKind, hours: int) -> None:

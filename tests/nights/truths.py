@@ -16,7 +16,7 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.rotation import parse_marker
+from gpuops.model.nights.night_record import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.rotation.lease import TTL_S

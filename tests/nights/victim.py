@@ -29,7 +29,7 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.connection import Connection
 from tests.nights.wire import Watched
 

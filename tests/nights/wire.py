@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskRef
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import Step
 from gpuops.sim.fault_injection.rule import Effect
 from gpuops.sim.server import SimServer

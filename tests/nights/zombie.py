@@ -26,9 +26,9 @@ from gpuops.execute.rotation import hung_run
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.rotation import LATE
-from gpuops.model.target import Secret, Target
-from gpuops.plan.rotation.return_time import HANGS_AFTER
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
 from tests.nights.victim import POLICY

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.config.notices import NotifySettings
+from gpuops.config.vcenter.notices import NotifySettings
 from gpuops.distribution import install_extra
 from gpuops.errors import Locked, PartlyDone, Refused, UsageError
 from gpuops.execute.site.notice_way import NoticeWay
@@ -309,6 +309,7 @@ def test_an_outbox_that_cannot_be_used_keeps_no_notice_back(state: Path, webhook
     assert "the outbox of notices" in told.lines[0]
 
 
+@pytest.mark.sampled(1)
 def test_no_secret_is_shown_or_kept(state: Path, webhook: Webhook) -> None:
     webhook.status = 500
     told = Told(state, webhook.url, "slack://s3cr3t-t0ken")

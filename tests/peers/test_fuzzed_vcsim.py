@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.address import Address
-from gpuops.model.target import Secret, Target
+from gpuops.config.vcenter.address import Address
+from gpuops.model.vcenter.target import Secret, Target
 from tests.peers.processes import Endpoint
 from tests.wire.mutated_replies import fuzz_both, fuzz_reader, recorded
 

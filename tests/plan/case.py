@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol, TypeVar, get_type_hints
 import yaml
 from pydantic import TypeAdapter
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import (

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, PowerState, Vm
-from gpuops.plan.placement.wanted import pins_of
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm, pins_of
 from gpuops.sim.state import board as boards
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit

@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any, Final
 
 from gpuops.catalog import load
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import (
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import (
     Cluster,
     ConfigTarget,
     DeviceBinding,
@@ -32,9 +32,9 @@ from gpuops.model.host import (
     OfferedProfile,
     PassthroughTarget,
 )
-from gpuops.model.host_settings import Custody, DeviceGroup, DeviceGroupMember, HostSettings, SoftwarePackage
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import (
+from gpuops.model.vcenter.host_settings import Custody, DeviceGroup, DeviceGroupMember, HostSettings, SoftwarePackage
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
     DirectPathDevice,
     DynamicDevice,
     Firmware,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import HostNotFound, Refused, UsageError
-from gpuops.model.gpu import Passthrough, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import Passthrough, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.capacity.fleet_part import Device, FleetPart, Level
 from gpuops.plan.capacity.question import STANDALONE, capacity
 from gpuops.plan.core.scope import Scope

@@ -9,10 +9,10 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.gpu import Passthrough, PciAddress
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import DeviceKind, OtherDevice
-from gpuops.model.vm import PowerState
+from gpuops.model.devices.gpu import Passthrough, PciAddress
+from gpuops.model.devices.other_device import DeviceKind, OtherDevice
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.vm.attach import Attach

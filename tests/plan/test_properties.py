@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import GpuopsError
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.mig import arrangements
-from gpuops.model.vm import Firmware, PowerState, Vm
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.devices.mig import arrangements
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Firmware, PowerState, Vm, pins_of
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
@@ -133,6 +134,7 @@ def overfull(of: Host, world: Inventory) -> list[str]:
     return found
 
 
+@pytest.mark.sampled(1)
 @FAST
 @given(st.data())
 def test_a_gpu_is_never_given_out_twice(data: st.DataObject) -> None:

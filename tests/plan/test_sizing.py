@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.sizing import SizeRequest, SizingPool, known_profile, sizing_pool
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
 

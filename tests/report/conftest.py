@@ -7,10 +7,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, DeviceBinding, Host, NumaNode, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host, NumaNode, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    Firmware,
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+)
 from gpuops.report import layout
 from gpuops.report.layout import Shown
 

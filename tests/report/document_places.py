@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -60,6 +61,15 @@ def _values(node: ast.expr, within: Function) -> set[str]:
             raise AssertionError(f"line {node.lineno}: which kind this is cannot be told: {ast.unparse(node)}")
 
 
+def _last(called: ast.expr) -> str:
+    """The name of a function, without those of whom it belongs to."""
+    match called:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
 def _values_of_name(name: str, within: ast.FunctionDef) -> set[str]:
     """A local's value, or what callers pass for a parameter."""
     for node in ast.walk(within):
@@ -68,9 +78,18 @@ def _values_of_name(name: str, within: ast.FunctionDef) -> set[str]:
     names = [each.arg for each in (*within.args.posonlyargs, *within.args.args)]
     place = names.index(name)
     found: set[str] = set()
+    for caller, node in _calls()[within.name]:
+        named = next((each.value for each in node.keywords if each.arg == name), None)
+        found |= _values(named if named is not None else node.args[place], caller)
+    return found
+
+
+@cache
+def _calls() -> Mapping[str, list[tuple[Function, ast.Call]]]:
+    """Every call by the name of what is called, with the outermost function that it is in."""
+    found: defaultdict[str, list[tuple[Function, ast.Call]]] = defaultdict(list)
     for tree in _trees():
         for caller, node in _nodes(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == within.name:
-                named = next((each.value for each in node.keywords if each.arg == name), None)
-                found |= _values(named if named is not None else node.args[place], caller)
+            if isinstance(node, ast.Call):
+                found[_last(node.func)].append((caller, node))
     return found

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.gpu import AssignmentPolicy
+from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.plan.moving.plan import Defrag
-from gpuops.report.defrag import defrag_document, defrag_text
 from gpuops.report.layout import plain
+from gpuops.report.vms.defrag import defrag_document, defrag_text
 from tests.plan.moving.worlds import world
 from tests.plan.snapshots import catalog
 

@@ -11,15 +11,15 @@ import pytest
 
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.execute.site import catalog_of
-from gpuops.model.gpu import Passthrough
-from gpuops.model.host import Cluster
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
-from gpuops.report.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.fleet_summary import summary_text
-from gpuops.report.inventory import fleet_document, fleet_text, vms_text
+from gpuops.model.devices.gpu import Passthrough
+from gpuops.model.vcenter.host import Cluster
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
+from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
+from gpuops.report.monitoring.fleet_summary import summary_text
+from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]

@@ -8,12 +8,12 @@ import pytest
 
 from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.report.fleet import Fleet, FleetFilters, fleet
-from gpuops.report.inventory import fleet_document, fleet_text, vms_text
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
+from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
+from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]

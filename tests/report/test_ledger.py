@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuops.report.first_steps.simulator import ledger_document, ledger_text
 from gpuops.report.layout import Shown
-from gpuops.report.simulator import ledger_document, ledger_text
 
 Render = Callable[[Shown], str]
 

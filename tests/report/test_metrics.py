@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import gpuops
 from gpuops.api import catalog_of
-from gpuops.model.history import Incident, PastEvents
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.nights.history import Incident, PastEvents
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.rotation.status import NightStanding
-from gpuops.report.metrics import FAMILIES, UP, Family, MetricsWriter, MetricValues
+from gpuops.report.services.metrics import FAMILIES, UP, Family, MetricsWriter, MetricValues
 from tests.plan.snapshots import SNAPSHOTS
 from tests.prometheus import needs_promtool, only, promtool, require_taken, samples
 

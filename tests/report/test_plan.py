@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.core.steps import (

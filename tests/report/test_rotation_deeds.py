@@ -7,9 +7,9 @@ import pytest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.rotation.day import RotateDay
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.report.rotation_deeds import deeds_line, deeds_named
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from tests.execute.small_vcenter import small_world
 from tests.execute.steps.test_step_executor import NIGHT
 

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.model.rotation import LockHolder, Original, Role
+from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.plan.rotation.lease import Lease
+from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.layout import Shown
-from gpuops.report.rotation_status import status_document, status_text
+from gpuops.report.nights.rotation_status import status_document, status_text
 
 Render = Callable[[Shown], str]
 Golden = Callable[[str, str], None]
@@ -38,14 +39,15 @@ STATUS = RotationStatus(
     ),
     names={"host-1": "esx-01"},
 )
+OVERDUE = replace(STATUS, overdue=(Overdue("gone", ("desk-09\x1b",), datetime(2026, 11, 2, 6, 0, tzinfo=UTC), None),))
 
 
 def test_text(plain: Render, golden: Golden) -> None:
-    golden("rotation-status.txt", plain(status_text(STATUS)))
+    golden("rotation-status.txt", plain(status_text(OVERDUE)))
 
 
 def test_document(golden: Golden) -> None:
-    golden("rotation-status.json", json.dumps(status_document(STATUS), indent=2) + "\n")
+    golden("rotation-status.json", json.dumps(status_document(OVERDUE), indent=2) + "\n")
 
 
 def test_what_no_policy_covers_is_counted(plain: Render) -> None:

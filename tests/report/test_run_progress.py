@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy, Role
-from gpuops.model.vm import Vm, VmDrs
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.model.window import Window
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
@@ -26,9 +27,9 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.day import RotateDay
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.report.layout import cells
 from gpuops.report.run_progress import DOING, SHOWN, RunProgress, begun, elapsed, progress_lines
 

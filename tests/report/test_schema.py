@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpuops.model.journal import GivenUp, Thing
+from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.plan.core.given_up import Abandonment
-from gpuops.report.given_up import abandonment_document
+from gpuops.report.first_steps.simulator import faults_document
+from gpuops.report.hosts.given_up import abandonment_document
 from gpuops.report.schema import document_kinds, document_schema
-from gpuops.report.simulator import faults_document
 from tests.document_schemas import misfits
 from tests.report.document_places import SOURCES, printed_kinds
 from tests.test_errors import CODES, meaning

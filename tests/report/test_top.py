@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from gpuops.api import catalog_of
 from gpuops.execute.measurements.current_use import gpus_of_samples
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import Samples
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.measurements.measurement import Samples
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
 from gpuops.plan.rotation.status import RotationStatus
-from gpuops.report.fleet import fleet
 from gpuops.report.layout import cells, plain
-from gpuops.report.top import Top, arranged, heading_lines
-from gpuops.report.top_table import bar, picture, top_document, top_text
-from gpuops.report.top_view import TopView, meant_rows, pressed
-from gpuops.report.top_words import SortKey, TopLevel
+from gpuops.report.monitoring.fleet import fleet
+from gpuops.report.monitoring.top import Top, arranged, heading_lines
+from gpuops.report.monitoring.top_table import bar, picture, top_document, top_text
+from gpuops.report.monitoring.top_view import TopView, meant_rows, pressed
+from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 HOSTILE = '"><img src=x onerror=alert(1)>\x1b[2J\u202eevil 🎮'

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
-from gpuops.report.vm_state import differences, vm_state
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
+from gpuops.report.vms.vm_state import differences, vm_state
 from tests.plan.snapshots import without_vm
 
 VM = Vm(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
+DEFINED = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
+"""As ruff lays it out; a line of a text that begins so would be taken for one."""
 ROOT = Path(__file__).parents[2]
 
 SAME_FOR_ALL = frozenset({"ModuleDocFragment"})
@@ -15,8 +17,7 @@ SAME_FOR_ALL = frozenset({"ModuleDocFragment"})
 def test_every_class_name_exists_once() -> None:
     files = defaultdict(list)
     for path in sorted((ROOT / "gpuops").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                files[node.name].append(path.relative_to(ROOT).as_posix())
+        for name in DEFINED.findall(path.read_text(encoding="utf-8")):
+            files[name].append(path.relative_to(ROOT).as_posix())
     assert len(files) > 500
     assert {name: where for name, where in files.items() if len(where) > 1 and name not in SAME_FOR_ALL} == {}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.execute.journal.conftest import postgresql
+from tests.execute.conftest import postgresql
 
 __all__ = ["postgresql"]

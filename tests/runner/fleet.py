@@ -81,7 +81,8 @@ class Fleet:
         return self.url.replace(f":{urlsplit(self.url).password}@", "@")
 
     def write_configuration(self) -> None:
-        lines = ["[fleet]", f"url = {json.dumps(self.bare_url)}", ""]
+        hosts = sorted({str(urlsplit(site.ready.url).hostname) for site in self.sites})
+        lines = ["[fleet]", f"url = {json.dumps(self.bare_url)}", f"vcenters = {json.dumps(hosts)}", ""]
         for site in self.sites:
             url = urlsplit(site.ready.url)
             lines += [

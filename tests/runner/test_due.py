@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import UsageError
-from gpuops.model.rotation import Policy
-from gpuops.model.runners import Half
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import Half
 from gpuops.runner.due import EVERY, due, half_of, refuse_clash, refuse_other_modes, waits
 
 

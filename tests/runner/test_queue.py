@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from procrastinate.jobs import Job, Status
 
-from gpuops.model.runners import PolicyTurn, TurnState
+from gpuops.model.nights.runners import PolicyTurn, TurnState
 from gpuops.runner.job_queue import HandedOver
 from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from tests.execute.journal.postgres import Server

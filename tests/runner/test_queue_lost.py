@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
 from procrastinate.jobs import Status
 
-from gpuops.model.runners import PolicyTurn, TurnState
+from gpuops.model.nights.runners import Half, PolicyTurn, TurnState
 from gpuops.runner import procrastinate_queue as module
+from gpuops.runner import service as service_module
 from gpuops.runner.job_queue import HandedOver, QueueAway
 from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until
+from tests.runner.test_service import at, service_of
+
+__all__ = ["at"]
 
 
 async def nothing(turn: PolicyTurn) -> None:
@@ -81,12 +86,12 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
 
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
-            begun = asyncio.Event()
+            begun, process_ends = asyncio.Event(), asyncio.Event()
             ended = []
 
             async def play(turn: PolicyTurn) -> None:
                 begun.set()
-                await asyncio.sleep(2)
+                await process_ends.wait()
                 ended.append(turn)
                 raise HandedOver
 
@@ -96,6 +101,7 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
             queue.stop()
             await asyncio.sleep(1)
             assert await states(queue) == [TurnState.RUNNING]
+            process_ends.set()
             await asyncio.wait_for(serving, 20)
             assert ended == [TURN]
             assert await states(queue) == [TurnState.WAITING]
@@ -108,7 +114,7 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
 ) -> None:
     """Its process takes longer than a runner is silent before it is taken for dead; it takes nothing more meanwhile."""
     monkeypatch.setattr(module, "SIGN_OF_LIFE_S", 0.2)
-    monkeypatch.setattr(module, "TAKEN_FOR_DEAD_S", 1.5)
+    monkeypatch.setattr(module, "TAKEN_FOR_DEAD_S", 3.0)
     monkeypatch.setattr(module, "ENDS_S", 0.2)
     monkeypatch.setattr(module, "LOOK_S", 0.1)
     other = PolicyTurn("munich", "nights")
@@ -131,7 +137,7 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
             await until(has_begun)
             ends.stop()
             await lives.offer(other, SINCE)
-            for _ in range(30):
+            for _ in range(50):
                 await asyncio.sleep(0.1)
                 assert await lives.rescue() == 0
                 assert [each.lives for each in (await lives.status()).runners] == [True]
@@ -325,3 +331,54 @@ def test_tables_that_two_make_at_once(postgresql: Server) -> None:
             return list(made)
 
     assert sorted(asyncio.run(story())) == [False, True]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(
+    postgresql: Server, at: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    """PostgreSQL is started anew while it runs, and its process cannot write its journal (exit code 7): it ends while
+    PostgreSQL is away, or after. The journal stays broken: it is tried with each further turn, not without end."""
+    monkeypatch.setattr(service_module, "LOOK_S", 0.2)
+    at("2026-11-02T22:00:10")
+
+    async def story() -> None:
+        async with queues(postgresql.database()) as (queue,):
+            service, children, said = service_of(queue)
+            children.code, children.lasts = 7, asyncio.Event()
+
+            async def begun(turns: int) -> bool:
+                return len(children.called) == turns
+
+            running = asyncio.create_task(service.run())
+            await until(lambda: begun(1))
+            await asyncio.to_thread(postgresql.stop)
+            if ends_first:
+                children.lasts.set()
+                await asyncio.sleep(1)
+            await asyncio.to_thread(postgresql.start)
+            children.lasts.set()
+
+            async def over() -> bool:
+                return len(children.called) > 1 and await states(queue) == []
+
+            await until(over)
+            first = len(children.called)
+            assert first in (2, 3), "whoever waited for it may have been cancelled before it ended; then once"
+            await asyncio.sleep(2)
+            assert await begun(first), "once for each turn"
+            at("2026-11-02T22:10:10")
+            await until(lambda: begun(first + 2))
+            await asyncio.sleep(1)
+            assert children.called == [(Half.NIGHT, "prod")] * (first + 2)
+            children.code = 0
+            at("2026-11-02T22:20:10")
+            await until(lambda: begun(first + 3))
+            await asyncio.sleep(1)
+            assert await begun(first + 3), "one that had its journal is over"
+            service.end()
+            await asyncio.wait_for(running, 30)
+            assert said.count("prod: rotate night of nights ended with 7") == 4
+
+    asyncio.run(story())

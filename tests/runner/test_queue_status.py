@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gpuops.model.runners import QueueStatus, RunnerSeen
+from gpuops.model.nights.runners import QueueStatus, RunnerSeen
 from gpuops.report.layout import plain
-from gpuops.report.runner import runner_document, runner_text
+from gpuops.report.services.runner import runner_document, runner_text
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 LIVING = RunnerSeen(3, NOW - timedelta(seconds=2))

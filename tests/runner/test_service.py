@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuops import clock
 from gpuops.clock import set_ahead
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.runners import Half, PolicyTurn, QueueStatus
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.runners import ASSIGNING, Half, PolicyTurn, QueueStatus
+from gpuops.runner import children as children_module
 from gpuops.runner import service as module
 from gpuops.runner.children import Children
-from gpuops.runner.job_queue import HandedOver, Play, QueueAway
+from gpuops.runner.job_queue import HandedOver, JobQueue, Play, QueueAway
 from gpuops.runner.service import Service
 from gpuops.runner.site_policy import SitePolicy, loaded, read_anew
 from tests.runner.test_due import PARIS, policy_of
@@ -59,9 +62,12 @@ class MemoryQueue:
         while not self.stopped.is_set():
             self._reach()
             if self.offered:
-                turn, _ = self.offered.pop(0)
+                turn, since = self.offered.pop(0)
                 if turn.site in sites():
-                    await play(turn)
+                    try:
+                        await play(turn)
+                    except HandedOver:  # as the queue in PostgreSQL does
+                        self.offered.append((turn, since))
             await asyncio.sleep(0)
 
     def stop(self) -> None:
@@ -94,7 +100,9 @@ class CalledChildren(Children):
     assigned: list[datetime] = field(default_factory=list)
     """When requests across sites were."""
 
-    async def _run(self, words: tuple[str, ...], stdout: int | None = None) -> int:
+    async def _run(
+        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
+    ) -> int:
         if words[0] == "queue":
             assert words == ("queue", "--site", "all", "--assign", "--quiet")
             self.assigned.append(clock.wall_clock())
@@ -117,7 +125,7 @@ def at() -> Iterator[object]:
     set_ahead(before)
 
 
-def service_of(queue: MemoryQueue) -> tuple[Service, CalledChildren, list[str]]:
+def service_of(queue: JobQueue) -> tuple[Service, CalledChildren, list[str]]:
     said: list[str] = []
     children = CalledChildren({})
     known = {"prod": {"nights": SitePolicy(policy_of(PARIS), Path("policy.yaml"))}}
@@ -410,14 +418,64 @@ def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
     assert children.called == [(Half.DAY, "prod")]
 
 
-@pytest.mark.parametrize(("across", "rank", "expected"), [(True, 0, [1, 13]), (True, 1, []), (False, 0, [])])
-def test_one_runner_assigns_requests_across_sites(at: object, across: bool, rank: int, expected: list[int]) -> None:
-    """Every ten minutes, where a policy has any; what goes wrong is said once."""
-    at("2026-11-02T22:01:00")  # type: ignore[operator]
-    service, children, said = service_of(MemoryQueue(place=rank))
-    children.code = 4
+def with_requests(service: Service) -> None:
     known = service.rotations["prod"]["nights"]
-    known.policy = replace(known.policy, ml=(QueuedVm("ml-1", across_sites=across),))
+    known.policy = replace(known.policy, ml=(QueuedVm("ml-1", across_sites=True),))
+
+
+@pytest.mark.parametrize(("across", "expected"), [(True, [0, 10]), (False, [])])
+def test_to_assign_requests_across_sites_is_a_turn(at: object, across: bool, expected: list[int]) -> None:
+    """Of every ten minutes, where a policy has any. A runner without such requests does not take it, whichever lived
+    first."""
+    at("2026-11-02T22:01:00")  # type: ignore[operator]
+    queue = MemoryQueue(place=3)
+    service, _, _ = service_of(queue)
+    if across:
+        with_requests(service)
     asyncio.run(looks(service, 6, minutes=3))
-    assert [moment.minute for moment in children.assigned] == expected
-    assert said == (["requests across sites: gpuops queue --site all --assign ended with 4"] if expected else [])
+    assert [since.minute for turn, since in queue.offered if turn == ASSIGNING] == expected
+    assert (ASSIGNING.site in service._sites()) is across
+    service.rotations = {
+        "prod": {name: replace(each, leaving=True) for name, each in service.rotations["prod"].items()}
+    }
+    assert service._sites() == ["prod"]
+
+
+def test_whoever_takes_that_turn_assigns_them(at: object) -> None:
+    """What goes wrong is said once."""
+    at("2026-11-02T22:01:00")  # type: ignore[operator]
+    service, children, said = service_of(MemoryQueue())
+    children.code = 4
+    for _ in range(2):
+        asyncio.run(service.play(ASSIGNING))
+    assert (len(children.assigned), children.called) == (2, [])
+    assert said == ["requests across sites: gpuops queue --site all --assign ended with 4"]
+
+
+def test_that_turn_is_handed_over_where_its_runner_ends(at: object) -> None:
+    service, children, _ = service_of(MemoryQueue())
+
+    async def play() -> None:
+        service.end()
+        with pytest.raises(HandedOver):
+            await service.play(ASSIGNING)
+
+    asyncio.run(play())
+    assert children.assigned == []
+
+
+def test_a_line_without_an_end_does_not_stop_what_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A return that waits for its pipe would bring nobody back."""
+    monkeypatch.setattr(children_module, "LONGEST_LINE", 1000)
+    said: list[str] = []
+    children = Children({}, say=said.append)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", partial(_instead, asyncio.create_subprocess_exec))
+    assert asyncio.run(asyncio.wait_for(children.assign_requests(), 20)) == 0
+    assert said[-1] == "requests across sites: the end"
+    assert any("is left out" in line for line in said)
+
+
+async def _instead(real: Callable[..., Any], *words: str, **options: Any) -> Any:
+    return await real(
+        "/bin/sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2; echo the end >&2", **options
+    )

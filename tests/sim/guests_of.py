@@ -7,12 +7,14 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.guests.marked_processes import marked
 from gpuops.sim.server import SimServer
+
+ENDS_S: Final = 90.0
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,13 @@ class Guest:
 
     def ended(self, pid: int, *, wait: bool = True) -> Any:
         """What is told of a process, once it has ended."""
-        for _ in range(500):
+        until = time.monotonic() + ENDS_S
+        while True:
             [found] = self.processes.ListProcessesInGuest(self.vm, self.auth, [pid])
             if found.endTime is not None or not wait:
                 return found
+            assert time.monotonic() < until, "it did not end"
             time.sleep(0.02)
-        raise AssertionError("it did not end")
 
     def read(self, path: str) -> bytes:
         found = self.files.InitiateFileTransferFromGuest(self.vm, self.auth, path)

@@ -15,9 +15,17 @@ ADDED: Final = """
 """
 
 
+PORTS: Final = """        policy: consolidation
+        ports:
+          - {at: "0000:31:00.0", node: 0, functions: 1}
+          - {at: "0000:31:00.1", node: 0, functions: 1}
+"""
+"""The ports of the network card of esx-02.lab have a virtual function each."""
+
+
 def mixed_lab(folder: Path) -> str:
     """The name of the scenario: `lab`, and `mixed` with all three, and `carded` with the network card alone."""
     lab = files("gpuops.sim").joinpath("scenarios", "lab.yaml").read_text(encoding="utf-8")
     path = folder / "mixed.yaml"
-    path.write_text(lab.rstrip() + ADDED, encoding="utf-8")
+    path.write_text(lab.replace("        policy: consolidation\n", PORTS).rstrip() + ADDED, encoding="utf-8")
     return str(path)

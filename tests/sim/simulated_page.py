@@ -103,12 +103,12 @@ def refusals() -> str:
     declared = _declaring()
     parts = []
     for package in PACKAGES:
-        for path in sorted((HOME / package).glob("*.py")):
+        for path in sorted((HOME / package).rglob("*.py")):
             module = _Module(path)
             found = list(dict.fromkeys(module.refusals(declared)))
             if path == _HELPERS or not (found or (package == "state" and _CITED.search(module.said))):
                 continue
-            parts.append(f"### {package}/{path.name}\n\n{module.said}")
+            parts.append(f"### {path.relative_to(HOME).as_posix()}\n\n{module.said}")
             if found:
                 rows = "\n".join(f"| {each.fault} | {each.says} | {each.rule} |" for each in found)
                 parts[-1] += f"\n\n| Fault | Says | Rule |\n|---|---|---|\n{rows}"

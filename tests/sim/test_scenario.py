@@ -9,7 +9,8 @@ import pytest
 
 from gpuops.errors import PolicyError
 from gpuops.sim.scenario.build import build
-from gpuops.sim.scenario.scenario_file import Share, names, numbers
+from gpuops.sim.scenario.declared import Share, numbers
+from gpuops.sim.scenario.scenario_file import names
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 
@@ -19,7 +20,7 @@ def powers(world: World) -> Counter[str]:
 
 
 def test_names_are_the_files() -> None:
-    assert names() == ("accelerators", "fleet", "lab", "scattered", "stacks", "supervisor", "vdi")
+    assert names() == ("accelerators", "fleet", "lab", "scattered", "stacks", "supervisor", "training", "vdi")
 
 
 def test_lab_has_what_its_comments_say() -> None:

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = told if told is not None else config.getoption("--surroundings")
     here = drawn(random.SystemRandom().randrange(10**6) if seed is None else seed, locales_here())
     config.stash[HERE] = here
-    os.environ.update({"TZ": here.zone, "LC_ALL": here.locale})
+    os.environ.update({"TZ": here.zone, "LC_ALL": here.locale, "SURROUNDINGS_SEED": str(here.seed)})
     time.tzset()
     locale.setlocale(locale.LC_ALL, "")
     earlier = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(CHILD))]

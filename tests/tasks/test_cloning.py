@@ -9,9 +9,11 @@ import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, UsageError
 from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.tasks.connection import open_site
 from gpuops.tasks.reads import vm_gpu_info
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_clone, vm_gpu
+from gpuops.vsphere.connection import Connection
 from tests.tasks.conftest import Lab
 
 
@@ -49,6 +51,21 @@ def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
     again = cloned(lab, **SIZED)
     assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
     assert (again.result["vm"], again.result["there"]) == (vm, True)
+
+
+def test_a_return_begins_while_disks_are_copied(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, returned = Connection.wait, list[bool]()
+
+    def wait(connection: Connection, *arguments: Any) -> Any:
+        with returning.locked_journal(connection.uuid, alone=True, returning=True, doing="day"):
+            returned.append(True)
+        return waited(connection, *arguments)
+
+    monkeypatch.setattr(Connection, "wait", wait)
+    returning, _ = open_site(lab.said)
+    with returning:
+        assert cloned(lab, **SIZED).result["changed"]
+    assert returned == [True]
 
 
 @pytest.mark.parametrize(

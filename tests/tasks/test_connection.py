@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.sources import Destination
+from gpuops.config.vcenter.destination import Destination
 from gpuops.errors import GpuopsError, NotTrusted, Refused, TargetError, UsageError
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 from gpuops.tasks.connection import ConnectionArguments, open_site, reach
 
 CONFIGURATION = """
@@ -110,6 +110,7 @@ def test_a_variable_does_not_decide_it_for_a_rotation(tmp_path: Path) -> None:
         open_site(ConnectionArguments(username="u", password="p"), guarded=True, environ=environ)
 
 
+@pytest.mark.sampled(1)
 def test_a_password_is_not_sent_in_the_clear(tmp_path: Path) -> None:
     with pytest.raises(NotTrusted, match="not encrypted"):
         open_site(

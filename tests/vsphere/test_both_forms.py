@@ -15,12 +15,13 @@ from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.core.encoder import encoder
 from gpuops.sim.core.json_encoder import json_encoder
-from gpuops.vsphere.reading import property_paths as paths
+from gpuops.vsphere.reading import networks
+from gpuops.vsphere.reading.bulk import property_paths as paths
+from gpuops.vsphere.reading.bulk.pages import ReadObject
+from gpuops.vsphere.reading.bulk.values import BOXED
 from gpuops.vsphere.reading.collect import _decode
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
-from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.pages import ReadObject
-from gpuops.vsphere.reading.values import BOXED
+from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.transport.network import UNREADABLE_ERRORS
 from tests.sample import mostly_long
 
@@ -53,6 +54,11 @@ READ: dict[str, tuple[type, tuple[str, ...]]] = {
     "CustomFieldsManager": (vim.CustomFieldsManager, paths.CUSTOM_FIELDS),
     "Folder": (vim.Folder, paths.FOLDERS),
 }
+NETWORKS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "HostSystem": (vim.HostSystem, (*paths.NETWORK_OF_HOST, *paths.RDMA_SETTINGS)),
+    "VmwareDistributedVirtualSwitch": (vim.dvs.VmwareDistributedVirtualSwitch, paths.SWITCH),
+    "DistributedVirtualPortgroup": (vim.dvs.DistributedVirtualPortgroup, paths.PORT_GROUP),
+}
 
 
 @pytest.mark.parametrize("seed", mostly_long(range(200), range(20)))
@@ -68,6 +74,21 @@ def test_both_forms_are_one_record(kind: str, seed: int) -> None:
     assert outcome(over_json) == outcome(over_soap)
 
 
+@pytest.mark.parametrize("seed", mostly_long(range(200), range(20)))
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_both_forms_of_networks_are_one_record(kind: str, seed: int) -> None:
+    rng = random.Random(f"{kind} {seed}")
+    managed, listed = NETWORKS[kind]
+    made = {path: Maker(rng).value(declared(managed, path)) for path in listed if rng.random() < 0.95}
+    told = {path: value for path, value in made.items() if value is not None}
+    over_soap, over_json = (
+        ReadObject(kind, "object-1", {path: form(value) for path, value in told.items()}) for form in (as_xml, as_json)
+    )
+    decoders = (networks._decode, networks._settings) if kind == "HostSystem" else (networks._decode,)
+    for decode_one in decoders:
+        assert decode_one(over_json) == decode_one(over_soap)
+
+
 def test_some_of_what_is_made_says_something() -> None:
     """Else the comparison above would be one of nothing."""
     rng = random.Random(0)
@@ -77,6 +98,7 @@ def test_some_of_what_is_made_says_something() -> None:
         found = ReadObject("VirtualMachine", "vm-1", {path: as_json(each) for path, each in told.items() if each})
         records.append(decode(found))
     assert any(vm.devices for vm in records)
+    assert any(nic.network and nic.mac for vm in records for nic in vm.nics or ())
     assert any(vm.extra_config for vm in records)
     assert any(vm.datastores for vm in records)
 
@@ -143,13 +165,25 @@ _DEVICE = vim.vm.device
 _PASSTHROUGH = _DEVICE.VirtualPCIPassthrough
 _CLUSTER = vim.cluster
 _BELOW: dict[Any, list[Any]] = {
-    _DEVICE.VirtualDevice: [_PASSTHROUGH, _PASSTHROUGH, _DEVICE.VirtualSriovEthernetCard, _DEVICE.VirtualDisk],
+    _DEVICE.VirtualDevice: [
+        _PASSTHROUGH,
+        _PASSTHROUGH,
+        _DEVICE.VirtualSriovEthernetCard,
+        _DEVICE.VirtualVmxnet3Vrdma,
+        _DEVICE.VirtualDisk,
+    ],
     _DEVICE.VirtualDevice.BackingInfo: [
         _PASSTHROUGH.VmiopBackingInfo,
         _PASSTHROUGH.DeviceBackingInfo,
         _PASSTHROUGH.DynamicBackingInfo,
         _DEVICE.VirtualDisk.FlatVer2BackingInfo,
+        _DEVICE.VirtualEthernetCard.NetworkBackingInfo,
+        _DEVICE.VirtualEthernetCard.DistributedVirtualPortBackingInfo,
     ],
+    vim.DistributedVirtualSwitch.ConfigInfo: [vim.dvs.VmwareDistributedVirtualSwitch.ConfigInfo],
+    vim.dvs.HostMember.Backing: [vim.dvs.HostMember.PnicBacking],
+    vim.host.PciPassthruInfo: [vim.host.PciPassthruInfo, vim.host.SriovInfo],
+    vim.host.RdmaDevice.Backing: [vim.host.RdmaDevice.PnicBacking],
     vim.ComputeResource.ConfigInfo: [_CLUSTER.ConfigInfoEx],
     _CLUSTER.RuleInfo: [
         _CLUSTER.AffinityRuleSpec,

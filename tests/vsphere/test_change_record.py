@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from gpuops.errors import OutcomeUnknown, StepFailed
-from gpuops.model.task import LEASE_OPERATION
+from gpuops.model.vcenter.task import LEASE_OPERATION
 from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
 
 TASK = SimpleNamespace(_moId="task-1")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.evidence import SessionCount
-from gpuops.vsphere.reading.guest_sessions import GuestProcess, counted
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.vsphere.reading.guests.guest_sessions import GuestProcess, counted
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 LOGIN = "gpuops"

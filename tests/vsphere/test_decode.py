@@ -11,13 +11,22 @@ import pytest
 from lxml import etree
 
 from gpuops.errors import ProtocolError
-from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.vsphere.reading.decode_device import carried
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
-from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.pages import ReadObject
-from gpuops.vsphere.reading.soap_pages import read_objects
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    Firmware,
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    VmNic,
+)
+from gpuops.vsphere.reading.bulk.pages import ReadObject
+from gpuops.vsphere.reading.bulk.soap_pages import read_objects
+from gpuops.vsphere.reading.decoding.decode_device import carried
+from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.transport.wire import SessionEnded, parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
@@ -133,6 +142,30 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
         OtherPassthrough(13004, "PCI device 13004"),
     )
     assert vm.has_passthrough
+
+
+def test_rdma_network_cards_are_told_apart_by_their_kind_and_network_and_others_left_out() -> None:
+    standard, port = "VirtualEthernetCardNetworkBackingInfo", "VirtualEthernetCardDistributedVirtualPortBackingInfo"
+    on_port = "<port><switchUuid>50 2e</switchUuid><portgroupKey>dvportgroup-9</portgroupKey></port>"
+    named = "<deviceName>VM Network</deviceName>"
+    devices = "".join(
+        [
+            device(4000, standard, f'{named}<network type="Network">network-7</network>', kind="VirtualVmxnet3"),
+            device(4001, port, on_port, kind="VirtualVmxnet3Vrdma"),
+            device(4002, standard, named, kind="VirtualSriovEthernetCard"),
+            device(4003, port, "<port><switchUuid>50 2e</switchUuid></port>", kind="VirtualE1000e"),
+            (
+                '<VirtualDevice xsi:type="VirtualSriovEthernetCard"><backing><network>network-8</network></backing>'
+                "<macAddress>00:50:56:00:00:07</macAddress></VirtualDevice>"
+            ),
+            device(13000, "VirtualPCIPassthroughVmiopBackingInfo", "<vgpu>nvidia_a40-8q</vgpu>"),
+        ]
+    )
+    assert detailed({"config.hardware.device": devices}).nics == (
+        VmNic(4001, "vmxnet3vrdma", "dvportgroup-9"),
+        VmNic(4002, "sriov", "VM Network"),
+        VmNic(0, "sriov", "network-8", "00:50:56:00:00:07"),
+    )
 
 
 @pytest.mark.parametrize(("written", "node"), [("0", 0), ("1", 1), ("-1", None), ("", None)])

@@ -8,7 +8,7 @@ import pytest
 from pyVmomi import SoapAdapter, vim
 
 from gpuops.errors import Refused
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.plan.core.steps import NewDirectPath, NewDynamic, NewVgpu, VmChange
 from gpuops.vsphere.writing.specs import config_spec, signed_short
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.vsphere.reading import soap_pages as module
-from gpuops.vsphere.reading.soap_pages import PIECE, split_reply
+from gpuops.vsphere.reading.bulk import soap_pages as module
+from gpuops.vsphere.reading.bulk.soap_pages import PIECE, split_reply
 from gpuops.vsphere.transport.wire import parsed
 from gpuops.vsphere.transport.xml_values import child, children, text
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import ConfigTarget
-from gpuops.model.host_settings import DeviceGroupMember
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import ConfigTarget
+from gpuops.model.vcenter.host_settings import DeviceGroupMember
 from gpuops.vsphere.reading.config_targets import config_target
 
 KINDS = vim.vm.device.VirtualPCIPassthrough

@@ -11,7 +11,7 @@ from lxml import etree
 from pyVmomi import vim
 
 from gpuops.errors import ProtocolError, UsageError
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.transport.request_text import written
 from gpuops.vsphere.transport.stub import Stub
 from gpuops.vsphere.transport.wire import envelope

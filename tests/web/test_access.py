@@ -8,7 +8,7 @@ import doctest
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 from gpuops.web import access
 from gpuops.web.access import SECRET_HEADER, Access, PasswordLogin, ProxyLogin
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gpuops.model.target import Secret
+from gpuops.model.vcenter.target import Secret
 from gpuops.web import application
 from gpuops.web.access import Access, PasswordLogin, ProxyLogin
 from tests.web.conftest import Serve, Served, events, until

@@ -23,9 +23,13 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 LAST = REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 
 
-def answers_at_once(served: Served, within_s: float = 5.0) -> bool:
+AT_ONCE_S = 9.0
+"""Less than a client that is waited for costs (`REQUEST_S`, 10 s)."""
+
+
+def answers_at_once(served: Served) -> bool:
     began_s = passed_s()
-    return served.get("/healthz").status_code == 200 and passed_s() - began_s < within_s
+    return served.get("/healthz").status_code == 200 and passed_s() - began_s < AT_ONCE_S
 
 
 # Headers are larger than one read of the connection, 256 KiB: what comes whole at once is no request that goes on.
@@ -125,8 +129,15 @@ def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.M
         before_kib = resident_kib()
         for client in clients:
             client.sendall(b"GET /api/report HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        time.sleep(2)
-        assert resident_kib() - before_kib < 60 * 1024, "not a copy for each"
+        most_kib = before_kib
+
+        def all_cut_off() -> bool:
+            nonlocal most_kib
+            most_kib = max(most_kib, resident_kib())
+            return not served.server._server.server_state.connections
+
+        until(all_cut_off)
+        assert most_kib - before_kib < 60 * 1024, "not a copy for each"
         assert answers_at_once(served)
         assert all(len(received(client)) < 29_000_000 for client in clients), "they were cut off"
     finally:
@@ -175,7 +186,7 @@ def test_where_all_connections_are_watched_the_next_is_refused_at_once(
             assert b"text/event-stream" in client.recv(4096)
         began_s = passed_s()
         refused = served.raw(b"")
-        assert refused.startswith(b"HTTP/1.1 503 ") and passed_s() - began_s < 5
+        assert refused.startswith(b"HTTP/1.1 503 ") and passed_s() - began_s < AT_ONCE_S
     until(lambda: served.raw(REQUEST).startswith(b"HTTP/1.1 200 "))
 
 

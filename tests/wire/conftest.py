@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuops.api import Site
+from gpuops.clock import wall_clock
 from gpuops.execute.change import host_tasks
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.server import start as start_server
 from gpuops.sim.world import World
+from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 
 if TYPE_CHECKING:
     from tests.wire.rolling import Bench
+    from tests.wire.training import Training
 
 
 def target_of(server: SimServer) -> Target:
@@ -86,3 +91,26 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
         yield begin
         assert [wrong for bench in benches for wrong in bench.aside.wrong] == []
+
+
+@pytest.fixture(scope="module")
+def served_training() -> Iterator[SimServer]:
+    """The scenario `training`, whose simulated time passes as it is waited for."""
+    with start_server("training", clock="virtual") as server:
+        yield server
+        assert server.world.bugs == []
+
+
+@pytest.fixture
+def training(served_training: SimServer, tmp_path: Path) -> Iterator[Training]:
+    """Each test leaves what was declared, and nothing else."""
+    from tests.wire.training import DECLARED, Training
+
+    with Connection(target_of(served_training)) as connection:
+        found = Training(served_training, Site(connection, tmp_path / "state", wall_clock))
+        yield found
+        served_training.world.injector.clear()
+        found.delete()
+        assert found.names() == DECLARED
+        inventory = connection.inventory()
+        assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]

@@ -28,11 +28,11 @@ from typing import Any, Final
 import pytest
 
 from gpuops.errors import GpuopsError, ProtocolError
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.reading.pages import ReadObject
+from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parsed
 from tests.sim.lab import category_spec
@@ -132,8 +132,8 @@ def _typed(found: Recorded) -> Decoder:
 
 def _record(one: ReadObject) -> Any:
     from gpuops.vsphere.reading import collect
-    from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
-    from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
+    from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
+    from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 
     if one.type == "HostSystem":
         return host_with_gpus(thin_host(one), pci_devices(one))
@@ -142,7 +142,8 @@ def _record(one: ReadObject) -> Any:
 
 def _json_pages(target: Target) -> Decoder:
     """What the reader of inventories does with one page of VI/JSON."""
-    from gpuops.vsphere.reading import collect, json_pages
+    from gpuops.vsphere.reading import collect
+    from gpuops.vsphere.reading.bulk import json_pages
     from gpuops.vsphere.session import Session
 
     replies: list[bytes] = []
@@ -178,7 +179,7 @@ def _json_respelled(example: bytes, rng: random.Random) -> bytes:
 
 def _pages(found: Recorded) -> Decoder:
     """What the reader of inventories does with one reply, without the other replies that it would ask for."""
-    from gpuops.vsphere.reading.soap_pages import read_objects, split_reply
+    from gpuops.vsphere.reading.bulk.soap_pages import read_objects, split_reply
     from gpuops.vsphere.transport.reply import checked
     from gpuops.vsphere.transport.xml_values import child
 
@@ -242,7 +243,8 @@ FILES: Final = ("snapshot", "ready", "configuration", "requests-csv", "policy", 
 
 
 def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
-    from gpuops.config import policy, requests_file, role_file, snapshot, sources
+    from gpuops.config import policy, requests_file, role_file, snapshot
+    from gpuops.config.vcenter import sources
     from gpuops.sim.outside_events import fault_file
     from gpuops.sim.scenario import scenario_file
     from gpuops.sim.wire import ready_file

@@ -1,6 +1,6 @@
 """A client with 256 MB and 5 s of CPU above what it begins with: it reads from a hostile server, by one of two parsers.
 
-python -m tests.wire.hostile_child PORT lxml|pyvmomi USERNAME    (the password on stdin)
+python -m tests.wire.hostile_child PORT lxml|pyvmomi USERNAME [SECONDS OF PATIENCE]    (the password on stdin)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gpuops.cli.failure import guarded
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 
 MEMORY_BYTES = 256 * 1024 * 1024
 CPU_S = 5
@@ -20,17 +20,19 @@ PATIENCE_S = 2.0
 
 def main() -> None:
     """Exits as gpuops would."""
-    from gpuops.vsphere.reading import collect, reader
+    from gpuops.vsphere.reading import collect
+    from gpuops.vsphere.reading.bulk import reader
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.transport import network, stub, wire
 
-    port, parser, username = sys.argv[1:]
+    port, parser, username, *given = sys.argv[1:]
+    patience_s = float(given[0]) if given else PATIENCE_S
     target = Target("127.0.0.1", username, Secret(sys.stdin.readline().strip()), port=int(port), tls=False)
     for module, name, seconds in [
-        (network, "SILENCE_S", PATIENCE_S / 2),
-        (reader, "DEADLINE_S", PATIENCE_S),
-        (wire, "CALL_S", PATIENCE_S),
-        (stub, "CALL_S", PATIENCE_S),
+        (network, "SILENCE_S", patience_s / 2),
+        (reader, "DEADLINE_S", patience_s),
+        (wire, "CALL_S", patience_s),
+        (stub, "CALL_S", patience_s),
     ]:
         setattr(module, name, seconds)
     import lxml.etree  # noqa: F401 - gpuops imports both parsers where they are used first

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading import collect
-from gpuops.vsphere.reading.pages import PAGE_OBJECTS
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.exchange import HttpReply
 from gpuops.vsphere.transport.wire import Wire

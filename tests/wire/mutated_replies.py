@@ -17,8 +17,8 @@ from xml.parsers.expat import ExpatError
 import pytest
 
 from gpuops.errors import GpuopsError, ProtocolError
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Target
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network, stub

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 from gpuops.execute.change import rolling_change
 from gpuops.execute.site import Site
-from gpuops.model.host_settings import Rolling
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer

@@ -11,14 +11,14 @@ from gpuops.api import change_abandon, change_status, doctor
 from gpuops.errors import GpuopsError, Refused
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.site import Site
-from gpuops.model.host_settings import Displacement
-from gpuops.model.journal import Thing
+from gpuops.model.nights.journal import Thing
+from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.operations import maintenance
+from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.sample import mostly_long

@@ -14,18 +14,18 @@ import pytest
 from gpuops.api import capacity, catalog_of, readiness
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
-from gpuops.model.gpu import GraphicsType, VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import GraphicsType, VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.queue.place import Place
+from gpuops.report.advice.capacity import capacity_document
+from gpuops.report.advice.placement import placements_document
 from gpuops.report.bundle.archive import Bundle, bundle
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import model_name, world
-from gpuops.report.capacity import capacity_document
-from gpuops.report.placement import placements_document
-from gpuops.report.readiness import readiness_document
+from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
@@ -38,8 +38,11 @@ from .conftest import target_of
 KEY: Final = b"k" * 32
 WRITTEN: Final = datetime(2026, 11, 27, 9, tzinfo=UTC)
 OF_THE_SITE: Final = frozenset(
-    {"name", "path", "uuid", "instance_uuid", "change_version", "attributes", "label", "system_id", "question", "kind"}
-)
+    {
+        "name", "path", "uuid", "instance_uuid", "change_version", "attributes", "label", "system_id", "question",
+        "kind", "nics",
+    }
+)  # fmt: skip
 """Fields that a bundle has a pseudonym for, or nothing."""
 
 
@@ -104,7 +107,7 @@ def require_same(was: Inventory, now: Inventory) -> None:
 SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "accelerators", "fleet:hosts=20,vms=150")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_simulator_shows_what_was_read(scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     was, now, made = play(build(scenario))
@@ -279,7 +282,7 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
             yield at, document
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_questions_have_the_same_answers(
     scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]

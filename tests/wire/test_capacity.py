@@ -13,8 +13,8 @@ from gpuops.api import capacity
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.question import Capacity, CapacityRequest
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.server import SimServer

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, NotTrusted
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.handler import Incoming, Outgoing
@@ -106,6 +106,7 @@ def _open(target: Target) -> None:
         pass
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("pin", PINS)
 @pytest.mark.parametrize("shown", SHOWN)

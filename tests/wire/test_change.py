@@ -10,8 +10,9 @@ import pytest
 
 from gpuops.config.date_text import parse_window
 from gpuops.execute.change import rolling_change
-from gpuops.model.host_settings import Displacement, Rolling, SharedType
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.execute.site import Site
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.hosts.graphics.mode import SetMode
@@ -19,7 +20,8 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
-from gpuops.sim.operations import maintenance, power
+from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations.vms import power
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
@@ -168,15 +170,20 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
     bench = start(three())
     asked: list[frozenset[str]] = []
 
-    def consent(report: ChangeReport) -> None:
-        asked.append(frozenset(away.vm.name for turn in report.plan.planned_hosts for away in turn.away))
-        if len(asked) == 1:
-            vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
-            power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
+    def roll(site: Site) -> ChangeReport:
+        def consent(report: ChangeReport) -> None:
+            asked.append(frozenset(away.vm.name for turn in report.plan.planned_hosts for away in turn.away))
+            with site.locked_journal(site.vcenter.uuid, alone=True, returning=True):  # as a return begins meanwhile
+                pass
+            if len(asked) == 1:
+                vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
+                power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
 
-    bench.on_site(lambda site: rolling_change.roll(
-        EQUAL, "scheduler set", Rolling(), site, apply=True, consent=consent, told=bench.told.append
-    ))  # fmt: skip
+        return rolling_change.roll(
+            EQUAL, "scheduler set", Rolling(), site, apply=True, consent=consent, told=bench.told.append
+        )
+
+    bench.on_site(roll)
     assert len(asked) == 2
     assert asked[0] - asked[1] == {"vdi-001"}
 

@@ -15,8 +15,8 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import take
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.runs.run_kind import CHANGE
-from gpuops.model.host_settings import Displacement, Rolling
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.vcenter.host_settings import Displacement, Rolling
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer

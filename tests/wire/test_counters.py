@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading import counters
 from gpuops.vsphere.reading.counters import with_counters

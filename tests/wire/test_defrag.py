@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from gpuops.api import catalog_of
-from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.host import DrsRule, RuleKind
-from gpuops.model.vm import PowerState
+from gpuops.model.devices.gpu import AssignmentPolicy
+from gpuops.model.vcenter.host import DrsRule, RuleKind
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag

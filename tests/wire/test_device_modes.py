@@ -14,18 +14,18 @@ from gpuops.api import Site, configure, mode_show
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, VcenterUnreachable
 from gpuops.execute.site import catalog_of
-from gpuops.model.device_mode import DeviceMode, HostDevice
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, SharedType, SizeMode
-from gpuops.model.target import Secret, Target
+from gpuops.model.devices.device_mode import DeviceMode, HostDevice
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings, SharedType, SizeMode
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.plan.core.host_steps import ConfigureModes, HostStep
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureModes, HostStep
 from gpuops.plan.hosts.change.roll import NO_REBOOT_PERHAPS
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.sim.operations.mode_change import configure as set_mode
+from gpuops.sim.operations.hosts.mode_change import configure as set_mode
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import READ_ONLY

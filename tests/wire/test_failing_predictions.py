@@ -16,7 +16,7 @@ from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, VcenterUnreachable
 from gpuops.execute.steps import host_executor, predictions, task_history
 from gpuops.model.prediction import Compared, Misprediction, PastPredictions, Predicted
-from gpuops.model.task import GpuTask
+from gpuops.model.vcenter.task import GpuTask
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

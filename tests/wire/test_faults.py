@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskRef
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer

@@ -16,11 +16,11 @@ from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.vm.attach import Attach
 from gpuops.report.layout import plain
-from gpuops.report.rotation_setup import setup_text
+from gpuops.report.nights.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.catalogue import rules_of
-from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
-from gpuops.sim.operations import registering, snapshots
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations.vms import registering, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 

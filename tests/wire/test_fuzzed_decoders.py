@@ -61,11 +61,11 @@ def test_an_error_that_is_not_ours_is_found() -> None:
     assert "OverflowError: b'x'" in (broken(Decoder([b"x"], play), b"x") or "")
 
 
-@pytest.mark.long
+@pytest.mark.sampled(long=2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "turns", "seeds"), PARTS)
 def test_thousands(name: str, turns: int, seeds: tuple[int, ...]) -> None:
-    """In a process of its own, for its memory is judged too."""
+    """In a process of its own, for its memory is judged too. Half of the decoders a run: ten seconds of CPU each."""
     [seed] = every_nth(seeds, len(seeds))
     command = [sys.executable, "-W", "ignore", "-m", "tests.wire.fuzz", name, str(turns), str(seed)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=ROOT, timeout=500)

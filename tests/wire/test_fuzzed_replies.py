@@ -10,7 +10,7 @@ import re
 import pytest
 
 from gpuops.errors import ProtocolError
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from tests.wire.mutated_replies import fuzz_both, fuzz_reader, recorded, reread
 
 

@@ -20,12 +20,12 @@ from gpuops.errors import OutcomeUnknown, UsageError
 from gpuops.execute.past.history import history
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
-from gpuops.model.broker import DesktopMachine
-from gpuops.model.rotation import LATE, Policy
-from gpuops.model.target import BrokerTarget
+from gpuops.model.desktops.broker import DesktopMachine
+from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import CloseGate, OpenGate, ResumeVm, SetAttribute, Step, SuspendVm
-from gpuops.plan.rotation.desktops import IN_MAINTENANCE
+from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.sim.horizon.pod import Pod, PodSession
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.scenario.build import build
@@ -210,7 +210,7 @@ def test_maintenance_that_begins_after_the_mark_of_a_killed_night_is_not_ours(vd
 
 def test_maintenance_that_the_last_look_shows_is_not_ours(vdi: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step here goes by a look of its own; the gates of the first eight are closed when the first has ended."""
-    monkeypatch.setattr("gpuops.execute.steps.vm_executor.SHARED_S", -1.0)
+    monkeypatch.setattr("gpuops.execute.steps.vm_looks.SHARED_S", -1.0)
     theirs: list[str] = []
 
     def watch(outcome: Outcome) -> None:
@@ -280,6 +280,7 @@ def test_a_broker_that_is_away_in_the_morning_keeps_no_desktop_away(vdi: Gated) 
     vdi.nothing_is_left()
 
 
+@pytest.mark.sampled(1)
 def test_a_session_that_began_before_the_suspend_keeps_the_desktop_and_its_gate_is_opened(vdi: Gated) -> None:
     used: list[str] = []
 
@@ -343,7 +344,7 @@ def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_polic
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 3), *NIGHTS}), NIGHTS))
+@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *NIGHTS}), NIGHTS))
 def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     """After any of its steps; the night that follows and the morning clear up."""
     ended = iter(range(10**6))
@@ -361,7 +362,7 @@ def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> 
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 3), *MORNINGS}), MORNINGS))
+@pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *MORNINGS}), MORNINGS))
 def test_a_morning_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     vdi.night()
     ended = iter(range(10**6))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpuops.execute.steps.task_history import TOO_MANY, TaskHistory
-from gpuops.model.task import GpuTask
+from gpuops.model.vcenter.task import GpuTask
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.server import SimServer

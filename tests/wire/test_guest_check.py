@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from gpuops import clock
 from gpuops.api import Site, guest_check, offline
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused
-from gpuops.model.guest import GuestSystem
-from gpuops.model.target import GuestLogin, Secret
-from gpuops.model.task import TaskRef
+from gpuops.model.guests.guest import GuestSystem
+from gpuops.model.vcenter.target import GuestLogin, Secret
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.guest.answer import MOST_BYTES
 from gpuops.plan.guest.question import GuestQuestion, GuestVerdict, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestState
@@ -25,7 +26,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_file_manager import GuestFileManager
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading import guest_file, guest_systems
+from gpuops.vsphere.reading.guests import guest_file, guest_systems
 from gpuops.vsphere.writing import guest_answers, guest_programs
 from tests.wire.conftest import target_of
 
@@ -152,6 +153,37 @@ def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: S
     [said] = stacks.said
     assert said.startswith("gpu-bare: /tmp/gpuops-")
     assert said.endswith("stays in its guest: its program still runs")
+
+
+def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
+    stacks: Stacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, passed_s, read = list[str](), clock.passed_s, guest_file.read_guest_file
+
+    def slowly(connection: Connection, vm: str, name: str, path: str) -> bytes:
+        fetched.append(name)
+        return read(connection, vm, name, path)
+
+    monkeypatch.setattr(guest_answers, "read_guest_file", slowly)
+    monkeypatch.setattr(clock, "passed_s", lambda: passed_s() + 60.0 * len(fetched))
+    stacks.change("gpu-ready", takes_s=20.0)
+    assert stacks.check()["gpu-ready"].ready
+    assert len(fetched) == 7
+
+
+def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def silent(connection: Any, *request: Any, **limits: Any) -> Any:
+        asked.append(connection.host)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(guest_file, "exchange", silent)
+    found = stacks.check()
+    hosts = {found[name].vm.host for name in found if "cannot be fetched" in found[name].rows[0].says}
+    assert len(asked) == len(hosts) < 7
+    assert sum("cannot be fetched" in verdict.rows[0].says for verdict in found.values()) == 7
+    assert stacks.left_over == []
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from gpuops.errors import Refused, StepFailed
-from gpuops.model.guest_command import CommandEnd
-from gpuops.model.target import GuestLogin, Secret
+from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guest_file import read_guest_file
+from gpuops.vsphere.reading.guests.guest_file import read_guest_file
 from gpuops.vsphere.writing.guest_commands import PRINTED, start_command, wait_for_commands
 from tests.wire.conftest import target_of
 
@@ -48,7 +48,7 @@ def test_commands_run_beside_each_other_and_what_they_print_and_take_is_read(
     first, second = ends(connection, "sleep 0.3; echo it is $GPUOPS_GUEST_NAME; echo 'a \"b\"' >&2", vms=VMS)
     assert (first.name, first.exit_code, first.error) == ("vm-01", 0, "")
     assert first.printed == 'it is vm-01\na "b"\n' and second.printed.startswith("it is vm-02")
-    assert first.took_s is not None and 0.3 <= first.took_s < 5
+    assert first.took_s is not None and 0.3 <= first.took_s < 60
     left = [each.name for guest in VMS for each in _root(server, guest).joinpath("tmp").iterdir()]
     assert left == []
 
@@ -100,6 +100,7 @@ def test_a_guest_that_goes_away_is_told_of(connection: Connection, server: SimSe
     assert "vm-01" in end.error and end.took_s is None
 
 
+@pytest.mark.sampled(1)
 def test_without_a_login_and_with_a_wrong_one_nothing_is_run_and_no_password_is_told(server: SimServer) -> None:
     for login, error in ((None, Refused), (GuestLogin("ml", Secret("wrong-Secret7")), StepFailed)):
         with Connection(replace(target_of(server), guest=login)) as connection:

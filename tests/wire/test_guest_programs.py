@@ -15,8 +15,8 @@ from gpuops.api import Site, rotate_day, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
-from gpuops.model.rotation import Policy
-from gpuops.model.target import GuestLogin, Secret
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.sim.server import SimServer
@@ -134,6 +134,7 @@ def test_the_exit_code_is_all_that_is_told(guests: SimServer, running: str) -> N
     assert end.duration_s == 1.0
 
 
+@pytest.mark.sampled(1)
 def test_a_wrong_password_is_refused_and_never_shown(guests: SimServer, running: str) -> None:
     with pytest.raises(GpuopsError) as refused:
         submit(guests, GuestLogin("ml", Secret("Wr0ngKept")), running)

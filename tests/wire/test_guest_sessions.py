@@ -13,10 +13,10 @@ from gpuops.advise.idle import judged
 from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.model.evidence import Source
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.target import GuestLogin, Secret
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import SOMEBODY, use_desktop
@@ -24,7 +24,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.sim.state.vm_state import GuestAccount, Power
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.reading.guest_sessions import GuestSessions
+from gpuops.vsphere.reading.guests.guest_sessions import GuestSessions
 from tests.wire.conftest import target_of
 from tests.wire.test_rotation import LAB_POLICY
 
@@ -81,6 +81,7 @@ def guests(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield found
 
 
+@pytest.mark.sampled(1)
 def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Guests) -> None:
     assert guests.why(IDLE) is None
     guests.use(IDLE)
@@ -131,7 +132,7 @@ def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pyte
     running = [vm for vm in inventory.vms.values() if vm.name in ("vdi-01", "vdi-02", "vdi-03")]
     passed = iter(range(0, 100_000, 200))
     slow = SimpleNamespace(passed_s=lambda: float(next(passed)))
-    monkeypatch.setattr("gpuops.vsphere.reading.guest_sessions.clock", slow)
+    monkeypatch.setattr("gpuops.vsphere.reading.guests.guest_sessions.clock", slow)
     told = guests.site.sources[Source.SESSIONS].sessions(running, inventory.taken_at).values()
     assert [each.because for each in told] == ["", "other guests took too long", "other guests took too long"]
 

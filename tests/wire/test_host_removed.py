@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.report.change import change_document, change_text
+from gpuops.report.hosts.change import change_document, change_text
 from gpuops.tasks.hosts import _change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.sample import mostly_long

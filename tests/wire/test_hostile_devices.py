@@ -12,11 +12,11 @@ import pytest
 
 from gpuops.api import Site, configure, mode_show
 from gpuops.clock import wall_clock
-from gpuops.model.host_settings import HostSettings, SizeMode
+from gpuops.model.vcenter.host_settings import HostSettings, SizeMode
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mode import SetMode
-from gpuops.report.host_settings import mode_document, mode_text
+from gpuops.report.hosts.host_settings import mode_document, mode_text
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.automation import json_rpc

@@ -13,7 +13,7 @@ from xml.parsers.expat import ExpatError
 import pytest
 
 from gpuops.errors import NotConnected, ProtocolError
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.reply import elements
@@ -69,6 +69,7 @@ def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServ
             str(hostile_server.port),
             parser,
             hostile_server.honest.username,
+            "60",
         ],
         input=hostile_server.honest.password,
         capture_output=True,

@@ -13,7 +13,7 @@ import pytest
 
 from gpuops.cli.failure import guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.automation import json_rpc

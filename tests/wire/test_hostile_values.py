@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpuops.cli.failure import guarded
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Secret, Target
-from gpuops.report.fleet import fleet
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.report.monitoring.fleet import fleet
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.hostile_replies import Hostile, _envelope, _packed

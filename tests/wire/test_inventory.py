@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import ProtocolError
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Target
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Target
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vcenter import fill_datastore
 from gpuops.sim.outside_events.vms import move_to_parent_folder, rename

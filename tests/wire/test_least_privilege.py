@@ -13,8 +13,8 @@ from gpuops.api import Site, rotate_day, rotate_night, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
-from gpuops.model.inventory import Inventory
-from gpuops.model.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed
 from gpuops.plan.core.steps import (

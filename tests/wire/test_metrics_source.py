@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
-from gpuops.cli.metrics_source import LONGEST_S, MetricSource
+from gpuops.cli.opening import begin_site
+from gpuops.cli.services import metrics_source
+from gpuops.cli.services.metrics_source import LONGEST_S, MetricSource
 from gpuops.clock import wall_clock
 from gpuops.errors import NotConnected
 from gpuops.execute.measurements.observing import observe
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import MeasurementSettings
+from gpuops.model.measurements.measurement import MeasurementSettings
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off
 from gpuops.sim.server import SimServer
@@ -69,3 +73,20 @@ def test_measurements_are_looked_for_where_the_configuration_keeps_them(lab: Sim
         site.measured = MeasurementSettings(store_dir=str(tmp_path / "elsewhere"))
         observe(site)
         assert MetricSource(site).values().used is not None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_several_sites_one_reads_the_journals_of_all(
+    lab: SimServer, tmp_path: Path, mocker: MockerFixture, first: bool
+) -> None:
+    """Forty sites would read forty journals each."""
+    read = mocker.spy(metrics_source, "overdue_vcenters")
+    with Connection(target_of(lab)) as vcenter:
+        source = MetricSource(Site(vcenter, tmp_path, wall_clock))
+
+        def values() -> None:
+            begin_site(first=first)
+            source.values()
+
+        copy_context().run(values)
+        assert [call.kwargs["only"] for call in read.call_args_list] == [None if first else vcenter.uuid]

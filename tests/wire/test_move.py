@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import MoveMode

@@ -197,3 +197,19 @@ def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pyt
         vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
     ]
     assert off == ["desk-11"]
+
+
+def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Bench) -> None:
+    """The moves themselves hold the lock, as a change of hosts does."""
+    asked: list[Report] = []
+
+    def ask(site: Site) -> Report:
+        def consent(report: Report) -> None:
+            with site.locked_journal(site.vcenter.uuid, alone=True, returning=True, doing="rotate day"):
+                asked.append(report)
+            assert bench.effects == []
+
+        return moves.carry_out(Defrag(max_moves=1), site, apply=True, consent=consent)
+
+    report: Report = bench._with(ask)
+    assert (report.exit_code, len(asked), len(bench.effects)) == (0, 1, 1)

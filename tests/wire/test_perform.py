@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
-from gpuops.model.gpu import PciAddress
-from gpuops.model.target import Secret
-from gpuops.model.task import TaskRef
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.target import Secret
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,

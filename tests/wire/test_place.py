@@ -10,10 +10,10 @@ import pytest
 
 from gpuops.api import place, run
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.place import Place

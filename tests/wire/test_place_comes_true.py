@@ -14,8 +14,8 @@ from pyVmomi import vim
 
 from gpuops.config.requests_file import load_requests
 from gpuops.execute.site import catalog_of
-from gpuops.model.host import NumaPolicy
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering, recipe

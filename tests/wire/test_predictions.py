@@ -18,9 +18,9 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.execute.site import agreed
 from gpuops.execute.steps.predictions import BY_OTHERS
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiVgpu
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.prediction import PastPredictions, Predicted
+from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.vm.attach import Attach
@@ -31,7 +31,7 @@ from gpuops.report.plan_text import report_text
 from gpuops.report.prediction import mispredictions_counted, predictions_document, predictions_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
-from gpuops.sim.operations.power import stop
+from gpuops.sim.operations.vms.power import stop
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.gpu_admission import Deviation, GpuOrder, StartOrder
 from gpuops.vsphere.connection import Connection
@@ -219,10 +219,10 @@ def test_a_night_and_its_morning_as_documented_have_none(wire: Wire) -> None:
     assert wire.past.right >= 10
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(50, long=5)
 @pytest.mark.parametrize("seed", range(50))
 def test_none_on_a_simulator_as_documented(wire: Wire, seed: int) -> None:
-    """Twenty runs each, a thousand in all."""
+    """Twenty runs each, a thousand in all, of which the long suite draws a fifth."""
     random, runs = Random(f"predictions:{seed}"), 0
     wire.smi = seed % 2 == 1
     while runs < 20:

@@ -9,7 +9,7 @@ import pytest
 from gpuops.api import Site, rotate_day, rotate_night, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode

@@ -12,8 +12,8 @@ import pytest
 from gpuops.api import run
 from gpuops.clock import wall_clock
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpuops.errors import NotTrusted, VcenterUnreachable
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.connection import Connection
 
 

@@ -18,7 +18,7 @@ from gpuops.api import (
 )
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
-from gpuops.model.rotation import Role
+from gpuops.model.nights.night_record import Role
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer

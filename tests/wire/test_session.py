@@ -18,7 +18,7 @@ from pytest_mock import MockerFixture
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
-from gpuops.model.target import Secret, Target
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -50,6 +50,7 @@ def expired(tmp_path: Path) -> Iterator[SimServer]:
         yield server
 
 
+@pytest.mark.sampled(1)
 def test_an_expired_certificate_is_refused_before_the_password_is_sent(tmp_path: Path) -> None:
     with expired(tmp_path) as server:
         target = Target("127.0.0.1", "u", Secret("p"), port=server.port, ca_files=(str(server.ca_file),))

@@ -19,7 +19,7 @@ from gpuops.plan.rotation.power_moments import GRAIN
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.operations import power
+from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer
 from tests.wire.test_return import cut_off

@@ -12,9 +12,9 @@ import pytest
 
 from gpuops.errors import LoginRefused, NotTrusted, ProtocolError, Refused
 from gpuops.execute.site import catalog_of
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Secret, Target
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.queue.place import Place
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import NoPermission
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import DynamicTarget
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import DynamicTarget
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading.config_targets import with_config_targets

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, StepFailed, VcenterUnreachable
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import Guest, PowerState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer

@@ -19,9 +19,9 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import GpuopsError
 from gpuops.execute.change import rolling_change
-from gpuops.model.host import NumaPolicy
-from gpuops.model.host_settings import Displacement, Rolling, SharedType
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.hosts.graphics.mode import SetMode

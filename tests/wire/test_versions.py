@@ -12,10 +12,10 @@ from gpuops.api import Site, rotate_day, rotate_night, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import ProtocolError
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, OtherPassthrough, VgpuDevice
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DynamicDevice, OtherPassthrough, VgpuDevice
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.plan import Request
 from gpuops.plan.vm.attach import Attach

@@ -10,10 +10,10 @@ from gpuops.advise.idle import judged
 from gpuops.api import Site, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.model.evidence import VgpuUse
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import VgpuUse
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.scenario.build import build

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, ProtocolError
-from gpuops.model.inventory import Inventory
-from gpuops.model.target import Target
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import Target
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.reading import json_pages
+from gpuops.vsphere.reading.bulk import json_pages
 from gpuops.vsphere.reading.collect import inventory, observe, with_drs
 from gpuops.vsphere.reading.comparison import compare, differences
 from gpuops.vsphere.session import Session
@@ -219,7 +219,7 @@ def test_a_number_that_is_none_is_unknown(told: bytes) -> None:
 
 
 def thin(reply: bytes) -> Any:
-    from gpuops.vsphere.reading.decode_vm import thin_vm
+    from gpuops.vsphere.reading.decoding.decode_vm import thin_vm
 
     [(_, objects)] = json_pages.pieces(reply)
     return thin_vm(next(iter(objects))).vm

@@ -13,10 +13,10 @@ from gpuops.api import Site, rotate_night, run
 from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.execute.site import catalog_of
-from gpuops.model.host_settings import Displacement
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import ProfileCapacity
-from gpuops.model.vm import ManagedBy
+from gpuops.model.vcenter.host_settings import Displacement
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import ProfileCapacity
+from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Request

@@ -19,11 +19,11 @@ from gpuops.errors import Locked, NotConnected, UsageError, VcenterUnreachable
 from gpuops.execute.rotation import watch_state
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState, alone
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step
-from gpuops.plan.rotation.watch_look import WatchTold
+from gpuops.plan.rotation.nights.watch_look import WatchTold
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build, build_declared
 from gpuops.sim.server import SimServer

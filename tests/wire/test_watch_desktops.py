@@ -15,11 +15,11 @@ from gpuops.config.policy import parse_policy
 from gpuops.execute.measurements.tables import FILE_NAME
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState
-from gpuops.model.rotation import Policy
-from gpuops.model.target import BrokerTarget
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.desktops import running_desktops
-from gpuops.plan.rotation.watch_look import WatchTold
+from gpuops.plan.rotation.nights.desktops import running_desktops
+from gpuops.plan.rotation.nights.watch_look import WatchTold
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -11,9 +11,9 @@ import pytest
 from gpuops.api import history, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation.watch import AFTER_FAILURE_S
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import GivesWayBy
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.rotation import GivesWayBy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Rule

@@ -14,13 +14,15 @@ from gpuops.advise.diagnosis.channels import channels
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.model.case import DiagnosisCase, LabelledCase
-from gpuops.model.component import COMPONENTS, Component
+from gpuops.model.measurements.case import DiagnosisCase, LabelledCase
+from gpuops.model.measurements.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
 
 CERTAIN: Final = 0.99
 """What a rule names has that probability: counters may be wrong."""
+WEIGHT_OF_NONE: Final = 0.8
+"""Half of the cases that models learn from are without a fault; of VMs that somebody asks about fewer are."""
 LEAST: Final = 0.1
 """What is less probable is not told."""
 LOOKED_AT: Final[dict[Component, tuple[str, ...]]] = {
@@ -124,8 +126,9 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     What a rule names is certain, what a rule excludes is 0. `none` has no probability beside one that has more: after
     a fault, that there is no other one is no answer.
     """
-    found = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
     none = COMPONENTS.index(Component.NONE)
+    found = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
+    found[:, none] *= WEIGHT_OF_NONE
     for row, case in zip(found, cases, strict=True):
         for component in ruled_out(case):
             row[COMPONENTS.index(component)] = 0.0

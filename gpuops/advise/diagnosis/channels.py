@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.case import DiagnosisCase
+from gpuops.model.measurements.case import DiagnosisCase
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +51,15 @@ CHANNELS: Final = {
     "licensed": "1 = it is",
 }
 """Each channel, and what it is a share of."""
+_STATES: Final = (
+    "gpu:smi.gpu.slowedByHeat.latest",
+    "gpu:smi.gpu.slowedByPower.latest",
+    "gpu:smi.gpu.eccUncorrected.latest",
+    "gpu:smi.gpu.pcieWidth.latest",
+    "vm:smi.vgpu.licensed.latest",
+)
+STATES: Final = tuple(CHANNELS)[-len(_STATES) :]
+"""The channels that are read from these."""
 
 
 def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
@@ -100,13 +109,18 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         of("gpu:gpu.power.used.latest", facts.power_limit_w),
         clock,
         np.where(total > 0.1, clock, np.nan),
-        told("gpu:smi.gpu.slowedByHeat.latest"),
-        told("gpu:smi.gpu.slowedByPower.latest"),
-        np.log1p(_new(told("gpu:smi.gpu.eccUncorrected.latest"))),
-        of("gpu:smi.gpu.pcieWidth.latest", facts.pcie_width),
-        told("vm:smi.vgpu.licensed.latest"),
+        *states(case).values(),
     )
     return dict(zip(CHANNELS, found, strict=True))
+
+
+def states(case: DiagnosisCase) -> Mapping[str, Floats]:
+    """The last of CHANNELS alone, by which rules go: what nvidia-smi says of the GPU and the licence."""
+    unknown = np.full(_steps(case), np.nan)
+    heat, power, errors, width, licensed = (case.series.get(name, unknown) for name in _STATES)
+    lanes = case.facts.pcie_width
+    link = width / lanes if lanes else unknown
+    return dict(zip(STATES, (heat, power, np.log1p(_new(errors)), link, licensed), strict=True))
 
 
 def _steps(case: DiagnosisCase) -> int:

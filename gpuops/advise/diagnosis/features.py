@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import CHANNELS, channels
-from gpuops.model.case import DiagnosisCase
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.advise.diagnosis.symptoms import NAMES as SYMPTOMS
+from gpuops.advise.diagnosis.symptoms import UNKNOWN, symptoms, together
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.case import DiagnosisCase
+from gpuops.model.measurements.component import Component
 
 Floats = NDArray[np.float64]
 
-UNKNOWN: Final = -1.0
-"""Of a channel without any value; no channel that is known is negative but for logarithms, which end above it."""
 _NO_SHARES: Final = (
     "temperature",
     "disk",
@@ -45,9 +46,60 @@ FACTS: Final = ("shares equally", "has a fixed share", "best effort", "remote me
 NAMES: Final = (
     *(f"{channel}: {statistic}" for channel in SHARES for statistic in STATISTICS),
     *(f"{one} with {other}" for one, other in PAIRS),
+    *SYMPTOMS,
     *FACTS,
 )
 """What each number of a row is."""
+
+BEARS_ON: Final[Mapping[Component, tuple[str, ...]]] = {
+    Component.NOISY_NEIGHBOUR: (
+        "gpu use",
+        "neighbours' use",
+        "GPU total",
+        "use beside others",
+        "use of an equal part",
+    ),
+    Component.SCHEDULER: ("gpu use", "use of its part", "use of an equal part", "GPU total"),
+    Component.LICENCE: ("licensed", "gpu use", "GPU total", "frame buffer"),
+    Component.THROTTLING: (
+        "power",
+        "temperature",
+        "clock",
+        "clock under load",
+        "slowed by heat",
+        "slowed by power",
+        "GPU total",
+    ),
+    Component.PCIE_LINK: ("link",),
+    Component.ECC: ("new ECC errors", "gpu use"),
+    Component.FRAME_BUFFER: ("frame buffer", "gpu use"),
+    Component.REMOTE_NUMA: (),
+    Component.CPU_READY: ("ready", "CPU", "host CPU"),
+    Component.MEMORY_RECLAIMED: ("ballooned", "swapped", "disk latency"),
+    Component.DATASTORE: ("disk latency", "latency for its disk use", "disk", "ballooned", "swapped", "gpu use"),
+    Component.NETWORK: ("packets lost", "ready"),
+    Component.DRIVER: ("gpu use", "CPU", "frame buffer"),
+}
+"""The channels that can tell each; FACTS bear on all.
+
+A narrow link and remote memory have no other sign than less use of the GPU, which anything has: what models learn of it
+are habits of the cases that they learn from.
+"""
+
+
+def columns(component: Component) -> list[int]:
+    """The places in NAMES of what bears on it: numbers of these channels, pairs of which both are among them, or the
+    second beside the GPU's use, and facts.
+    """
+    channels_of_it = BEARS_ON[component]
+    found = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in channels_of_it]
+    first = NAMES.index(f"{PAIRS[0][0]} with {PAIRS[0][1]}")
+    found += [
+        first + at
+        for at, (one, other) in enumerate(PAIRS)
+        if other in channels_of_it and (one in channels_of_it or one == "gpu use")
+    ]
+    return sorted(found)
 
 
 def features(cases: Iterable[DiagnosisCase]) -> Floats:
@@ -58,44 +110,42 @@ def features(cases: Iterable[DiagnosisCase]) -> Floats:
 def _row(case: DiagnosisCase) -> list[float]:
     of = channels(case)
     row = _statistics(np.array([of[channel] for channel in SHARES])).ravel().tolist()
-    row += [_together(of[one], of[other]) for one, other in PAIRS]
-    return row + _facts(case)
+    row += [together(of[one], of[other]) for one, other in PAIRS]
+    watts = case.series.get("gpu:gpu.power.used.latest", np.full(len(of["power"]), np.nan))
+    return row + symptoms(of, watts) + _facts(case)
 
 
 def _statistics(values: Floats) -> Floats:
     """A row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
+    missing = np.isnan(values)
+    count = (~missing).sum(axis=1)
     found = np.full((len(values), len(STATISTICS)), UNKNOWN)
-    for row, series in enumerate(values):
-        known = series[~np.isnan(series)]
-        if not len(known):
-            continue
-        ranks = np.sort(known)
-        last, third, mean = len(ranks) - 1, max(1, len(known) // 3), known.sum() / len(known)
-        found[row] = (
+    there = count > 0
+    if not there.any():
+        return found
+    missing, count = missing[there], count[there]
+    known = np.take_along_axis(values[there], np.argsort(missing, axis=1, kind="stable"), axis=1)
+    ranks = np.sort(known, axis=1)  # what is missing comes last in both
+    last, third, each = count - 1, np.maximum(1, count // 3), np.arange(len(count))
+    at, filled = np.arange(known.shape[1]), np.nan_to_num(known)
+    mean, top = filled.sum(axis=1) / count, ranks[each, last]
+    apart = np.where(at < count[:, None], filled - mean[:, None], 0.0)
+    begins, ends = at < third[:, None], (at >= (count - third)[:, None]) & (at < count[:, None])
+    near = (ranks >= 0.95 * top[:, None]).sum(axis=1) / count
+    found[there] = np.column_stack(
+        (
             mean,
-            ranks[0],
-            ranks[round(0.1 * last)],
-            ranks[last // 2],
-            ranks[round(0.9 * last)],
-            ranks[last],
-            ((known - mean) ** 2).sum() / len(known),
-            known[-third:].sum() / third - known[:third].sum() / third,
-            (ranks >= 0.95 * ranks[last]).sum() / len(known) if ranks[last] > 0 else 0.0,
+            ranks[:, 0],
+            ranks[each, np.round(0.1 * last).astype(int)],
+            ranks[each, last // 2],
+            ranks[each, np.round(0.9 * last).astype(int)],
+            top,
+            np.sqrt((apart**2).sum(axis=1) / count),
+            ((filled * ends).sum(axis=1) - (filled * begins).sum(axis=1)) / third,
+            np.where(top > 0, near, 0.0),
         )
-    found[:, STATISTICS.index("spread")] = np.where(
-        found[:, 0] == UNKNOWN, UNKNOWN, np.sqrt(np.abs(found[:, STATISTICS.index("spread")]))
     )
     return found
-
-
-def _together(one: Floats, other: Floats) -> float:
-    """Their correlation over the steps in which both are known; 0 = none, or too few steps."""
-    both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 8:
-        return 0.0
-    first, second = one[both] - one[both].mean(), other[both] - other[both].mean()
-    size = float(np.sqrt((first**2).sum() * (second**2).sum()))
-    return float((first * second).sum()) / size if size > 1e-9 else 0.0
 
 
 def _facts(case: DiagnosisCase) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.component import COMPONENTS, Component
+from gpuops.model.measurements.component import COMPONENTS, Component
 
 Floats = NDArray[np.float64]
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.case import CaseFacts, DiagnosisCase, LabelledCase
-from gpuops.model.component import FAULTS, Component
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.case import CaseFacts, DiagnosisCase, LabelledCase
+from gpuops.model.measurements.component import FAULTS, Component
 
 STEP_S: Final = 300
 STEPS: Final = 48

@@ -1,27 +1,33 @@
-"""How probable each component is, by a forest of decision trees. Needs no library of machine learning, and is data."""
+"""How probable each component is, by decision trees. Needs no library of machine learning, and is data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.features import NAMES
-from gpuops.model.component import COMPONENTS
+from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MOST_DEPTH: Final = 64
+_AT_ONCE: Final = 64
+"""So many cases are asked about at once: their shares fit into a processor's cache."""
+_LEAST_SHARE: Final = 5e-5
+_NONE: Final = COMPONENTS.index(Component.NONE)
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionTree:
-    """A decision tree. It goes from node 0 on to `low` where the feature is at most the threshold, else to `high`."""
+class DecisionTrees:
+    """Trees with their nodes one after the other. From its root a case goes on to `low` where the feature is at most
+    the threshold, else to `high`.
+    """
 
     feature: Ints
     """By node; -1 = it is a leaf."""
@@ -30,6 +36,30 @@ class DecisionTree:
     high: Ints
     shares: Floats
     """For each node a row with the share of each of COMPONENTS among the cases that came to it."""
+    roots: Ints
+    """The first node of each tree."""
+
+    def leaves(self, rows: Floats) -> Ints:
+        """The leaf to which each case comes: a row for each case, a column for each tree."""
+        inner = self.feature >= 0
+        here = np.arange(len(self.feature))
+        feature, low, high = (
+            np.where(inner, each, rest) for each, rest in ((self.feature, 0), (self.low, here), (self.high, here))
+        )
+        node = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
+        each = np.arange(len(rows))[:, None]
+        for _ in range(_MOST_DEPTH):
+            further = np.where(rows[each, feature[node]] <= self.threshold[node], low[node], high[node])
+            if (further == node).all():
+                break
+            node = further
+        return node
+
+    def summed(self, rows: Floats) -> Floats:
+        """The shares at these leaves, summed over all trees."""
+        leaves = self.leaves(rows)
+        parts = [self.shares[leaves[at : at + _AT_ONCE]].sum(axis=1) for at in range(0, len(leaves), _AT_ONCE)]
+        return np.vstack(parts) if parts else np.zeros((0, len(COMPONENTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +70,18 @@ class ForestSettings:
     features_tried: float = 0.3
     """The share of all features that a split looks at."""
     least_in_leaf: int = 1
+    trees_of_each: int = 20
+    """For each component alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forest:
     """A model, and what is known of it."""
 
-    trees: tuple[DecisionTree, ...]
+    trees: DecisionTrees
+    """These go by all features and tell all components."""
+    of_each: DecisionTrees
+    """As many for each component; they tell it alone, by the features that bear on it (`features.BEARS_ON`)."""
     settings: ForestSettings
     cases: int
     """Of how many it was made."""
@@ -56,20 +91,13 @@ class Forest:
     """The share of components that it had right in cases never seen, 0 to 1."""
 
     def probabilities(self, rows: Floats) -> Floats:
-        """A row for each case, a column for each of COMPONENTS; each row adds up to 1."""
-        found = np.zeros((len(rows), len(COMPONENTS)))
-        each = np.arange(len(rows))
-        for tree in self.trees:
-            node = np.zeros(len(rows), np.int64)
-            for _ in range(_MOST_DEPTH):
-                feature = tree.feature[node]
-                inner = feature >= 0
-                if not inner.any():
-                    break
-                goes_low = rows[each, np.maximum(feature, 0)] <= tree.threshold[node]
-                node = np.where(inner, np.where(goes_low, tree.low[node], tree.high[node]), node)
-            found += tree.shares[node]
-        return found / len(self.trees)
+        """0 to 1: a row for each case, a column for each of COMPONENTS.
+
+        The mean of both kinds of trees. Two faults can both be probable, so that a row adds up to 1 or more.
+        """
+        of_each = self.of_each.summed(rows) / self.settings.trees_of_each
+        of_each[:, _NONE] = np.prod(1 - np.delete(of_each, _NONE, axis=1), axis=1)
+        return (self.trees.summed(rows) / len(self.trees.roots) + of_each) / 2
 
 
 def written(forest: Forest) -> dict[str, Any]:
@@ -78,24 +106,26 @@ def written(forest: Forest) -> dict[str, Any]:
         "format": FORMAT,
         "features": list(NAMES),
         "components": list(COMPONENTS),
-        "settings": {
-            "trees": forest.settings.trees,
-            "features_tried": forest.settings.features_tried,
-            "least_in_leaf": forest.settings.least_in_leaf,
-        },
+        "settings": asdict(forest.settings),
         "cases": forest.cases,
         "corrections": list(forest.corrections),
         "right": forest.right,
-        "trees": [
-            {
-                "feature": tree.feature.tolist(),
-                "threshold": [float(f"{value:.6g}") for value in tree.threshold],
-                "low": tree.low.tolist(),
-                "high": tree.high.tolist(),
-                "shares": [[round(float(share), 4) for share in row] for row in tree.shares],
-            }
-            for tree in forest.trees
-        ],
+        "trees": _written_trees(forest.trees),
+        "trees_of_each": _written_trees(forest.of_each),
+    }
+
+
+def _written_trees(trees: DecisionTrees) -> dict[str, Any]:
+    node, component = np.nonzero(np.where(trees.feature[:, None] < 0, trees.shares, 0) >= _LEAST_SHARE)
+    return {
+        "feature": trees.feature.tolist(),
+        "threshold": [float(f"{value:.6g}") for value in trees.threshold],
+        "low": trees.low.tolist(),
+        "high": trees.high.tolist(),
+        "roots": trees.roots.tolist(),
+        "leaf": node.tolist(),
+        "component": component.tolist(),
+        "share": trees.shares[node, component].round(4).tolist(),
     }
 
 
@@ -104,21 +134,32 @@ def read(told: Mapping[str, Any]) -> Forest:
     try:
         if told["format"] != FORMAT or told["features"] != list(NAMES) or told["components"] != list(COMPONENTS):
             raise ValueError("it is of another version of gpuops")
-        trees = tuple(_tree(each) for each in told["trees"])
-        if not trees:
-            raise ValueError("it has no tree")
         settings = ForestSettings(**told["settings"])
-        return Forest(trees, settings, int(told["cases"]), tuple(map(str, told["corrections"])), float(told["right"]))
-    except (KeyError, TypeError, AttributeError) as error:
+        trees, of_each = _trees(told["trees"]), _trees(told["trees_of_each"])
+        if len(of_each.roots) != settings.trees_of_each * len(FAULTS):
+            raise ValueError("it has not as many trees of each component as it says")
+        corrections = tuple(map(str, told["corrections"]))
+        return Forest(trees, of_each, settings, int(told["cases"]), corrections, float(told["right"]))
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"it is no model: {error}") from error
 
 
-def _tree(told: Mapping[str, Sequence[Any]]) -> DecisionTree:
-    feature, low, high = (np.array(told[name], np.int64) for name in ("feature", "low", "high"))
-    threshold, shares = np.array(told["threshold"], float), np.array(told["shares"], float)
+def _trees(told: Mapping[str, Sequence[Any]]) -> DecisionTrees:
+    feature, low, high, roots, leaf, component = (
+        np.array(told[name], np.int64) for name in ("feature", "low", "high", "roots", "leaf", "component")
+    )
+    threshold, share = np.array(told["threshold"], float), np.array(told["share"], float)
     nodes = len(feature)
-    if not nodes or {len(low), len(high), len(threshold)} != {nodes} or shares.shape != (nodes, len(COMPONENTS)):
+    if not len(roots):
+        raise ValueError("it has no tree")
+    if {len(low), len(high), len(threshold)} != {nodes} or {len(leaf), len(component)} != {len(share)}:
         raise ValueError("a tree has parts of unlike lengths")
-    if feature.max() >= len(NAMES) or max(low.max(), high.max()) >= nodes or not np.isfinite(shares).all():
+    if feature.max() >= len(NAMES) or not np.isfinite(share).all() or not np.isfinite(threshold).all():
         raise ValueError("a tree goes by what is not there")
-    return DecisionTree(feature, threshold, low, high, shares)
+    if any(len(each) and not 0 <= each.min() <= each.max() < nodes for each in (low, high, roots, leaf)):
+        raise ValueError("a tree goes to a node that is not there")
+    if len(component) and not 0 <= component.min() <= component.max() < len(COMPONENTS):
+        raise ValueError("a tree tells a component that is not there")
+    shares = np.zeros((nodes, len(COMPONENTS)))
+    shares[leaf, component] = share
+    return DecisionTrees(feature, threshold, low, high, shares, roots)

@@ -8,19 +8,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.advise.diagnosis.channels import channels
-from gpuops.model.case import DiagnosisCase
-from gpuops.model.component import Component
+from gpuops.advise.diagnosis.channels import states
+from gpuops.model.measurements.case import DiagnosisCase
+from gpuops.model.measurements.component import Component
 
 REMOTE: Final = 0.2
 """The share of its memory at another NUMA node than its GPU from which on that is a cause."""
 SLOWED: Final = 0.1
 """In so large a share of the looks a GPU is slowed before that is a cause: one that touches its limit is not."""
+LEAST_SLOWED: Final = 3
+"""And in so many looks: of the six of two hours one alone is a tenth."""
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
     """Each component that is certainly at fault, and by which number. What is unknown says nothing."""
-    of, facts = channels(case), case.facts
+    of, facts = states(case), case.facts
     found: dict[Component, str] = {}
     licensed, width = _known(of["licensed"]), _known(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0)))
     errors = _known(of["new ECC errors"])
@@ -38,14 +40,14 @@ def certain(case: DiagnosisCase) -> Mapping[Component, str]:
         found[Component.REMOTE_NUMA] = f"{facts.remote_memory:.0%} of its memory is at another NUMA node than its GPU"
     slowed = {word: _known(of[f"slowed by {word}"]) for word in ("heat", "power")}
     for word, looks in slowed.items():
-        if len(looks) and looks.mean() >= SLOWED:
+        if looks.sum() >= LEAST_SLOWED and looks.mean() >= SLOWED:
             found[Component.THROTTLING] = f"slowed by {word} in {looks.mean():.0%} of the looks"
     return found
 
 
 def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
     """What certainly is not at fault: it is known to be as it should in each look."""
-    of, facts = channels(case), case.facts
+    of, facts = states(case), case.facts
     found = set()
     looks = (
         (Component.LICENCE, _known(of["licensed"]), 1.0),

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.sizing.pairs import PairModel
+from gpuops.advise.sizing.pairs import corrections
 from gpuops.advise.sizing.question import BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS, slowdowns, staggered
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -246,7 +246,8 @@ def _suffered(
 
     `every`: each of the members is in some group.
     """
-    used, took, mean = np.zeros(len(shares.names)), np.zeros(len(shares.names)), shares.mean
+    used, took = np.zeros(len(shares.names)), np.zeros(len(shares.names))
+    works, working = shares.at_work, shares.working
     by_day, done = [], []
     first_of_day = np.flatnonzero(np.diff(shares.days, prepend=-1))  # steps of a day lie together
     for group in _groups(members, count, every=every):
@@ -254,7 +255,7 @@ def _suffered(
         longer = slowdowns(policy, busy, limits.slots or count)
         if shares.pairs is not None:
             kinds = [shares.kinds[at] for at in group]
-            longer = np.maximum(1.0, longer * _corrections(shares.pairs, kinds, mean[group]))
+            longer = np.maximum(1.0, longer * corrections(shares.pairs, kinds, works[:, group], working[group]))
         work = np.nan_to_num(busy)
         time = work * np.nan_to_num(longer)
         np.add.at(used, group, work.sum(axis=0))
@@ -287,15 +288,3 @@ def _groups(members: Sequence[int], count: int, *, every: bool) -> list[NDArray[
     if every or among <= _EACH:
         drawn = max(drawn, ceil(among / count))
     return [order[(at * among // drawn + np.arange(count)) % among] for at in range(drawn)]
-
-
-def _corrections(pairs: PairModel, kinds: Sequence[str], mean: Floats) -> Floats:
-    """For each VM of a group how many times longer it takes than its busy share alone says, by observed pairs.
-
-    The geometric mean over the others of what the pair takes by `pairs`, to what two such VMs take by `sharing`.
-    """
-    logs = np.log(pairs.slowdowns(kinds)) - np.log(1.0 + np.outer(mean, mean))
-    np.fill_diagonal(logs, np.nan)
-    known = ~np.isnan(logs)
-    found: Floats = np.exp(np.nan_to_num(logs).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
-    return found

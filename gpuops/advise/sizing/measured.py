@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuops.advise.sizing.sharing import staggered
-from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.model.sharing_measurement import MeasuredCount
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice
 
 _STEPS = 1000
+WHOLE = "whole vGPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ class MeasuredCurve:
 
 def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) -> MeasuredCurve:
     """The curve of these counts. `slots`: how many vGPUs of the profile a GPU holds."""
-    alone = {each.scheduler: float(np.mean(each.times_s)) for each in counts if each.sharers == 1 and each.times_s}
-    rows = tuple(_normalised(each, alone) for each in sorted(counts, key=lambda each: (each.scheduler, each.sharers)))
+    shared = [each for each in counts if each.device is MeasuredDevice.SHARE]
+    alone = {each.scheduler: float(np.mean(each.times_s)) for each in shared if each.sharers == 1 and each.times_s}
+    rows = tuple(_normalised(each, alone) for each in sorted(shared, key=lambda each: (each.scheduler, each.sharers)))
     telling = [
         row
         for row in rows
@@ -64,6 +66,22 @@ def measured_curve(counts: Sequence[MeasuredCount], slots: int, overlap: float) 
     }
     worst = max(abs(foreseen[row.count.scheduler, row.count.sharers] / (row.mean or 1.0) - 1.0) for row in telling)
     return MeasuredCurve(tuple(_with_model(row, foreseen) for row in rows), busy, worst)
+
+
+def overheads(counts: Sequence[MeasuredCount]) -> Mapping[str, float]:
+    """How many times as long one VM alone took as one with a whole GPU by DirectPath I/O, by what it had.
+
+    The vGPU that is a whole GPU, and the share of each scheduler. Empty = DirectPath I/O was not measured. What is
+    more than 1 is what virtualisation and the scheduler take, with nobody else on the GPU.
+    """
+    times = {each.device: float(np.mean(each.times_s)) for each in counts if each.times_s}
+    direct_s = times.get(MeasuredDevice.DIRECT_PATH)
+    if direct_s is None:
+        return {}
+    found = {each.scheduler.value: each for each in counts if each.sharers == 1 and each.device is MeasuredDevice.SHARE}
+    whole = next((each for each in counts if each.device is MeasuredDevice.WHOLE_VGPU), None)
+    measured = ({WHOLE: whole} if whole is not None else {}) | found
+    return {name: float(np.mean(each.times_s)) / direct_s for name, each in measured.items() if each.times_s}
 
 
 def _normalised(count: MeasuredCount, alone: Mapping[SchedulerPolicy, float]) -> NormalisedCount:

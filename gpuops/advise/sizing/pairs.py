@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.shared_gpu import ObservedPair
+from gpuops.advise.sizing.sharing import pairwise_slowdowns
+from gpuops.model.devices.shared_gpu import ObservedPair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,6 +101,20 @@ def error_on_unknown(pairs: Sequence[ObservedPair]) -> float | None:
                 if told is not None:
                     errors.append(abs(told - speed))
     return mean(errors) if errors else None
+
+
+def corrections(pairs: PairModel, kinds: Sequence[str], works: NDArray[np.bool_], working: Floats) -> Floats:
+    """How many times longer each VM of a group (column) takes in each step than busy shares say, by observed pairs.
+
+    The geometric mean over the others that work then of what the pair takes by `pairs`, to what two such VMs take by
+    `sharing` while both work.
+    """
+    logs = np.log(pairs.slowdowns(kinds)) - np.log(pairwise_slowdowns(working))
+    np.fill_diagonal(logs, np.nan)
+    known = (~np.isnan(logs)).astype(float)
+    others = works.astype(float)
+    found: Floats = np.exp((others @ np.nan_to_num(logs).T) / np.maximum(others @ known.T, 1.0))
+    return found
 
 
 def _fit(own: NDArray[np.int64], other: NDArray[np.int64], speed: Floats, count: int) -> tuple[Floats, Floats]:

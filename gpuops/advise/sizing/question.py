@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gpuops.advise.sizing.pairs import PairModel
 from gpuops.advise.sizing.sharing import MOST_SHARERS
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.devices.shared_gpu import ObservedPair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+IDLE: Final = 0.02
+"""Up to such a share of a step a VM is not at work on the GPU: a desktop that nobody uses redraws its clock."""
+
+_SOME: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,19 @@ class BusyShares:
         found: Floats = np.nan_to_num(self.busy).sum(axis=0) / np.maximum(running.sum(axis=0), 1)
         return found
 
+    @property
+    def at_work(self) -> NDArray[np.bool_]:
+        """In which steps (rows) each VM works on the GPU; of one that hardly ever does, those above its mean."""
+        found: NDArray[np.bool_] = np.nan_to_num(self.busy) >= np.maximum(np.minimum(IDLE, self.mean), _SOME)
+        return found
+
+    @property
+    def working(self) -> Floats:
+        """The mean of each VM over the steps in which it works; 0 of one that never does."""
+        works = self.at_work
+        found: Floats = np.where(works, np.nan_to_num(self.busy), 0.0).sum(axis=0) / np.maximum(works.sum(axis=0), 1)
+        return found
+
     def always_running(self) -> BusyShares:
         """The same, as if nobody was ever off: what a scheduler guarantees holds with all of them there."""
         return BusyShares(self.names, np.nan_to_num(self.busy), self.days, self.kinds, self.pairs)
@@ -56,6 +75,8 @@ class BusyHistory:
     """By name of a VM of which nothing can be said: why not."""
     full: float
     """In which share of the steps looked at, of VMs that share a GPU today, that GPU was full."""
+    pairs: tuple[ObservedPair, ...] = ()
+    """Those that were seen at work on one GPU, by the names of the VMs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,23 @@ how long the same work takes beside others: 1 = as long as alone. Its throughput
 * Best effort gives the GPU's time to whoever asks. That is a closed queueing network: one station that shares itself
   among those who are there (the GPU), one at which nobody waits (all else), and each VM a class with one customer.
   Such a network has a product form (Baskett, Chandy, Muntz, Palacios 1975), for which only the means count, not how
-  long single bursts are. With `G` its normalising constant, VM i does its work at the rate G(without i) / G(all):
+  long single bursts are. Of k VMs that are there together the GPU does less than of one, for it changes from one to the
+  next: with c for `SWITCHING` it works at the rate 1 / (1 + c) from k = 2 on, which leaves the product form. With `G`
+  its normalising constant, VM i does its work at the rate G(without i) / G(all):
 
-      G = sum over k of k! * e_k = integral over t >= 0 of exp(-t) * product over j of ((1 - u_j) + u_j * t)
+      (1 + c) * G = c * e_0 + sum over k of k! * (1 + c)^k * e_k
+                  = c * product over j of (1 - u_j)
+                    + integral over t >= 0 of exp(-t) * product over j of ((1 - u_j) + u_j * (1 + c) * t)
 
-  e_k: the coefficient of t^k in that product. It has the degree n, and so Gauss-Laguerre quadrature with n // 2 + 1
-  nodes is exact; all terms are positive, and nothing cancels. Two VMs: G = 1 + u_1 * u_2, the slowdown of both.
+  e_k: the coefficient of t^k in the product of (1 - u_j) + u_j * t. That has the degree n, and so Gauss-Laguerre
+  quadrature with n // 2 + 1 nodes is exact; all terms are positive, and nothing cancels.
+  Two VMs: G = 1 + u_1 * u_2 * (1 + 2 c), the slowdown of both.
 * Equal share gives each running vGPU the same part, used or not: the GPU's part of the work takes n times as long.
 * Fixed share gives each vGPU one part of as many as the GPU holds of its type: `slots` times as long, whoever runs.
 
-(NVIDIA vGPU docs, scheduling policies, for who gets what.) What it costs to change from one VM to the next, and what
-VMs take from each other beside time, such as memory bandwidth, is not in it: `pairs` measures that.
+(NVIDIA vGPU docs, scheduling policies, for who gets what.) Under these two as well it changes from one VM to the next
+where more than one runs. What VMs take from each other beside time, such as memory bandwidth, is not in it: `pairs`
+measures that.
 """
 
 from __future__ import annotations
@@ -27,12 +33,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.model.devices.scheduler import SchedulerPolicy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+SWITCHING: Final = 0.09
+"""How much longer the same GPU work takes where the GPU changes between VMs: measured on an H100 with processes that
+shared it (`tests/bench/shared_gpu`), 0.04 with bursts of 2 ms. What VMware published fits with it, and without."""
 
 MOST_SHARERS: Final = 64
 """More vGPUs than any GPU holds; up to there the quadrature is exact to ten digits."""
@@ -46,22 +56,38 @@ def slowdowns(policy: SchedulerPolicy, busy: Floats, slots: int) -> Floats:
     """
     match policy:
         case SchedulerPolicy.BEST_EFFORT:
-            return best_effort(busy)
+            return best_effort(busy, SWITCHING)
         case SchedulerPolicy.EQUAL_SHARE:
-            others: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True) - 1.0
-            return 1.0 + busy * others
+            running = _running(busy)
+            return 1.0 + busy * (running * np.where(running > 1, 1.0 + SWITCHING, 1.0) - 1.0)
         case SchedulerPolicy.FIXED_SHARE:
-            return 1.0 + busy * (slots - 1.0)
+            return 1.0 + busy * (slots * np.where(_running(busy) > 1, 1.0 + SWITCHING, 1.0) - 1.0)
 
 
-def best_effort(busy: Floats) -> Floats:
+def best_effort(busy: Floats, switching: float = 0.0) -> Floats:
     """The same under best effort. A VM that does not run, or never asks for the GPU, slows nobody down."""
     nodes, weights = _quadrature(busy.shape[-1] // 2 + 1)
-    asks = np.nan_to_num(busy)[..., np.newaxis]
-    factors = (1.0 - asks) + asks * nodes
+    asks = np.minimum(np.nan_to_num(busy), _ALWAYS)[..., np.newaxis]
+    factors = (1.0 - asks) + asks * (1.0 + switching) * nodes
     whole = factors.prod(axis=-2, keepdims=True)
-    found = (whole @ weights) / ((whole / factors) @ weights)
+    idle = 1.0 - asks[..., 0]
+    nobody = switching * idle.prod(axis=-1, keepdims=True)
+    found = (whole @ weights + nobody) / ((whole / factors) @ weights + nobody / idle)
     return np.where(np.isnan(busy), np.nan, np.maximum(found, 1.0))
+
+
+_ALWAYS: Final = 1.0 - 1e-12
+"""One that always asks is idle so little that what it is divided by is not 0."""
+
+
+def pairwise_slowdowns(busy: Floats) -> Floats:
+    """What each of these VMs (rows) takes beside one other of them (columns) under best effort."""
+    return 1.0 + (1.0 + 2.0 * SWITCHING) * np.outer(busy, busy)
+
+
+def _running(busy: Floats) -> Floats:
+    found: Floats = (~np.isnan(busy)).sum(axis=-1, keepdims=True).astype(float)
+    return found
 
 
 def alone(used: Floats, rounds: int = 200) -> Floats:
@@ -70,6 +96,8 @@ def alone(used: Floats, rounds: int = 200) -> Floats:
     A VM that had to wait used the GPU for u / slowdown of the time. The smallest u that explain all of it together are
     found from below, u = used * slowdown(u), where each round can only raise them. Where the GPU was full many u
     explain it, up to 1, and the smallest is the least that was wanted. Shapes as in `slowdowns`.
+
+    Without `SWITCHING`: a GPU that changes from one to the next counts as used, nvidia-smi tells 100 % of it.
     """
     busy = np.minimum(used, 1.0)
     for _ in range(rounds):

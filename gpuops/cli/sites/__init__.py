@@ -20,6 +20,7 @@ from gpuops.report.sites import SiteAnswer
 
 if TYPE_CHECKING:
     from gpuops.cli.sites.requests import RequestsAnswer
+    from gpuops.config.vcenter.sites import ConfiguredSite
 
 JOBS: Final = 8
 TIMEOUT_S: Final = 300
@@ -27,7 +28,6 @@ _OF_ONE: Final = {
     "saved": "--inventory",
     "save": "--save",
     "watch": "--watch",
-    "listen": "--listen",
     "vcenter": "--vcenter",
     "password_stdin": "--password-stdin",
     "thumbprint": "--thumbprint",
@@ -43,30 +43,27 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
     `given` are the command's own arguments. Raises UsageError for options that are of one vCenter alone, and for a
     `--site` that means none.
     """
-    from gpuops.cli.opening import sites_of
     from gpuops.cli.sites.files import SiteFiles
     from gpuops.cli.sites.processes import SiteQuestion, answers_of
-    from gpuops.config.sites import refuse_one_login
 
-    said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
-    if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
-        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
-    if wrong := next((option for name, option in _OF_NONE.items() if said.get(name)), None):
+    if wrong := next((option for name, option in _OF_NONE.items() if given.get(name)), None):
         raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} asks no vCenter: leave --site out")
-    sites = sites_of(common.site or "")
-    refuse_one_login([site.name for site in sites], os.environ, common.password_file)
+    sites = _sites_meant(given, common)
     with SiteFiles(given) as files:
         arguments: dict[str, dict[str, Any]] = {}
         for site in sites:
             own = files.of(site.name) | _policy_of(site.policy, given)
-            alone = replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
+            alone = _of_site(common, site)
             arguments[site.name] = {name: alone if value is common else value for name, value in given.items()} | own
         across = "assign" in given
 
         def ask(tell: Callable[[str], None] | None = None) -> list[SiteAnswer]:
             questions = [
                 SiteQuestion(
-                    site, _bound(command, arguments[site.name], tell, site.name), files.need_document or across
+                    site,
+                    _bound(command, arguments[site.name], tell, site.name),
+                    files.need_document or across,
+                    first=site is sites[0],
                 )
                 for site in sites
             ]
@@ -81,6 +78,35 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
             answers = ask()
         _tell(answers)
         _show(answers, files, requests)
+
+
+def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptions]]:
+    """The sites of a command that goes on until it is stopped, each with the options that name it alone.
+
+    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process for as long as the command goes on.
+    """
+    if common.jobs is not None:
+        raise UsageError(
+            "a service takes no --jobs: each vCenter has a process for as long as it goes on",
+            hint="leave --jobs out; a pattern (--site 'muc-*') has one service for some of the vCenters",
+        )
+    return [(site, _of_site(common, site)) for site in _sites_meant({}, common)]
+
+
+def _sites_meant(given: Mapping[str, Any], common: CommonOptions) -> tuple[ConfiguredSite, ...]:
+    from gpuops.cli.opening import sites_of
+    from gpuops.config.vcenter.sites import refuse_one_login
+
+    said = {**given, **{field.name: getattr(common, field.name) for field in fields(common)}}
+    if wrong := next((option for name, option in _OF_ONE.items() if said.get(name)), None):
+        raise UsageError(f"--site and {wrong} exclude each other", hint=f"{wrong} is of one vCenter: --vcenter NAME")
+    sites = sites_of(common.site or "")
+    refuse_one_login([site.name for site in sites], os.environ, common.password_file)
+    return sites
+
+
+def _of_site(common: CommonOptions, site: ConfiguredSite) -> CommonOptions:
+    return replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
 
 
 def _bound(

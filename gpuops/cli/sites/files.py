@@ -63,7 +63,7 @@ class SiteFiles:
 
         from gpuops.config.private_file import write_readable
         from gpuops.report.json_text import document_text
-        from gpuops.report.metrics import MetricsWriter, merged_families, written_text
+        from gpuops.report.services.metrics import MetricsWriter, merged_families, written_text
 
         texts = self._texts(_METRICS)
         every = [texts.get(each.site) or MetricsWriter(each.site).text(None).decode() for each in answers]

@@ -24,7 +24,7 @@ from gpuops import clock
 from gpuops.cli import opening, output
 from gpuops.cli.failure import guarded
 from gpuops.cli.output import OutputFormat
-from gpuops.config.sites import ConfiguredSite
+from gpuops.config.vcenter.sites import ConfiguredSite
 from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.report.json_text import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
@@ -49,6 +49,8 @@ class SiteQuestion:
     ask: Callable[[], object]
     need_document: bool
     """Whether the document is used though text is printed."""
+    first: bool
+    """Whether it tells of vCenters that are none of the sites, where the journal has such."""
 
 
 def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
@@ -151,7 +153,7 @@ def _nothing_yet(site: ConfiguredSite) -> SiteAnswer:
 def _answer(question: SiteQuestion, answer: IO[bytes], said: IO[bytes]) -> None:
     """In the copy: asks, and writes down what came of it."""
     _leave_the_terminal(said)
-    opening.begin_site()
+    opening.begin_site(first=question.first)
     output.behave(replace(output.manners(), quiet=True))  # what it writes lies aside, and is told of by nobody
     told: list[SiteAnswer] = []
     failures: list[SiteFailure] = []

@@ -16,12 +16,12 @@ from zoneinfo import ZoneInfo
 from gpuops import clock
 from gpuops.cli.opening import journal_of
 from gpuops.cli.options import CommonOptions
-from gpuops.config.sites import ALL, ConfiguredSite
+from gpuops.config.vcenter.sites import ALL, ConfiguredSite
 from gpuops.errors import UsageError
 from gpuops.execute.runs.assignments import AssignmentStore
-from gpuops.model.across_sites import assigned_to
+from gpuops.model.nights.across_sites import assigned_to
 from gpuops.plan.across.choice import AcrossSites, changes, choose
-from gpuops.report.across_sites import across_document, across_text, offer_of
+from gpuops.report.nights.across_sites import across_document, across_text, offer_of
 from gpuops.report.sites import SiteAnswer
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.errors import UsageError
-from gpuops.model.fair_share import WEEK, FairShare, Team
-from gpuops.model.owner import OwnerKey
+from gpuops.model.nights.fair_share import WEEK, FairShare, Team
+from gpuops.model.vcenter.owner import OwnerKey
 
 _LONGEST_DAYS = 365
 _LARGEST = 1_000_000

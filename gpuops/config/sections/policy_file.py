@@ -22,13 +22,14 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from gpuops.config.sections.fair_share import FairShareSection
+from gpuops.config.sections.lending import LendingSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.spare import SpareSection
 from gpuops.config.sections.windows import WindowSection, Zone, refuse_overlapping
-from gpuops.model.evidence import Source, names
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import (
+from gpuops.model.desktops.evidence import Source, names
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import (
     Broker,
     DirectPath,
     DrsOverride,
@@ -250,6 +251,7 @@ class PolicyFile(Section):
     spare: SpareSection | None = None
     pools: list[PoolSection] = Field(default_factory=list, min_length=1)
     ml: MlSection = MlSection()
+    lending: Annotated[list[LendingSection], Field(max_length=50)] = Field(default_factory=list)
     window: WindowSection | None = None
     windows: _Windows | None = None
     morning: MorningSection = MorningSection()
@@ -274,6 +276,10 @@ class PolicyFile(Section):
             raise mistake("`mode: spare-capacity` and `spare` belong together", "say both of them, or neither")
         if self.spare is not None and (self.windows is not None or self.window is not None):
             raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
+        if self.spare is not None and self.ml.jobs is not None:
+            raise mistake("`jobs` are of nights: a watch runs none", "leave `jobs` out")
+        if self.spare is not None and self.lending:
+            raise mistake("`lending` is of nights: a watch takes no server of a pool", "leave `lending` out")
         if self.spare is not None and any(queued.across_sites for queued in self.ml.queue):
             raise mistake("`across_sites` of a queue is of nights: a watch starts what is spare here", "leave it out")
         if not self.pools and (self.spare is None or self.spare.take_idle):
@@ -299,6 +305,13 @@ class PolicyFile(Section):
         return self
 
     @model_validator(mode="after")
+    def _lent_once(self) -> PolicyFile:
+        names = [each.pool for each in self.lending]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise mistake(f"the pool of lent GPUs {twice[0]!r} is there twice", "say one thing of each")
+        return self
+
+    @model_validator(mode="after")
     def _windows_apart(self) -> PolicyFile:
         if self.window is not None and self.windows is not None:
             raise mistake("`window` and `windows` are both there", "put all of them under `windows`")
@@ -317,7 +330,7 @@ class PolicyFile(Section):
 
     @model_validator(mode="after")
     def _lock_vm_only_locks(self, info: ValidationInfo) -> PolicyFile:
-        if self.lock_vm in {name for queued in self.ml.queue for name in queued.names} and not accepted_before(info):
+        if self.lock_vm in {name for queued in self.ml.queued() for name in queued.names} and not accepted_before(info):
             raise mistake(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
         return self
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gpuops.config.date_text import checked_year
+from gpuops.config.sections.jobs import JobsSection
 from gpuops.config.sections.section import Section, Text, mistake
-from gpuops.model.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
+from gpuops.model.nights.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:\\")
@@ -155,14 +156,23 @@ class MlSection(Section):
     queue: list[QueuedSection] = Field(default_factory=list)
     stop: StopSection = StopSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    jobs: JobsSection | None = None
 
     @model_validator(mode="after")
     def _names_once(self) -> MlSection:
         names = [name for queued in self.queue for name in queued.names]
+        names += self.jobs.vms if self.jobs is not None else []
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise mistake(f"the VM of the queue {twice[0]!r} is there twice", "name each VM in one entry")
         return self
 
+    @model_validator(mode="after")
+    def _jobs_end(self) -> MlSection:
+        if self.jobs is not None and self.stop.then == "leave-running":
+            raise mistake("`jobs` and `then: leave-running`: a VM of a job is off in the morning", "say power-off")
+        return self
+
     def queued(self) -> tuple[QueuedVm, ...]:
-        return tuple(section.queued(self.checkpoint) for section in self.queue)
+        named = tuple(section.queued(self.checkpoint) for section in self.queue)
+        return named if self.jobs is None else (*named, self.jobs.queued())

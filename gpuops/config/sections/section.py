@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpuops.model.selector import Mark, Selector
+from gpuops.model.nights.selector import Mark, Selector
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 

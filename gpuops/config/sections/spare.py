@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from gpuops.config.sections.section import Section, Text, mistake
-from gpuops.model.rotation import GivesWayBy, KeptSlots, SpareRule
+from gpuops.model.nights.rotation import GivesWayBy, KeptSlots, SpareRule
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
 _CALM_S = 300

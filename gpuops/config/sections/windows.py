@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gpuops.config.sections.section import Section, Text, accepted_before, mistake
-from gpuops.model.rotation import RETURN_FLOOR
+from gpuops.model.nights.rotation import RETURN_FLOOR
 from gpuops.model.window import Weekday, Window
 
 _DAY = timedelta(days=1)

@@ -20,8 +20,8 @@ from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.run_kind import RESUME_CHANGE
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
-from gpuops.model.inventory import Inventory
-from gpuops.model.journal import GivenUp, Thing
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
 Agreed = Callable[[Abandonment], None]

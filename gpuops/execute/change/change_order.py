@@ -10,9 +10,9 @@ from typing import Any, Final
 from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.step_json import dump_step, load_step
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import Displacement, Rolling, VsanMode
-from gpuops.plan.core.steps import HostStep
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
+from gpuops.plan.core.host_steps import HostStep
 
 _FORMAT: Final = 1
 

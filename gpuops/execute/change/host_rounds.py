@@ -19,15 +19,15 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.device_mode import ConfigureImpact
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.device_mode import ConfigureImpact
+from gpuops.model.nights.rotation import Limits
 from gpuops.model.prediction import Misprediction
-from gpuops.model.rotation import Limits
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
+from gpuops.plan.core.host_steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
 from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.hosts.change.returning import leaving, returning
 from gpuops.plan.hosts.change.roll import PlannedHost, planned_together

@@ -19,11 +19,11 @@ from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.host_executor import GONE, HostExecutor
 from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.plan.core.host_steps import EnterMaintenance, HostTask, RebootHost
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import EnterMaintenance, HostTask, RebootHost
 from gpuops.plan.hosts.change.in_force import task_satisfied
 
 GRACE_S: Final = 60.0

@@ -24,9 +24,9 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Limits
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.rotation import Limits
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
@@ -91,21 +91,23 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     report, moves = _look(request, site)
     if not apply or not report.plan.feasible or not moves:
         return replace(report, applied=apply)
-    consent(report)
-    with site.locked_journal(report.before.vcenter, alone=True) as journal:
-        no_change_open(journal)
-        no_rotation_open(journal)
-        policy = last_policy(journal)
-        policies = (policy,) if policy else ()
-        with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
-            seen = journal.runs_seen(EXCLUSIVE_RUNS)
-            before, (report, moves) = report, _look(request, site)
-            if not report.plan.feasible or not moves:
-                return replace(report, applied=True)
-            if report.plan != before.plan:
-                consent(report)
-            run = journal.begin(CHANGE, order=dump_moves(moves), seen=seen)
-            return gone_on_with(run, moves, site, journal, lease.held, report)
+    while True:
+        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        agreed_to = report.plan
+        with site.locked_journal(report.before.vcenter, alone=True) as journal:
+            no_change_open(journal)
+            no_rotation_open(journal)
+            policy = last_policy(journal)
+            policies = (policy,) if policy else ()
+            with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
+                seen = journal.runs_seen(EXCLUSIVE_RUNS)
+                report, moves = _look(request, site)
+                if not report.plan.feasible or not moves:
+                    return replace(report, applied=True)
+                if report.plan != agreed_to:
+                    continue
+                run = journal.begin(CHANGE, order=dump_moves(moves), seen=seen)
+                return gone_on_with(run, moves, site, journal, lease.held, report)
 
 
 def gone_on_with(

@@ -24,13 +24,13 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.state.lock import rotating
 from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.host_settings import Rolling
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Limits
+from gpuops.model.nights.rotation import Limits
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import too_old
-from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
@@ -77,26 +77,28 @@ def roll(
         report = _look(request, verb, rolling, site, journal)
     if not apply or not report.plan.feasible or not report.plan.rounds:
         return replace(report, applied=apply)
-    consent(report)
-    with site.locked_journal(report.before.vcenter, alone=True) as journal:
-        no_change_open(journal)
-        no_rotation_open(journal)
-        note_returned(journal, report.before)
-        policy = last_policy(journal)
-        lock = policy.lock_vm if policy else None
-        with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
-            # what came to pass while this waited for an answer is seen
-            seen = journal.runs_seen(EXCLUSIVE_RUNS)
-            before, report = report, _look(request, verb, rolling, site, journal)
-            if not report.plan.feasible or not report.plan.rounds:
-                return replace(report, applied=True)
-            if report.plan.does != before.plan.does:
-                consent(report)
-            order = _order(report, lock)
-            run = journal.begin(CHANGE, order=dump_order(order), seen=seen)
-            done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
-            # as it was before: a host may be gone from vCenter since
-            return replace(done, before=report.before, plan=replace(report.plan, because=()))
+    while True:
+        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        agreed_to = report.plan.does
+        with site.locked_journal(report.before.vcenter, alone=True) as journal:
+            no_change_open(journal)
+            no_rotation_open(journal)
+            note_returned(journal, report.before)
+            policy = last_policy(journal)
+            lock = policy.lock_vm if policy else None
+            with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
+                # what came to pass while this waited for an answer is seen
+                seen = journal.runs_seen(EXCLUSIVE_RUNS)
+                report = _look(request, verb, rolling, site, journal)
+                if not report.plan.feasible or not report.plan.rounds:
+                    return replace(report, applied=True)
+                if report.plan.does != agreed_to:
+                    continue
+                order = _order(report, lock)
+                run = journal.begin(CHANGE, order=dump_order(order), seen=seen)
+                done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
+                # as it was before: a host may be gone from vCenter since
+                return replace(done, before=report.before, plan=replace(report.plan, because=()))
 
 
 def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:

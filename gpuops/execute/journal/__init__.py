@@ -9,7 +9,8 @@ place, and nothing that is read grows with the years. The journal says what we *
 Given up: nothing is ever deleted, so the file grows with the nights (the manual says by how much).
 """
 
-from gpuops.execute.journal.journal import Intent, Journal
+from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.journal_reads import Intent
 from gpuops.execute.journal.remembered import IntentState, Run
 from gpuops.execute.journal.stores import FILE_NAME
 

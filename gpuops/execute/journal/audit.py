@@ -15,7 +15,7 @@ from gpuops.execute.journal.journal_state_json import FOLD, dump_state
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
 from gpuops.execute.journal.stores import FILE_NAME, file_database, open_database
-from gpuops.model.journal import Audit, AuditedChain
+from gpuops.model.nights.journal import Audit, AuditedChain
 
 
 def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
@@ -29,7 +29,7 @@ def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
     if database is None:
         return Audit(str(state_dir / FILE_NAME), (), _cut_off(head, "there is no journal") if head else "")
     with closing(database), database.reading() as connection:
-        exists = has_journal(connection, database.name)
+        exists = has_journal(connection, database)
         damage = _structure(connection)
         chains = tuple(_chain(connection, vcenter) for vcenter in _vcenters(connection)) if exists else ()
         if noted is not None and not (exists and _holds(connection, noted)):

@@ -17,21 +17,28 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    column,
     create_engine,
     event,
     inspect,
     select,
+    table,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpuops import clock
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.uninterrupted import uninterrupted, with_uninterrupted_ends
+from gpuops.execute.migrations import HEAD, REVISIONS, VERSION_TABLE
 
 SCHEMA_VERSION: Final = 2
-"""One more for each change of a table, and for a new word in `Kind`."""
+"""One more for a new word in `Kind`, with a revision (`execute/migrations`) that writes it; tables change by revisions
+alone."""
 
 metadata = MetaData()
+
+_revision_column: Final = column("version_num", String)
+_REVISION: Final = select(_revision_column).select_from(table(VERSION_TABLE, _revision_column))
 
 schema_table = Table("schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
@@ -76,6 +83,8 @@ class Database:
         self.name = name
         self._keeps = keeps
         self._hint = hint
+        self._has_head = False
+        """Whether its tables were seen to be of `HEAD`."""
         self._writing = engine.execution_options(**{_WRITING: True})
         # PostgreSQL would give each statement a view of its own
         one_view = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
@@ -92,6 +101,33 @@ class Database:
         """One commit; what it wrote is durable when the block ends."""
         with uninterrupted(), self._named(), self._writing.begin() as connection:
             yield connection
+
+    def revision(self, connection: Connection) -> str | None:
+        """Which of `REVISIONS` its tables have; None = they are from before, or there are none.
+
+        Raises StateDamaged for one that this gpuops does not know: a later one made it.
+        """
+        if self._has_head:  # tables are never brought back
+            return HEAD
+        if not inspect(connection).has_table(VERSION_TABLE):
+            return None
+        found = connection.scalars(_REVISION).all()
+        if not found:
+            return None
+        if len(found) == 1 and found[0] in REVISIONS:
+            self._has_head = found[0] == HEAD
+            return str(found[0])
+        raise StateDamaged(
+            f"the {self._keeps} {self.name} has tables of revision {', '.join(map(str, found))}, which is newer than "
+            f"this gpuops: it knows them up to {HEAD}",
+            hint=f"use the gpuops that made them, or a later one; until then {RETURN_HINT}",
+        )
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A connection without a transaction: for locks that last longer than one may."""
+        with self._named(), self.engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def close(self) -> None:
         with uninterrupted():
@@ -155,15 +191,15 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def has_journal(connection: Connection, name: str) -> bool:
+def has_journal(connection: Connection, database: Database) -> bool:
     """Whether this database holds a journal. Raises StateDamaged for one of another schema."""
-    if not inspect(connection).has_table(schema_table.name):
+    if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
     found = connection.scalars(select(schema_table.c.version)).all()
     if found == [SCHEMA_VERSION]:
         return True
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
-        f"the journal {name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
+        f"the journal {database.name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
         hint=f"use the gpuops that wrote it; until then {RETURN_HINT}",
     )

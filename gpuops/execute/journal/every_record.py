@@ -53,7 +53,7 @@ def opened_journal(state_dir: Path, url: str = "") -> Iterator[OpenedJournal]:
         yield OpenedJournal(str(state_dir / FILE_NAME))
         return
     with closing(database), database.reading() as connection:
-        if not has_journal(connection, database.name):
+        if not has_journal(connection, database):
             yield OpenedJournal(database.name)
             return
         found = connection.scalars(select(heads_table.c.vcenter))

@@ -1,4 +1,4 @@
-"""The `Journal` appends what happens and tells what is open. A call that writes returns when the record is durable."""
+"""The `Journal` appends what happens. A call that writes returns when the record is durable."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ import pwd
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gpuops.errors import Locked, StateDamaged
+from gpuops.execute.journal.journal_reads import JournalReads
 from gpuops.execute.journal.journal_state import JournalState
-from gpuops.execute.journal.journal_state_json import dump_state, load_state
+from gpuops.execute.journal.journal_state_json import dump_state
 from gpuops.execute.journal.prediction_json import COMPARED, PREDICTED, dump_compared, dump_prediction
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, Run, Saved
+from gpuops.execute.journal.remembered import IntentState, Run, Saved
 from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
-from gpuops.execute.journal.step_json import Recorded, dump_step, load_step
-from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
-from gpuops.execute.journal.stores import look_into_store, open_store
-from gpuops.execute.state.lock import LockHold
-from gpuops.model.inventory import Inventory
-from gpuops.model.journal import GivenUp
+from gpuops.execute.journal.step_json import Recorded, dump_step
+from gpuops.execute.journal.store import FallbackStore, Overtaken, Store
+from gpuops.execute.journal.stores import open_store
+from gpuops.model.nights.journal import GivenUp
 from gpuops.model.prediction import Compared, Prediction
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
-from gpuops.plan.rotation.stop_conditions import StepCounts
-
-OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
 CHECKPOINT_EVERY: Final = 2000
 """Records between two checkpoints: so many, and those of one run, are read at the most."""
@@ -42,40 +38,16 @@ Draft = tuple[str, Kind, Mapping[str, Any]]
 """A record without its place: run, kind, body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """One effect that was intended."""
-
-    op_id: str
-    step: Step
-    state: IntentState
-    task: str | None
-    seen: datetime
-    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
-    uuid: str | None = None
-    """Instance uuid of its VM; None = not known."""
-
-
-class Journal:
+class Journal(JournalReads):
     """The journal of one vCenter.
 
     Raises StateDamaged where it cannot be read, written or trusted; then the caller sends nothing.
     """
 
-    def __init__(self, store: Store, vcenter: str, clock: Callable[[], datetime]) -> None:
-        self._store = store
-        self._state: JournalState | None = None
-        self.vcenter = vcenter
-        self.clock = clock
-        self.hold: LockHold | None = None
-        """The lock of this machine that its run holds; None = it does not know of one."""
-        self.unlocked: StateDamaged | None = None
-        """Why a return that is only looked at would go on without the lock."""
-
     @classmethod
     def open(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
-    ) -> Journal:
+    ) -> Self:
         """The journal in this directory, or in the PostgreSQL database at `url`; made if there is none.
 
         `returning` is for a run that only brings back: it outlives its journal, see `lost`.
@@ -86,70 +58,10 @@ class Journal:
 
         return cls(FallbackStore(opening) if returning else opening(), vcenter, clock)
 
-    @classmethod
-    def look_into(
-        cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
-    ) -> Journal | None:
-        """The same, to read from alone: nothing is made or changed; None = there is none."""
-
-        def opening() -> Store:
-            return look_into_store(state_dir, url, vcenter) or MemoryStore()
-
-        store = FallbackStore(opening) if returning else look_into_store(state_dir, url, vcenter)
-        return cls(store, vcenter, clock) if store is not None else None
-
-    def close(self) -> None:
-        self._store.close()
-
     def alive(self) -> None:
         """Tells others of this machine that its run goes on."""
         if self.hold is not None:
             self.hold.alive(self.clock())
-
-    @property
-    def lost(self) -> StateDamaged | None:
-        """Why the records of a returning run are kept in memory alone; None = they are durable."""
-        return self._store.lost if isinstance(self._store, FallbackStore) else None
-
-    # what the records come to
-
-    @property
-    def state(self) -> JournalState:
-        """What all records come to, those of other processes included."""
-        try:
-            if self._state is None:
-                self._state = self._first_read()
-            else:
-                for record in self._store.read(self._state.seq):
-                    self._state.apply(record)
-        except (KeyError, TypeError, ValueError) as error:
-            damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
-            # half way it goes on by what it has read: its own run is in it
-            self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
-        return self._state
-
-    def records(self, after: int = 0) -> Sequence[Record]:
-        """Those behind that one, in their order; it takes as long as the journal is."""
-        return self._store.read(after)
-
-    def _first_read(self) -> JournalState:
-        records = self._store.read(None)
-        state = load_state(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None
-        if state is None and records and records[0].seq > 1:
-            records = self._store.read(0)
-        state = state or JournalState(self.vcenter)
-        for record in records:
-            if record.seq > state.seq:
-                state.apply(record)
-        return state
-
-    def _abandon(self, damaged: StateDamaged, state: JournalState) -> JournalState:
-        if not isinstance(self._store, FallbackStore):
-            raise damaged
-        self._store.abandon(damaged, state.seq)
-        return state
-
-    # runs
 
     def begin(
         self,
@@ -199,40 +111,12 @@ class Journal:
 
         return self._append(drafted).runs[run].run
 
-    def runs_seen(self, kinds: Sequence[str]) -> RunsSeen:
-        """How many runs of these kinds have begun so far; for `begin`."""
-        return RunsSeen(tuple(kinds)).of(self.state)
-
     def end(self, run: Run, *, cut_off: bool = False) -> None:
         """The run is over. `cut_off`: another one ends it, and it had not come to its end."""
         body = {"cut_off": True} if cut_off else {}
         state = self._append(lambda _: [(run.id, Kind.ENDED, body)])
         if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
             self._append(lambda state: [("", Kind.CHECKPOINT, dump_state(state))])
-
-    def open_runs(self, kinds: Sequence[str]) -> tuple[Run, ...]:
-        """Runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
-        found = [each.run for each in self.state.runs.values() if each.run.kind in kinds]
-        return tuple(sorted(found, key=lambda run: run.started))
-
-    def last_policy(self, preferred: str) -> str | None:
-        """The text of the policy that the last run of the preferred kind had; where there is none, of any kind."""
-        policies = self.state.policies
-        return policies.get(preferred) or next(reversed(policies.values()), None)
-
-    def last_change(self) -> datetime | None:
-        """When a run on this vCenter last began, ended or was given an outcome."""
-        return self.state.changed
-
-    def durations(self) -> Mapping[DurationKey, Sequence[float]]:
-        """How long the latest steps took, in seconds, by kind of step, profiles of the VM and host."""
-        return {key: tuple(values) for key, values in self.state.durations.items()}
-
-    def lease_number(self, lock_vm: str) -> int:
-        """The highest number of a lease on the lock VM of this name that a run held; 0 = none did."""
-        return self.state.lease_numbers.get(lock_vm, 0)
-
-    # intents
 
     def intend(self, run: Run, step: Recorded, before: Inventory, predicted: Prediction | None = None) -> str:
         """The op id of an effect about to be sent. The caller sends nothing when this raises. `predicted`: what it is
@@ -293,20 +177,6 @@ class Journal:
             body[COMPARED] = dump_compared(compared)
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
-    def open_intents(self, run: Run) -> tuple[Intent, ...]:
-        """Effects of the run on VMs whose end nobody saw, in order."""
-        mine = self.state.runs.get(run.id)
-        if mine is None:
-            return ()
-        try:
-            found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
-            return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
-        except StateDamaged as damaged:
-            self._state = self._abandon(damaged, JournalState(self.vcenter))
-            return ()
-
-    # originals
-
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
         """Keeps VMs as they were, for the night of this run; what is saved already stays as it was saved."""
         of = run.id if run is not None else ""
@@ -322,8 +192,6 @@ class Journal:
 
     def returned(self, night: str, vm: str) -> None:
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
-
-    # what a person gave up
 
     def give_up(self, things: Sequence[GivenUp], run: Run | None = None) -> None:
         """Notes hosts and VMs that a person gave up, those of a night among them as returned; once each.
@@ -355,27 +223,9 @@ class Journal:
 
         self._append(new)
 
-    def given_up(self) -> tuple[GivenUp, ...]:
-        """Hosts and VMs that a person gave up and that no run has seen back."""
-        return tuple(self.state.given_up.values())
-
-    # nights
-
     def skip(self, policy: str, night: str, *, skipped: bool) -> None:
         """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
-
-    def setbacks(self) -> Mapping[str, StepCounts]:
-        """By night, how it went so far."""
-        return dict(self.state.setbacks)
-
-    def over(self) -> frozenset[str]:
-        """Nights whose return has begun."""
-        return frozenset(self.state.over)
-
-    def skipped(self, policy: str) -> frozenset[str]:
-        """Nights of the policy of this name that are not to be taken."""
-        return frozenset(night for name, night in self.state.skips if name == policy)
 
     def _append(self, drafted: Callable[[JournalState], list[Draft]]) -> JournalState:
         """Appends what is drafted on the latest state; when somebody else was first, drafts anew on what they wrote."""
@@ -434,7 +284,3 @@ def _is_held(saved: Saved, given: GivenUp) -> bool:
 
 def _run_of(op_id: str) -> str:
     return op_id.split("-")[1]
-
-
-def _intent(each: Intended, step: Step) -> Intent:
-    return Intent(each.op_id, step, each.state, each.task, each.seen, each.uuid)

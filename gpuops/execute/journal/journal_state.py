@@ -13,10 +13,11 @@ from typing import Any, Final, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
-from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.rotation import LATE, Role
-from gpuops.model.vm import PowerState, VmDrs
-from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, StepCounts
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.vcenter.vm import PowerState, VmDrs
+from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, StepCounts
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -80,6 +81,8 @@ class JournalState:
         """How many runs of each kind have begun in what this process has read: no checkpoint keeps it."""
         self.changed: datetime | None = None
         """When a run last began, ended or was given an outcome."""
+        self.return_seen: datetime | None = None
+        """The same of runs that bring back."""
 
     def apply(self, record: Record) -> None:
         """Takes the next record in. Raises KeyError, ValueError or TypeError for a body that is none of ours."""
@@ -97,8 +100,8 @@ class JournalState:
             case Kind.GIVEN_UP:
                 self._given_up(record)
             case Kind.ENDED:
+                self._touched(record)
                 self.runs.pop(record.run, None)
-                self._touched(record.at)
             case Kind.CHECKPOINT:
                 self.checkpoint = record.seq
             case _ as never:
@@ -120,7 +123,7 @@ class JournalState:
             self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).begun(body.get("steps", 0))
         for lease in body.get("leases", ()):
             self._leased(run.night, lease["vm"], lease["number"])
-        self._touched(record.at)
+        self._touched(record)
 
     def _forget(self, before: datetime) -> None:
         past = [
@@ -256,7 +259,7 @@ class JournalState:
             saved.returned = record.at
 
     def _settled(self, record: Record) -> None:
-        self._touched(record.at)
+        self._touched(record)
         intended = self._intended(record)
         if intended is None:
             return
@@ -334,9 +337,11 @@ class JournalState:
         of = self.runs.get(record.run)
         return of.intents[record.body["op"]] if of is not None else None
 
-    def _touched(self, at: datetime) -> None:
-        if self.changed is None or at > self.changed:
-            self.changed = at
+    def _touched(self, record: Record) -> None:
+        self.changed = max(record.at, self.changed or record.at)
+        of = self.runs.get(record.run)
+        if of is not None and of.run.returns:
+            self.return_seen = max(record.at, self.return_seen or record.at)
 
 
 def _gave_way(saved: Saved) -> bool:

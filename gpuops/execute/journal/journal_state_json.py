@@ -11,12 +11,12 @@ from typing import Any, Final
 from gpuops.execute.journal.journal_state import DURATIONS_KEPT, JournalState
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
-from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.rotation import Role
-from gpuops.model.vm import VmDrs
-from gpuops.plan.rotation.stop_conditions import StepCounts
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.vm import VmDrs
+from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
-FOLD: Final = 16
+FOLD: Final = 17
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 
@@ -46,6 +46,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
         "skips": sorted(state.skips),
         "given_up": [_dump_given_up(each) for each in state.given_up.values()],
         "changed": _moment(state.changed),
+        "return_seen": _moment(state.return_seen),
     }
 
 
@@ -85,6 +86,7 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
     state.skips = {(policy, night) for policy, night in body["skips"]}
     state.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
     state.changed = _load_moment(body["changed"])
+    state.return_seen = _load_moment(body["return_seen"])
     return state
 
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from gpuops.model.rotation import Role
-from gpuops.model.vm import VmDrs
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.vm import VmDrs
 
 RETURN_KINDS: Final = ("rotate day", "rotate restore")
 

@@ -9,7 +9,8 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
-from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step
+from gpuops.plan.core.host_steps import EndTurn, HostStep, HostTask
+from gpuops.plan.core.steps import Step
 
 Recorded = Step | HostStep | HostTask | EndTurn
 """What a journal may be told before it happens."""

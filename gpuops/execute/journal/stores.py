@@ -11,12 +11,14 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, create_engine, event, insert, text
+from sqlalchemy import URL, create_engine, event
 
-from gpuops.config.journal_url import parsed
-from gpuops.execute.journal.database import SCHEMA_VERSION, Database, has_journal, metadata, schema_table, sqlite_engine
+from gpuops.config.vcenter.journal_url import parsed
+from gpuops.execute.journal.database import Database, has_journal, sqlite_engine
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.store import Store
+from gpuops.execute.journal.upgrading import upgrade
+from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
 FILE_NAME: Final = "journal.sqlite"
@@ -30,14 +32,19 @@ SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepali
 
 
 def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
-    """To write into: its tables are made if there are none. `url` empty = the file. Raises UsageError, StateDamaged."""
+    """To write into: its tables are made, or made those of this version. `url` empty = the file.
+
+    Raises UsageError, StateDamaged.
+    """
     database = open_database(url) if url else make_file(state_dir)
-    if not _holds_journal(database):
-        try:
-            _make_tables(database)
-        except BaseException:
-            database.close()
-            raise
+    try:
+        with database.reading() as connection:
+            is_there = has_journal(connection, database) and database.revision(connection) == HEAD
+        if not is_there:
+            upgrade(database, Contents.JOURNAL)
+    except BaseException:
+        database.close()
+        raise
     return SqlStore(database, vcenter)
 
 
@@ -46,29 +53,16 @@ def look_into_store(state_dir: Path, url: str, vcenter: str) -> Store | None:
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
         return None
-    if _holds_journal(database):
-        return SqlStore(database, vcenter)
-    database.close()
-    return None
-
-
-def _holds_journal(database: Database) -> bool:
-    """Whether it has the journal's tables; it is closed when that cannot be told, or they are of another schema."""
     try:
         with database.reading() as connection:
-            return has_journal(connection, database.name)
+            found = has_journal(connection, database)
     except BaseException:
         database.close()
         raise
-
-
-def _make_tables(database: Database) -> None:
-    with database.writing() as connection:
-        if connection.dialect.name == "postgresql":  # two machines that both find no tables: one of them makes them
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops journal'))"))
-        if not has_journal(connection, database.name):
-            metadata.create_all(connection)
-            connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
+    if found:
+        return SqlStore(database, vcenter)
+    database.close()
+    return None
 
 
 def file_database(state_dir: Path) -> Database | None:
@@ -87,9 +81,7 @@ def make_file(state_dir: Path, file_name: str = FILE_NAME, page_bytes: int | Non
     prepare_state_dir(state_dir)
     private_file(path)
     for suffix in COMPANIONS:
-        companion = state_dir / f"{file_name}{suffix}"
-        if os.path.lexists(companion):
-            private_file(companion)
+        private_file(state_dir / f"{file_name}{suffix}", make=False)
     return Database(sqlite_engine(str(path), page_bytes), str(path), **told)
 
 

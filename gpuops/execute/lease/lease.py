@@ -23,14 +23,23 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy, parse_marker
+from gpuops.model.nights.night_record import parse_marker
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import Numbered
 
 TRIES: Final = 3
 WAIT: Final = "wait for it to end; gpuops rotate status shows it"
+
+
+class NotWritten(Locked):
+    """Nobody holds the lease, and it could not be written. `failed`: vCenter's reason; None = it was overtaken."""
+
+    def __init__(self, message: str, *, hint: str, failed: GpuopsError | None) -> None:
+        super().__init__(message, hint=hint)
+        self.failed = failed
 
 
 class HeldLease:
@@ -194,20 +203,23 @@ def take(
     policies: Sequence[Policy] = (),
     journal: Journal | None = None,
     returning: bool = False,
+    ref: str | None = None,
+    seen: Inventory | None = None,
 ) -> HeldLease:
-    """The lease, ours, with a number above all that were seen. Raises Locked, naming who holds it, and Refused where
-    the lock VM cannot be used.
+    """The lease on the VM of this name (`ref`: its managed object id, where names are not enough; `seen`: a look
+    just before), ours, with a number above all that were seen. Raises Locked, naming who holds it, and
+    Refused where the lock VM cannot be used.
 
     A lock VM with a lower number than one that was seen is LeaseReverted to a night; a return writes a higher one.
-    A lease that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is Locked to a
-    night and of no use to a return.
+    A lease that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is NotWritten to
+    a night and of no use to a return.
 
     Only under the lock of this machine: a lease that a run of this state directory left behind is then known dead.
     """
-    seen = site.vcenter.inventory()
+    seen = seen or site.vcenter.inventory()
     if any(policy.needs_tags for policy in policies) and not returning:
         seen = site.vcenter.with_tags(seen)
-    vm, nonce, nonces = LockVm(site.vcenter, name, seen), secrets.token_hex(8), nonces.on(name)
+    vm, nonce, nonces = LockVm(site.vcenter, name, seen, ref=ref), secrets.token_hex(8), nonces.on(name)
     if vm.managed is not None and not returning:
         raise Refused(f"lock_vm: {name} {vm.managed}", hint="name a VM of yours, or let gpuops rotate init make one")
     # All of them until the lease is ours: what a killed run has sent last may take effect between two tries.
@@ -232,8 +244,9 @@ def take(
             held = HeldLease(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
             held.reverted = wrong or ""
             return held
-    unwritten = Refused if returning else Locked
-    raise unwritten(f"the lease on {name} could not be written in {TRIES} tries: {vm.why}", hint="try again")
+    why = f"the lease on {name} could not be written in {TRIES} tries: {vm.why}"
+    hint = (vm.failed.hint if vm.failed is not None else "") or "try again"
+    raise Refused(why, hint=hint) if returning else NotWritten(why, hint=hint, failed=vm.failed)
 
 
 def when_reverted(highest: Numbered) -> str:

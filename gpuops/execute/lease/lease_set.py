@@ -15,9 +15,9 @@ from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import WAIT, HeldLease, RunLease, leased
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
 
 
 @dataclass(frozen=True, slots=True)

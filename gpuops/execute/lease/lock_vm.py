@@ -10,10 +10,10 @@ from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import GpuopsError, NoPermission, NotConnected, Refused
 from gpuops.execute.journal import Journal
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.task import LEASE_OPERATION
-from gpuops.model.vm import Vm
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import LEASE_OPERATION
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import KEY, Numbered
@@ -22,11 +22,12 @@ from gpuops.plan.rotation.lease import KEY, Numbered
 class LockVm:
     """The lock VM of one vCenter: its lease as it was read last, and the one way to change it."""
 
-    def __init__(self, vcenter: Vcenter, name: str, seen: Inventory | None = None) -> None:
-        """Raises Refused where there is no such VM, or more than one."""
+    def __init__(self, vcenter: Vcenter, name: str, seen: Inventory | None = None, *, ref: str | None = None) -> None:
+        """`ref`: its managed object id, where that is known. Raises Refused where there is no such VM, or more than
+        one."""
         self._vcenter = vcenter
         self._seen = seen or vcenter.inventory()
-        found = [vm.ref for vm in self._seen.vms.values() if vm.name == name]
+        found = [vm.ref for vm in self._seen.vms.values() if vm.name == name and ref in (None, vm.ref)]
         if len(found) != 1:
             raise Refused(
                 f"lock_vm: {len(found) or 'no'} VMs are called {name}", hint="one small VM, powered off, is needed"
@@ -34,6 +35,8 @@ class LockVm:
         self.name, self._ref = name, found[0]
         self.why = "somebody else is at it"
         """What the latest write that failed was told."""
+        self.failed: GpuopsError | None = None
+        """The error of vCenter that the latest write ended with; None = it was overtaken, or did well."""
 
     @property
     def ref(self) -> str:
@@ -68,11 +71,13 @@ class LockVm:
         try:
             task = self._vcenter.submit(step, self._seen, f"{LEASE_OPERATION}{lease.nonce or 'back'}-{lease.epoch}")
             ended = list(self._vcenter.wait([task], rules.CALL_TIMEOUT_S)) if task is not None else []
-            self.why = next((end.error.message for end in ended if end.error is not None), self.why)
+            self.failed = next((end.error for end in ended if end.error is not None), None)
         except (NotConnected, NoPermission):
             raise
         except GpuopsError as error:  # busy, or overtaken, or its reply was lost: what is there now tells
-            self.why = error.message
+            self.failed = error
+        if self.failed is not None:
+            self.why = self.failed.message
         return self.look() == lease
 
     @property

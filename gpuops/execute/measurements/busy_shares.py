@@ -7,22 +7,26 @@ not be those of then, under best effort, the driver's default.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.advise.sizing.pairs import PairModel, corrections, fitted
 from gpuops.advise.sizing.question import BusyHistory, BusyShares
+from gpuops.advise.sizing.seen_pairs import seen_pairs
 from gpuops.advise.sizing.sharing import alone
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.packing import WHOLE
 from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import GPU_USE, VGPU_USE, Retention
-from gpuops.model.vm import Vm
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.devices.shared_gpu import ObservedPair
+from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE, Retention
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,8 +58,25 @@ def busy_history(
 ) -> BusyHistory:
     """How busy these VMs kept their GPUs since then, as far as steps of five minutes are kept.
 
+    Arguments as of `known_history`. Raises UsageError where there is no history of any of them; StateDamaged.
+    """
+    found = known_history(store, inventory, vms, together, since)
+    if found is None:
+        raise UsageError(f"0 h of history for {_named(sorted({vm.name for vm in vms}))}", hint=_NEXT)
+    return found
+
+
+def known_history(
+    store: tuple[Path, str],
+    inventory: Inventory,
+    vms: Sequence[Vm],
+    together: Collection[Collection[str]],
+    since: datetime | None = None,
+) -> BusyHistory | None:
+    """The same; None = there is no history of any of them.
+
     `store`: the state directory and the URL of the store. `together`: the VMs (ids) of each GPU that several share.
-    Raises UsageError where there is no history of any of them; StateDamaged.
+    Raises StateDamaged.
     """
     oldest = inventory.taken_at - KEPT if since is None else since
     begin_s = int(oldest.timestamp()) // FINE_S * FINE_S
@@ -63,7 +84,7 @@ def busy_history(
     asked = {vm.ref for vm in vms} | {ref for group in together for ref in group}
     used: dict[str, NDArray[np.float32]] = {}
     hours: dict[str, float] = {}
-    found = Measurements.found(*store, inventory.vcenter)
+    found = MeasurementReads.found(*store, inventory.vcenter)
     if found is not None:
         with found:
             for ref, series in found.arrays(asked, (GPU_USE, VGPU_USE), begin_s, steps):
@@ -72,15 +93,18 @@ def busy_history(
     measured = [vm for vm in vms if hours.get(vm.ref)]
     left_out = {vm.name: "0 h of history" for vm in vms if not hours.get(vm.ref)}
     if not measured:
-        raise UsageError(f"0 h of history for {_named(sorted(left_out))}", hint=_NEXT)
+        return None
+    pairs = tuple(seen_pairs(used, together, (begin_s + np.arange(steps) * FINE_S) // 3600))
+    model = fitted(pairs) if pairs else None
     looked_at = _looked_at(np.stack([used[vm.ref] for vm in measured]))
     some = {ref: values[looked_at].astype(float) for ref, values in used.items()}
-    full = _worked_out(some, together)
+    full = _worked_out(some, together, model)
     busy = np.stack([some[vm.ref] for vm in measured], axis=1)
     days = (begin_s + looked_at * FINE_S) // _DAY_S
     shares = BusyShares(tuple(vm.name for vm in measured), busy, days)
     first = datetime.fromtimestamp(begin_s + int(looked_at[0]) * FINE_S, inventory.taken_at.tzinfo)
-    return BusyHistory(shares, tuple(hours[vm.ref] for vm in measured), first, left_out, full)
+    named = tuple(_named_pairs(pairs, inventory))
+    return BusyHistory(shares, tuple(hours[vm.ref] for vm in measured), first, left_out, full, named)
 
 
 def _used(series: Mapping[str, Values]) -> tuple[Floats, float]:
@@ -98,13 +122,22 @@ def _used(series: Mapping[str, Values]) -> tuple[Floats, float]:
     return used, float(covered.sum()) / WHOLE * FINE_S / 3600
 
 
+def _named_pairs(pairs: Sequence[ObservedPair], inventory: Inventory) -> Iterator[ObservedPair]:
+    """By the names of VMs; of VMs that share a name none."""
+    times = Counter(vm.name for vm in inventory.vms.values())
+    for pair in pairs:
+        one, other = (inventory.vms[ref].name for ref in pair.names)
+        if times[one] == times[other] == 1:
+            yield ObservedPair((one, other), pair.speeds)
+
+
 def _looked_at(used: NDArray[np.float32]) -> NDArray[np.int64]:
     """The steps that are looked at, of those in which any VM is known."""
     known = np.flatnonzero(~np.isnan(used).all(axis=0))
     return known[np.linspace(0, len(known) - 1, min(STEPS, len(known))).round().astype(np.int64)]
 
 
-def _worked_out(used: dict[str, Floats], together: Collection[Collection[str]]) -> float:
+def _worked_out(used: dict[str, Floats], together: Collection[Collection[str]], pairs: PairModel | None) -> float:
     """Makes what VMs used beside others what they had used alone; the share of these steps in which a GPU was full."""
     full = steps = 0
     for group in together:
@@ -113,7 +146,12 @@ def _worked_out(used: dict[str, Floats], together: Collection[Collection[str]]) 
             shared = np.stack([used[ref] for ref in refs], axis=1)
             full += int((np.nansum(shared, axis=1) >= FULL).sum())
             steps += len(shared)
-            used |= dict(zip(refs, alone(shared).T, strict=True))
+            wanted = alone(shared)
+            if pairs is not None:
+                shares = BusyShares(tuple(refs), wanted, np.zeros(len(wanted), np.int64))
+                longer = corrections(pairs, refs, shares.at_work, shares.working)
+                wanted = np.minimum(1.0, wanted * np.maximum(1.0, longer))
+            used |= dict(zip(refs, wanted.T, strict=True))
     return full / steps if steps else 0.0
 
 

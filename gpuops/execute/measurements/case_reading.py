@@ -13,18 +13,18 @@ from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
-from gpuops.model.measurement import GPU_USE
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.measurements.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
+from gpuops.model.measurements.measurement import GPU_USE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpuops.execute.measurements.packing import Values
-    from gpuops.model.catalog import Catalog
-    from gpuops.model.host import Host
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.vcenter.host import Host
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 LOOKED_AT: Final = timedelta(hours=24)
 """How far back a diagnosis looks where nothing else is said."""
@@ -47,7 +47,7 @@ def read_cases(
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
     cases: dict[str, DiagnosisCase] = {}
-    found = Measurements.found(*store, inventory.vcenter)
+    found = MeasurementReads.found(*store, inventory.vcenter)
     if found is not None:
         with found:
             cases = _CaseReading(found, inventory, catalog, begin_s, steps).cases(vms)
@@ -62,7 +62,9 @@ def read_cases(
 class _CaseReading:
     """What the store has of a while."""
 
-    def __init__(self, store: Measurements, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int) -> None:
+    def __init__(
+        self, store: MeasurementReads, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int
+    ) -> None:
         self._store, self._inventory, self._catalog = store, inventory, catalog
         self._begin_s, self._steps = begin_s, steps
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.gpu_counters import gpus_of_instances
 from gpuops.execute.measurements.unknown_use import without_unknown_use
-from gpuops.model.gpu import PciAddress
-from gpuops.model.gpu_use import CurrentUse, MeasuredUse
-from gpuops.model.measurement import GPU_MEMORY, GPU_USE, Samples
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, Samples
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
-    from gpuops.model.host import Host
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.host import Host
+    from gpuops.model.vcenter.inventory import Inventory
 
 NEWEST: Final = timedelta(minutes=2)
 """How old a sample may be: the newest ones come late."""

@@ -17,10 +17,10 @@ import numpy as np
 from gpuops.advise.forecast import SLOT, WEEKS, UseHistory
 from gpuops.execute.measurements.packing import WHOLE
 from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CPU_MHZ, VM_COUNTERS, Span
-from gpuops.model.rotation import IdleRule, Policy
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.measurements.measurement import CPU_MHZ, VM_COUNTERS, Span
+from gpuops.model.nights.rotation import IdleRule, Policy
+from gpuops.model.vcenter.inventory import Inventory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def in_use(state_dir: Path, url: str, inventory: Inventory, policy: Policy) -> M
 
     Raises UsageError, StateDamaged.
     """
-    store = Measurements.found(state_dir, url, inventory.vcenter)
+    store = MeasurementReads.found(state_dir, url, inventory.vcenter)
     if store is None:
         return {}
     with store:

@@ -23,8 +23,8 @@ from gpuops.config.case_file import parse_case
 from gpuops.config.private_file import write_private
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.model.case import DiagnosisCase, LabelledCase, plain
-from gpuops.model.component import Component
+from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
+from gpuops.model.measurements.component import Component
 
 MOST_OPEN: Final = 500
 """So many diagnoses that nobody confirmed or corrected are kept, the newest."""

@@ -15,12 +15,12 @@ import numpy as np
 from gpuops.errors import GpuopsError
 from gpuops.execute.measurements.packing import Block
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
-from gpuops.model.measurement import SMI_GPU_COUNTERS, SMI_VM_COUNTERS
+from gpuops.model.measurements.measurement import SMI_GPU_COUNTERS, SMI_VM_COUNTERS
 
 if TYPE_CHECKING:
-    from gpuops.model.host import Host
-    from gpuops.model.host_settings import SmiGpu, SmiReadings, SmiVgpu
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.host import Host
+    from gpuops.model.vcenter.host_settings import SmiGpu, SmiReadings, SmiVgpu
+    from gpuops.model.vcenter.inventory import Inventory
 
 
 def host_readings(shell: HostShell, inventory: Inventory, say: Callable[[str], None]) -> tuple[dict[str, Block], int]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.execute.measurements.rolling_up import FINE_S
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 
 OLD: Final = timedelta(hours=1)
 """What was observed longer ago tells nothing of now: a look comes every 20 minutes, and one may fail."""
@@ -30,7 +30,7 @@ def newest_use(
     `known` is an earlier answer for the same entities: it is given back where nothing was observed since. Asks no
     vCenter. Raises UsageError, StateDamaged.
     """
-    store = Measurements.found(state_dir, url, vcenter)
+    store = MeasurementReads.found(state_dir, url, vcenter)
     if store is None:
         return None
     with store:

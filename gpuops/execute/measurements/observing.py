@@ -14,12 +14,21 @@ from gpuops.execute.measurements.rolling_up import FINE_S, SAMPLE_S, steps_of_av
 from gpuops.execute.measurements.running_out import running_vgpus
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.measurements.unknown_use import without_unknown_use
-from gpuops.model.measurement import GPU_MEMORY, GPU_USE, HOST_COUNTERS, OF_GPUS, VM_COUNTERS, Cycle, Retention, Span
+from gpuops.model.measurements.measurement import (
+    GPU_MEMORY,
+    GPU_USE,
+    HOST_COUNTERS,
+    OF_GPUS,
+    VM_COUNTERS,
+    Cycle,
+    Retention,
+    Span,
+)
 
 if TYPE_CHECKING:
     from gpuops.execute.measurements.packing import Block
     from gpuops.execute.site import Site
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
 
 EVERY_S: Final = 20 * 60
 """Between two looks. A host keeps one hour: one look may fail, or come late, and nothing is missing."""

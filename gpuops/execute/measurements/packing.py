@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuops.model.measurement import (
+from gpuops.model.measurements.measurement import (
     HOST_COUNTERS,
     MEMORY_BALLOONED,
     MEMORY_SWAPPED,

@@ -10,11 +10,11 @@ from typing import Final
 from gpuops.advise import replay as advice
 from gpuops.advise.left_alone import never_taken
 from gpuops.errors import UsageError
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import Retention, Span
-from gpuops.model.rotation import Policy, Pool
-from gpuops.model.vm import Vm
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.measurements.measurement import Retention, Span
+from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
 
 FINE_DAYS: Final = Retention().fine_days
@@ -40,7 +40,7 @@ def replay(
     hours = [_hours(night, replayed) for night in nights]
     members = _members(inventory, policy)
     desktops = {each.name: _takeable(policy, each, members[each.name]) for each in replayed}
-    store = Measurements.found(state_dir, url, inventory.vcenter)
+    store = MeasurementReads.found(state_dir, url, inventory.vcenter)
     if store is None:
         raise _nothing_measured()
     with store:
@@ -128,7 +128,7 @@ def _takeable(policy: Policy, pool: Pool, members: Sequence[Vm]) -> dict[str, Vm
 
 
 def _night(
-    store: Measurements,
+    store: MeasurementReads,
     night: Night,
     hours: Span,
     pools: Sequence[Pool],

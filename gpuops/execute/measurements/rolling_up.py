@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.execute.measurements.packing import MISSING, WHOLE, Block, Values
-from gpuops.model.measurement import Samples
+from gpuops.model.measurements.measurement import Samples
 
 FINE_S: Final = 300
 HOUR_S: Final = 3600

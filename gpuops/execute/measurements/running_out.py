@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.advise.run_out import RunOut, run_out
-from gpuops.execute.measurements.store import Measurements
-from gpuops.model.vm import PowerState
+from gpuops.execute.measurements.store_reads import MeasurementReads
+from gpuops.model.vcenter.vm import PowerState
 
 if TYPE_CHECKING:
     from gpuops.advise.capacity import Slots
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
 
 
 def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
@@ -32,7 +32,7 @@ def recorded_peaks(store: tuple[Path, str], inventory: Inventory) -> Mapping[str
 
     `store`: the state directory and the URL of the store of measurements. Raises StateDamaged.
     """
-    found = Measurements.found(*store, inventory.vcenter)
+    found = MeasurementReads.found(*store, inventory.vcenter)
     if found is None:
         return {}
     with found:

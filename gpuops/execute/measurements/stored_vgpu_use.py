@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.evidence import vgpu_use_at
 from gpuops.errors import GpuopsError
-from gpuops.model.evidence import VgpuUse
-from gpuops.model.measurement import VGPU_USE
+from gpuops.model.desktops.evidence import VgpuUse
+from gpuops.model.measurements.measurement import VGPU_USE
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 _LAST: Final = timedelta(hours=1)
 """How far back is looked: what is older than evidence may be is shown with its age."""
@@ -42,10 +42,11 @@ class StoredVgpuUse:
             return {vm.ref: VgpuUse(None, because="the store of measurements cannot be read") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        from gpuops.execute.measurements.store import Measurements  # a site whose policies need none loads none
+        # a site whose policies need none loads none
+        from gpuops.execute.measurements.store_reads import MeasurementReads
 
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
-        store = Measurements.found(self._store_dir, self._url, inventory.vcenter)
+        store = MeasurementReads.found(self._store_dir, self._url, inventory.vcenter)
         if store is None:
             return nothing
         now = inventory.taken_at

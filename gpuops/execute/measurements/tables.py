@@ -16,22 +16,22 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    insert,
     inspect,
     select,
     text,
-    update,
 )
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import make_file, open_database
+from gpuops.execute.journal.upgrading import to_read, to_write
+from gpuops.execute.migrations import Contents
 
 FILE_NAME: Final = "measurements.sqlite"
 SCHEMA_VERSION: Final = 2
+"""One more for another format of blocks, with a revision (`execute/migrations`) that writes it."""
 _READ: Final = (1, 2)
-"""Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; the first look that writes makes it schema
-2."""
+"""Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
 PAGE_BYTES: Final = 16 * 1024
 """Of a new file. A block has a kilobyte or five: smaller pages would stay a fifth empty."""
 _NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
@@ -74,38 +74,15 @@ tells nobody which profile it had."""
 
 
 def made_database(state_dir: Path, url: str) -> Database:
-    """To write into: its tables are made if there are none. Raises UsageError, StateDamaged."""
-    database = _opened(state_dir, url)
-    try:
-        with database.writing() as connection:
-            alone(connection, "")
-            is_new = not _has_tables(connection, database.name)
-            metadata.create_all(connection)  # those that are not there: schema 1 had fewer
-            if is_new:
-                connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
-            older = schema_table.c.version < SCHEMA_VERSION
-            connection.execute(update(schema_table).where(older).values(version=SCHEMA_VERSION))
-    except BaseException:
-        database.close()
-        raise
-    return database
+    """To write into: its tables are made, or made those of this version. Raises UsageError, StateDamaged."""
+    return to_write(_opened(state_dir, url), Contents.MEASUREMENTS, _has_tables)
 
 
 def found_database(state_dir: Path, url: str) -> Database | None:
     """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
     if not url and not os.path.lexists(state_dir / FILE_NAME):
         return None
-    database = _opened(state_dir, url)
-    try:
-        with database.reading() as connection:
-            found = _has_tables(connection, database.name)
-    except BaseException:
-        database.close()
-        raise
-    if found:
-        return database
-    database.close()
-    return None
+    return to_read(_opened(state_dir, url), _has_tables)
 
 
 def _opened(state_dir: Path, url: str) -> Database:
@@ -119,14 +96,15 @@ def alone(connection: Connection, vcenter: str) -> None:
         connection.execute(lock, {"lock": f"gpuops measurements {vcenter}"})
 
 
-def _has_tables(connection: Connection, name: str) -> bool:
-    if not inspect(connection).has_table(schema_table.name):
+def _has_tables(connection: Connection, database: Database) -> bool:
+    if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
     found = connection.scalars(select(schema_table.c.version)).all()
     if len(found) == 1 and found[0] in _READ:
         return True
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
-        f"the store of measurements {name} has {version}, this version reads schema {' and '.join(map(str, _READ))}",
+        f"the store of measurements {database.name} has {version}, this version reads schema "
+        f"{' and '.join(map(str, _READ))}",
         hint="use the gpuops that wrote it",
     )

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from gpuops.execute.measurements.packing import MISSING
-from gpuops.model.measurement import GPU_MEMORY, OF_GPUS, Samples
-from gpuops.model.profile_name import parse
-from gpuops.model.vm import Vm
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.measurements.measurement import GPU_MEMORY, OF_GPUS, Samples
+from gpuops.model.vcenter.vm import Vm
 
 
 def without_unknown_use(vm: Vm, samples: Samples) -> Samples:

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.stores import FILE_NAME, look_into_store
 from gpuops.execute.past.past_events import PastEventsReader
-from gpuops.model.history import PastEvents
+from gpuops.model.nights.history import PastEvents
 
 
 class FollowedHistory:

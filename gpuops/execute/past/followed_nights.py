@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal
 from gpuops.execute.past.past_events import PastEventsReader
-from gpuops.model.history import PastNight
+from gpuops.model.nights.history import PastNight
 
 
 class FollowedNights:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.every_record import OpenedJournal, opened_journal
 from gpuops.execute.past.past_events import PastEventsReader, read_events
-from gpuops.model.history import EventKind, PastEvents
+from gpuops.model.nights.history import EventKind, PastEvents
 from gpuops.model.prediction import PastPredictions
 
 

@@ -10,9 +10,16 @@ from gpuops.execute.journal.every_record import opened_journal
 from gpuops.execute.past.past_events import read_events
 from gpuops.execute.runs.assignments import AssignmentStore
 from gpuops.execute.site import Site
-from gpuops.model.across_sites import NOTHING_ELSEWHERE, NOTHING_HERE, Assignment, Elsewhere, RequestsHere, assigned_to
-from gpuops.model.history import PastNight
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.across_sites import (
+    NOTHING_ELSEWHERE,
+    NOTHING_HERE,
+    Assignment,
+    Elsewhere,
+    RequestsHere,
+    assigned_to,
+)
+from gpuops.model.nights.history import PastNight
+from gpuops.model.nights.rotation import Policy
 
 
 def assignments_of(site: Site) -> AssignmentStore:

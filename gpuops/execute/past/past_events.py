@@ -22,7 +22,7 @@ from gpuops.execute.past.past_night import (
     in_order,
 )
 from gpuops.execute.runs.run_kind import CHANGE, ROTATION_RUNS
-from gpuops.model.history import GAVE_UP, Incident, PastChange, PastNight, PastStep, RunBy
+from gpuops.model.nights.history import GAVE_UP, Incident, PastChange, PastNight, PastStep, RunBy
 from gpuops.model.prediction import Compared, Comparison, PastMisprediction, PastPredictions
 
 _VERBS: Final = {

@@ -13,10 +13,11 @@ from gpuops.catalog import load
 from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastStep, PastVm, RunBy
-from gpuops.model.owner import NotedOwner
-from gpuops.model.rotation import Policy, Role
-from gpuops.plan.rotation.gpu_share import gpus_of
+from gpuops.model.nights.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastStep, PastVm, RunBy
+from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.owner import NotedOwner
+from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
 
 TAKEN_BY: Final = {
     Role.DESKTOP: frozenset({"SuspendVm"}),

@@ -16,9 +16,10 @@ from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.rotation import Original, Policy, Role
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.rotation.taken_vms import by_marker, vms_of

@@ -17,8 +17,8 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.site import Site
 from gpuops.execute.state.audit_log import append
 from gpuops.execute.state.lock import lock_path
-from gpuops.model.rotation import LockHolder
-from gpuops.plan.rotation.return_time import ends_at, holder_text
+from gpuops.model.nights.night_record import LockHolder
+from gpuops.plan.rotation.returns.return_time import ends_at, holder_text
 
 GRACE_S: Final = 60.0
 """So long a process may take to end by itself when it is told to."""

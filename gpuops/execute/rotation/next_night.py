@@ -7,19 +7,21 @@ from datetime import UTC, datetime, time
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
+from gpuops.execute.jobs.night_jobs import with_jobs
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.other_vcenters import requests_here, requests_looked_at
-from gpuops.execute.rotation.rotation import require_mode
+from gpuops.execute.rotation.required import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.bounds import Skip, next_to_take
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.preview import NightPreview, morning_of, preview_night
-from gpuops.plan.rotation.return_time import Durations
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.pool.by_night import as_if_drained
+from gpuops.plan.rotation.nights.bounds import Skip, next_to_take
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.preview import NightPreview, morning_of, preview_night
+from gpuops.plan.rotation.returns.return_time import Durations
 
 
 def preview(
@@ -34,7 +36,7 @@ def preview(
     """
     request, moment = night_asked(policy, site, at, left_out)
     obeyed = request.policy
-    seen = site.judged(site.vcenter.inventory(), obeyed)
+    seen = site.judged(as_if_drained(obeyed, site.vcenter.inventory()), obeyed)
     try:
         forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
     except StateDamaged as damaged:  # no night needs what was measured
@@ -56,6 +58,7 @@ def night_asked(
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
+    obeyed = with_jobs(obeyed, site)
     here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
     request = RotateNight(
         obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere

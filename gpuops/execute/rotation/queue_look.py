@@ -11,9 +11,9 @@ from gpuops.execute.rotation.watch import planned_once
 from gpuops.execute.runs.nights import remembered_policy
 from gpuops.execute.runs.run_kind import ROTATION_RUNS
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.plan.across.offer import SiteOffer, offer_in
-from gpuops.plan.rotation.queue_look import QueueLook, look_at_queue
+from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
 
 
 def queue_look(

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, PolicyError, Refused, UsageError
+from gpuops.errors import GpuopsError, NotConnected, PolicyError, UsageError
+from gpuops.execute.jobs.night_jobs import with_jobs
+from gpuops.execute.jobs.nightly import told_before_return, told_once_agreed
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
-from gpuops.execute.rotation.hung_run import end_hung_run
-from gpuops.execute.rotation.rotation_run import NOTHING_KNOWN, RotationRun, SpareNow
+from gpuops.execute.pool.by_night import (
+    PoolTold,
+    drain_for_night,
+    drained_once_agreed,
+    nobody_told,
+    taken_before_return,
+    taken_once_agreed,
+)
+from gpuops.execute.rotation.asked_first import asked_first
+from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
+from gpuops.execute.rotation.rotation_lock import locked_journal, nobody_rotates, without_journal
+from gpuops.execute.rotation.rotation_run import RotationRun
 from gpuops.execute.rotation.setup import require_setup
+from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
-from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of
 from gpuops.execute.site.vcenter_wait import VcenterWait
-from gpuops.execute.state.lock import LockedBy, rotating
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Policy
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.rotation.desktops import Survey
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.return_time import holder_advice, holder_text, waits_until
+from gpuops.plan.pool.by_night import taken_back
+from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
+from gpuops.plan.rotation.nights.desktops import Survey
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.return_time import waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 
@@ -38,24 +51,59 @@ NO_JOURNAL: Final = Plan(
 
 
 def rotate_night(
-    policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed, unattended: bool = False
+    policy: Policy,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    unattended: bool = False,
+    asks: bool = False,
+    told: PoolTold = nobody_told,
 ) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
     Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused unless it says `windows: any`.
+    refused unless it says `windows: any`. `asks` as for `rotate`. `told` of clients whose lent GPUs it takes back.
     """
-    return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent, unattended=unattended)
+    if apply and asks:
+        consent = drained_once_agreed(policy, consent, site, told)
+    elif apply and taken_back(policy):
+        nobody_rotates(site)  # nobody loses anything for a night that would be refused
+        looked = rotate(RunKind.NIGHT, policy, site, apply=False, consent=agreed, unattended=unattended)
+        drain_for_night(policy, looked, site, told)
+    return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent, unattended=unattended, asks=asks)
 
 
-def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+def rotate_day(
+    policy: Policy | PolicyError | None,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    asks: bool = False,
+    told: PoolTold = nobody_told,
+) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
     Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
     read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
+    `told` of clients whose lent GPUs it takes back.
     """
-    return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent)
+    if apply and asks:
+        consent = taken_once_agreed(told_once_agreed(consent, site), site, told)
+    elif apply:
+        told_before_return(site)
+        taken_before_return(site, told)
+    return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent, asks=asks)
+
+
+def _taken_back_first(consent: Consent, site: Site, told: PoolTold, *, asks: bool) -> Consent:
+    """The consent to a return of all, before which what nights have lent is taken back: now, or once it is given."""
+    if asks:
+        return taken_once_agreed(consent, site, told)
+    taken_before_return(site, told)
+    return consent
 
 
 def rotate(
@@ -69,19 +117,79 @@ def rotate(
     markers_alone: bool = False,
     unattended: bool = False,
     spare: SpareNow = NOTHING_KNOWN,
+    asks: bool = False,
 ) -> Report:
     """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
     rest, and without one that of the last night in the journal.
 
-    `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
+    `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone. `asks`: the
+    consent waits for somebody's answer, so it is asked for before the lock is taken.
 
     A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
+    Where a VM of a cluster does not start, those of it that did are stopped again.
     """
+
+    def run(apply: bool, consent: Consent) -> Report:
+        if asks and kind.takes:
+            nobody_rotates(site)  # said before somebody thinks it over
+        return _one_run(
+            kind,
+            policy,
+            site,
+            apply=apply,
+            consent=consent,
+            only=only,
+            markers_alone=markers_alone,
+            unattended=unattended,
+            spare=spare,
+        )
+
+    cut_off = _starts_cut_off(site) if apply and kind.takes else {}
+    report = asked_first(run, consent) if apply and asks else run(apply, consent)
+    halves = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
+    return _stopped_again(report, halves, policy, site) if halves else report
+
+
+def _starts_cut_off(site: Site) -> Mapping[str, bool]:
+    """By VM (ref), whether it was started by a night that did not end."""
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        nights = [run for run in journal.open_runs(ROTATION_RUNS) if RunKind(run.kind).takes] if journal else []
+        return {vm: well for night in nights for vm, well in journal.starts_of(night).items()} if journal else {}
+
+
+def _stopped_again(
+    report: Report, halves: Sequence[HalfStarted], policy: Policy | PolicyError | None, site: Site
+) -> Report:
+    """The report with what became of the VMs of these clusters that had started."""
+    warnings = list(map(str, halves))
+    names = tuple(f"moid:{vm.ref}" for each in halves for vm in each.started)
+    try:
+        stopped = restore(policy, site, names, apply=True)
+    except GpuopsError as error:  # what the night did is told all the same
+        warnings.append(f"they run on: {error.line}; gpuops rotate restore --vm NAME stops them")
+    else:
+        report = replace(report, outcomes=(*report.outcomes, *stopped.outcomes), after=stopped.after or report.after)
+    return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
+
+
+def _one_run(
+    kind: RunKind,
+    policy: Policy | PolicyError | None,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent,
+    only: tuple[str, ...],
+    markers_alone: bool,
+    unattended: bool,
+    spare: SpareNow,
+) -> Report:
     unread = policy if isinstance(policy, PolicyError) else None
     if kind.takes and isinstance(policy, Policy):
         require_mode(kind, policy)
         require_setup(policy, site.vcenter)
-        _require_broker(policy, site)
+        require_broker(policy, site)
+        policy = with_jobs(policy, site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
     returning = not kind.takes
     if not apply:
@@ -95,8 +203,8 @@ def rotate(
             report = this_run.look_only(journal)
             if kind is RunKind.NIGHT:
                 refuse_beside_watch(obeyed, report.before, site)
-            return _without_journal(report, journal)
-    with _locked_journal(site, kind) as journal:
+            return without_journal(report, journal)
+    with locked_journal(site, kind) as journal:
         if not returning:
             no_change_open(journal)
         obeyed, nights = _obeyed(policy, journal, returning=returning)
@@ -149,25 +257,7 @@ def rotate(
             if returning
             else run_once()
         )
-        return _without_journal(report, journal)
-
-
-def require_mode(kind: RunKind, policy: Policy) -> None:
-    """Raises UsageError where nights are asked for under a policy of spare capacity, or the other way round."""
-    if (kind is RunKind.WATCH) is (policy.spare is not None):
-        return
-    other = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
-    hint = f"gpuops {other} --policy FILE --dry-run, or another policy (gpuops help watch)"
-    raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
-
-
-def _require_broker(policy: Policy, site: Site) -> None:
-    """Raises UsageError where the policy needs a gate and there is no broker."""
-    if policy.gates and site.gates is None:
-        raise UsageError(
-            f"policy {policy.name} says `broker: {policy.broker}`, and no connection broker is configured",
-            hint="put [targets.NAME.broker] into the configuration file (gpuops help broker)",
-        )
+        return without_journal(report, journal)
 
 
 def _obeyed(
@@ -184,32 +274,6 @@ def _latest(policies: Sequence[Policy], site: Site) -> Policy:
     """That by which a return waits the longest for a vCenter that is away."""
     now = site.clock()
     return max(policies, key=lambda policy: waits_until(policy, now))
-
-
-@contextmanager
-def _locked_journal(site: Site, kind: RunKind) -> Iterator[Journal]:
-    """The journal, under the lock. A return ends a run of this machine that hangs, or a night that is over, first.
-
-    Raises Locked with what that run does, and from when on a return ends it.
-    """
-    returning = not kind.takes
-    with ExitStack() as stack:
-        for again in (False, True):
-            changing = site.locked_journal(site.vcenter.uuid, alone=True, returning=returning, doing=kind.value)
-            try:
-                journal = stack.enter_context(changing)
-                break
-            except LockedBy as held:
-                if again or not returning or not end_hung_run(held.holder, site):
-                    raise locked_out(held.holder, site) from held
-        yield journal
-
-
-def locked_out(holder: LockHolder, site: Site) -> Locked:
-    """What is said where another run of this machine holds the lock."""
-    now = site.clock()
-    message = f"{holder_text(holder, now)} is changing this vCenter: nothing is cut off"
-    return Locked(message, hint=holder_advice(holder, now))
 
 
 def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
@@ -239,9 +303,19 @@ def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: S
             return replace(report, outcomes=(*before_it_went, *report.outcomes))
 
 
-def resume(site: Site, *, apply: bool = True, consent: Consent = agreed, unattended: bool = False) -> Report:
+def resume(
+    site: Site,
+    *,
+    apply: bool = True,
+    consent: Consent = agreed,
+    unattended: bool = False,
+    asks: bool = False,
+    told: PoolTold = nobody_told,
+) -> Report:
     """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
+    A return goes on without a login to guests; a night raises why there is none (`Site.no_guests`). `told` of clients
+    whose lent GPUs a return takes back.
     Raises Locked while a run is under way: what it has not done yet is not cut off.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -249,19 +323,25 @@ def resume(site: Site, *, apply: bool = True, consent: Consent = agreed, unatten
     if not left_open:
         nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
         return Report(None, site.vcenter.inventory(), nothing, applied=apply)
-    holder = rotating(site.state_dir, site.vcenter.uuid)
-    if holder is not None:
-        raise locked_out(holder, site)
+    nobody_rotates(site)
     last = left_open[-1]
-    return rotate(
-        RunKind(last.kind),
+    kind, no_guests = RunKind(last.kind), site.no_guests
+    if kind.takes and no_guests is not None:
+        raise no_guests
+    if kind is RunKind.DAY and apply:
+        consent = _taken_back_first(consent, site, told, asks=asks)
+    report = rotate(
+        kind,
         parse_policy(last.policy, "the journal", accepted_before=True),
         site,
         apply=apply,
         consent=consent,
         only=last.vms,
         unattended=unattended,
+        asks=asks,
     )
+    warnings = (f"{no_guests.line}: {WITHOUT_GUESTS}",) if no_guests is not None else ()
+    return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
 
 
 def restore(
@@ -273,11 +353,14 @@ def restore(
     apply: bool,
     consent: Consent = agreed,
     spare: SpareNow = NOTHING_KNOWN,
+    asks: bool = False,
+    told: PoolTold = nobody_told,
 ) -> Report:
     """Brings back now what nights took: all of it, or the VMs of these names alone.
 
     `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
     is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
+    `told` of clients whose lent GPUs a return of all takes back; a user who waits for one desktop waits for no client.
     """
     if from_markers and isinstance(policy, PolicyError):
         raise policy
@@ -286,18 +369,13 @@ def restore(
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     if from_markers and isinstance(policy, Policy):
-        _markers_can_be_seen(policy, site)
+        require_markers_seen(policy, site)
     kind = RunKind.RESTORE if vms else RunKind.DAY
-    return rotate(kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare)
-
-
-def _markers_can_be_seen(policy: Policy, site: Site) -> None:
-    """Raises Refused where no VM can carry the marker: that nothing is marked then says nothing."""
-    if policy.marker not in site.vcenter.defined_attributes():
-        raise Refused(
-            f"no custom attribute is called {policy.marker}, or this login does not see it: nothing tells what is away",
-            hint="say the policy of that night, and log in as who ran it",
-        )
+    if kind is RunKind.DAY and apply:
+        consent = _taken_back_first(consent, site, told, asks=asks)
+    return rotate(
+        kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare, asks=asks
+    )
 
 
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
@@ -307,23 +385,3 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
         request = RotateNight(policy, known_originals(journal, policy, now))
     seen = site.judged(inventory, policy)
     return request.may_take(seen, catalog_of(seen), now)
-
-
-def _without_journal(report: Report, journal: Journal | None) -> Report:
-    """The report of a run that outlived its journal, or the file of its lock, says so; any other as it is."""
-    warnings = _outlived(journal) if journal is not None else ()
-    if not warnings:
-        return report
-    plan = replace(report.plan, warnings=(*report.plan.warnings, *warnings))
-    return replace(report, plan=plan, journal_lost=True)
-
-
-def _outlived(journal: Journal) -> tuple[str, ...]:
-    unlocked, lost = journal.hold.damaged if journal.hold is not None else journal.unlocked, journal.lost
-    warnings = []
-    if unlocked is not None and (lost is None or lost.message != unlocked.message):
-        warnings.append(f"{unlocked.line}: no lock keeps another gpuops of this machine away for certain")
-    if lost is not None:
-        why = lost.message
-        warnings.append(f"{why}: went by vCenter's markers; no night begins before it is repaired or moved aside")
-    return tuple(warnings)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.journal import Journal, Run
@@ -13,6 +12,7 @@ from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.other_vcenters import assignments_of, requests_here
+from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
@@ -23,48 +23,27 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.history import PastNight
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.rotation import GivesWayBy, Limits, LockHolder, Original, Policy, Role, strictest
+from gpuops.model.nights.history import PastNight
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.night_record import LockHolder, Original, Role
+from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
-from gpuops.plan.rotation.bounds import hours_unsaid
-from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
-from gpuops.plan.rotation.gpu_share import free_gpus
-from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.pool.by_night import as_if_drained, drain_notes
 from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
-from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.rotation.return_time import Durations
-from gpuops.plan.rotation.spare import Key
-from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
+from gpuops.plan.rotation.nights.bounds import hours_unsaid
+from gpuops.plan.rotation.nights.guard import Guard
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.returns.day import RotateDay, explained, hooks_of, is_returned
+from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
+from gpuops.plan.rotation.returns.restore import RestoreVms
+from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
-
-
-@dataclass(frozen=True, slots=True)
-class SpareNow:
-    """What the earlier looks of a watch tell one of its runs."""
-
-    lowest: Mapping[Key, int] = field(default_factory=dict)
-    """The fewest slots that were free of late, by profile and cluster or host."""
-    not_yet: Mapping[str, str] = field(default_factory=dict)
-    """VM ref -> why an ML VM that waits is not started now."""
-    finished: frozenset[str] = frozenset()
-    """Instance uuids (or refs) of ML VMs that ended by themselves."""
-    expected: Mapping[str, int] = field(default_factory=dict)
-    """Pool -> how many of its desktops are to run by a forecast."""
-    suspends: frozenset[str] = frozenset()
-    """ML VMs (refs) that give way with their memory in a restore of this watch."""
-    past: FollowedNights | None = None
-    """What its journal told so far; None = it is read from the first record, where that is asked for."""
-
-
-NOTHING_KNOWN: Final = SpareNow()
-"""Of a run that is resumed without its watch: it starts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +98,8 @@ class RotationRun:
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
-        before, ahead = self._seen()
+        seen, ahead = self._seen()
+        before = as_if_drained(self.policy, seen) if self.kind is RunKind.NIGHT else seen
         originals = note_later_starts(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
@@ -135,8 +115,10 @@ class RotationRun:
             journal,
             ahead,
         )
-        warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
         plan = report.plan
+        warnings = tuple(drain_notes(self.policy, plan.steps, seen)) if self.kind is RunKind.NIGHT else ()
+        if holder:
+            warnings += (f"{holder} is rotating this vCenter: until it ends, this would be refused",)
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 

@@ -13,8 +13,8 @@ from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.site import Site
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 

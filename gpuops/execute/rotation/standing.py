@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpuops.execute.runs.nights import NightVms, last_policy
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Role
-from gpuops.plan.rotation.return_time import night_due
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.rotation.returns.return_time import night_due
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 

@@ -10,12 +10,15 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
+from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.pool.by_night import standing_now
 from gpuops.execute.runs.given_up import still_given_up
 from gpuops.execute.runs.nights import NightVms, note_later_starts
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Policy
+from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.lease import NO_NUMBER
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
@@ -48,6 +51,8 @@ def status(site: Site, policy: Policy | None = None, now: Inventory | None = Non
     lease, trouble = lease_on(site, lock_vm, now, highest) if lock_vm else (None, "")
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
+    damaged = list[StateDamaged]()
+    overdue = () if lost else overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=damaged.append)
     return RotationStatus(
         vcenter=now.vcenter,
         policy=policy.name if policy else None,
@@ -65,6 +70,9 @@ def status(site: Site, policy: Policy | None = None, now: Inventory | None = Non
         skipped=skipped,
         journal_lost=lost.message if lost else "",
         names={ref: host.name for ref, host in now.hosts.items()},
+        lending=standing_now(site),
+        overdue=overdue,
+        overdue_unknown=tuple(each.message for each in damaged),
     )
 
 

@@ -10,7 +10,7 @@ from gpuops.execute.lease.lease import when_reverted
 from gpuops.execute.lease.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.runs.nights import remembered_policy
 from gpuops.execute.site import Site
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, is_fresh, lease_holder_text, reverted
 

@@ -18,21 +18,22 @@ from typing import Final, NoReturn
 from gpuops.errors import GpuopsError, Locked, LoginRefused, NotConnected, StateDamaged, UsageError
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.rotation.rotation import restore, resume, rotate
-from gpuops.execute.rotation.rotation_run import SpareNow
+from gpuops.execute.rotation.spare_now import SpareNow
 from gpuops.execute.rotation.watch_forecast import PoolForecasts
 from gpuops.execute.rotation.watch_state import WatchState, alone, keep, load
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.state.service_manager import BEGUN, GOES_ON, tell_systemd
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import GivesWayBy, Policy, Role, SpareRule
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.rotation import GivesWayBy, Policy, SpareRule
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.spare import GivesWay, SlotHistory, kept_states, with_their_memory
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, with_their_memory
+from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchTold, look_at
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
-from gpuops.plan.rotation.watch_look import WatchLook, WatchTold, look_at
 
 SHORTEST_S: Final = 10.0
 """Between two looks: what changes meanwhile is seen by one."""

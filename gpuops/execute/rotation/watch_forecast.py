@@ -14,7 +14,7 @@ from gpuops.advise.forecast import SLOT, Forecast, forecast
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.site import Site
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 
 EVERY_S: Final = 3600.0
 """How often the store is read anew. A forecast goes by earlier weeks, which an hour does not change."""

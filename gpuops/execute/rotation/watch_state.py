@@ -24,9 +24,10 @@ from gpuops.errors import Locked, PolicyError, StateDamaged
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked, rotating
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Policy
-from gpuops.plan.rotation.watch_look import shared_vms
+from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.rotation.nights.watch_look import shared_vms
 
 _SCHEMA: Final = 1
 _KEPT: Final = 1000

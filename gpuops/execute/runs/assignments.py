@@ -22,7 +22,9 @@ from sqlalchemy import update as updating
 from gpuops.errors import Locked
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
-from gpuops.model.across_sites import ASSIGN_COMMAND, Assignment
+from gpuops.execute.journal.upgrading import bring_up
+from gpuops.execute.migrations import Contents
+from gpuops.model.nights.across_sites import ASSIGN_COMMAND, Assignment
 
 _metadata = MetaData()
 
@@ -64,7 +66,7 @@ class AssignmentStore:
         if database is None:
             return {}
         with closing(database), database.reading() as connection:
-            if not inspect(connection).has_table(_table.name):
+            if database.revision(connection) is None and not inspect(connection).has_table(_table.name):
                 return {}
             return {row.name: _assignment(row._mapping) for row in connection.execute(select(_table))}
 
@@ -98,11 +100,12 @@ class AssignmentStore:
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        with closing(self._database()) as database, database.writing() as connection:
-            if connection.dialect.name == "postgresql":  # two machines that both find no table: one of them makes it
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops site requests'))"))
-            _metadata.create_all(connection)
-            yield connection
+        with closing(self._database()) as database:
+            bring_up(database, Contents.JOURNAL)
+            with database.writing() as connection:
+                if connection.dialect.name == "postgresql":  # of two machines that write one waits for the other
+                    connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops site requests'))"))
+                yield connection
 
     def _database(self) -> Database:
         return open_database(self.url) if self.url else make_file(self.state_dir)

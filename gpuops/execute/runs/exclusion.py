@@ -8,7 +8,7 @@ from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.taken_vms import vms_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.execute.journal import Journal
 from gpuops.execute.site import Site
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.given_up import Missed, is_back, missed
 
 

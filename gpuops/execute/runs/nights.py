@@ -13,8 +13,9 @@ from gpuops.errors import PolicyError, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LATE, Original, Policy
+from gpuops.model.nights.night_record import Original
+from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.power_moments import started_anew
 from gpuops.plan.rotation.taken_vms import vms_of
 

@@ -10,7 +10,7 @@ from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
-from gpuops.model.rotation import LockHolder
+from gpuops.model.nights.night_record import LockHolder
 
 
 class RunKind(StrEnum):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
 from gpuops.execute.site.broker_reads import BrokerSessions
-from gpuops.model.broker import DesktopBroker, DesktopMachine
-from gpuops.model.evidence import SessionCount
-from gpuops.model.gate import NO_MACHINE, Gate, unknown_gate
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopBroker, DesktopMachine
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.desktops.gate import NO_MACHINE, Gate, unknown_gate
+from gpuops.model.vcenter.vm import Vm
 
 if TYPE_CHECKING:
     from gpuops.plan.core.steps import GateStep

@@ -9,9 +9,9 @@ from typing import Final
 from gpuops import clock
 from gpuops.advise.desktop_sessions import matched
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
-from gpuops.model.broker import DesktopBroker
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopBroker
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 
 ASK_AGAIN: Final = timedelta(seconds=60)
 """A broker that did not answer is left alone for so long: each look would wait for it anew. Our own figure."""

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
-from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
-from gpuops.model.host import Host
-from gpuops.model.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskRef
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
 
 if TYPE_CHECKING:
-    from gpuops.model.device_mode import Impacts
-    from gpuops.plan.core.steps import HostStep, HostTask
+    from gpuops.model.devices.device_mode import Impacts
+    from gpuops.plan.core.host_steps import HostStep, HostTask
 
 MOST: Final = 32
 """Questions that are open at the same time."""
@@ -88,7 +88,7 @@ class ShelledHosts:
         return self._hosts.held(hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.plan.core.steps import ConfigureMig
+        from gpuops.plan.core.host_steps import ConfigureMig
 
         if isinstance(step, ConfigureMig):
             self._applied(None)

@@ -14,9 +14,9 @@ from gpuops.config.private_file import write_private
 from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state.state_dir import prepare_state_dir
-from gpuops.model.guest_command import CommandEnd, RunningCommand
-from gpuops.model.sharing_measurement import SharingMeasurement
-from gpuops.model.task import TaskRef
+from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.measurements.sharing_measurement import SharingMeasurement
+from gpuops.model.vcenter.task import TaskRef
 
 LARGEST: Final = 16 * 1024 * 1024
 

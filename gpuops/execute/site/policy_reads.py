@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import idleness
-from gpuops.model.evidence import SessionCount, Source
-from gpuops.model.gate import unknown_gate
+from gpuops.model.desktops.evidence import SessionCount, Source
+from gpuops.model.desktops.gate import unknown_gate
 
 if TYPE_CHECKING:
     from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.rotation import Policy
-    from gpuops.model.vm import Vm
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 NO_SOURCES: Final[Mapping[Source, SessionSource]] = MappingProxyType({})
 NO_MACHINES: Final[Mapping[str, str]] = MappingProxyType({})

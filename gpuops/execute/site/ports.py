@@ -7,14 +7,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpuops.model.device_mode import Impacts
-    from gpuops.model.evidence import SessionCount, VgpuUse
-    from gpuops.model.gate import Gate
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.measurement import Samples
-    from gpuops.model.task import GpuTask, TaskEnd, TaskRef
-    from gpuops.model.vm import Guest, PowerState, Vm
-    from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
+    from gpuops.model.desktops.evidence import SessionCount, VgpuUse
+    from gpuops.model.desktops.gate import Gate
+    from gpuops.model.devices.device_mode import Impacts
+    from gpuops.model.devices.rdma import Networks
+    from gpuops.model.measurements.measurement import Samples
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+    from gpuops.model.vcenter.vm import Guest, PowerState, Vm
+    from gpuops.plan.core.host_steps import HostStep, HostTask
+    from gpuops.plan.core.steps import GateStep, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
 
@@ -130,6 +132,10 @@ class Vcenter(Protocol):
 
     def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
+        ...
+
+    def networks(self) -> Networks:
+        """The distributed switches, and what the hosts have for RDMA."""
         ...
 
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:

@@ -8,11 +8,13 @@ from typing import NoReturn
 
 from gpuops.errors import Refused
 from gpuops.execute.site.ports import Hosts
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import Samples
-from gpuops.model.task import GpuTask, TaskEnd, TaskRef
-from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.measurements.measurement import Samples
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import Guest, PowerState
+from gpuops.plan.core.host_steps import HostStep, HostTask
+from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.vm.clone import NewClone
 
@@ -105,6 +107,9 @@ class SavedVcenter:
 
     def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
+
+    def networks(self) -> Networks:
+        return Networks()  # of which it tells nothing
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory

@@ -8,29 +8,32 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from gpuops import clock as time_here
-from gpuops.errors import say_applied
+from gpuops.errors import GpuopsError, say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
 from gpuops.execute.site.ports import DesktopGates, Hosts, SessionSource, Vcenter, VgpuUseSource
-from gpuops.model.evidence import Source
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import UNSAID, MeasurementSettings
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.vcenter.inventory import Inventory
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
-    from gpuops.model.catalog import Catalog
-    from gpuops.model.rotation import Policy
-    from gpuops.model.target import BrokerTarget
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.nights.rotation import Policy
+    from gpuops.model.vcenter.target import BrokerTarget
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.plan import Plan
     from gpuops.plan.core.steps import Step
 
 Consent = Callable[["Report"], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
+
+WITHOUT_GUESTS: Final = "it goes on without a login to guests, whose hooks do not run"
+"""What a return says of a login to guests that cannot be had."""
 
 
 def agreed(report: Report) -> None:
@@ -73,6 +76,8 @@ class Site:
     """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
     applied_by_shell: bool | None = False
     """Whether the shell changed something; None = not known."""
+    no_guests: GpuopsError | None = None
+    """Why there is no login to guests, where it is not known yet whether one is needed."""
     sources: Mapping[Source, SessionSource] = field(default_factory=lambda: NO_SOURCES)
     """What tells of sessions beside vCenter."""
     vgpu_use: VgpuUseSource | None = None

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from gpuops.errors import NotConnected, Trouble, VcenterUnreachable
-from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.return_time import waits_until
+from gpuops.model.nights.rotation import Policy
+from gpuops.plan.rotation.returns.return_time import waits_until
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gpuops import clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.host_shell import ask_in_parallel
-from gpuops.model.evidence import VgpuUse
+from gpuops.model.desktops.evidence import VgpuUse
 
 if TYPE_CHECKING:
-    from gpuops.model.host import Host
-    from gpuops.model.host_settings import SmiVgpu
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
+    from gpuops.model.vcenter.host import Host
+    from gpuops.model.vcenter.host_settings import SmiVgpu
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
 
 ASK_AGAIN_S: Final = 60.0
 """A host is asked once in so long: a night looks at each of its desktops alone. One that did not answer rests, too."""

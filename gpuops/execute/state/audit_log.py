@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import StateDamaged
 
 if TYPE_CHECKING:
-    from gpuops.config.sources import Destination
+    from gpuops.config.vcenter.destination import Destination
 
 
 FILE_NAME: Final = "audit.jsonl"

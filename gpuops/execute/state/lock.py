@@ -20,7 +20,7 @@ from gpuops import clock
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
-from gpuops.model.rotation import LockHolder
+from gpuops.model.nights.night_record import LockHolder
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.02

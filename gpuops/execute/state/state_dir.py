@@ -59,11 +59,17 @@ def _make(path: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def private_file(path: Path) -> None:
-    """Makes the file (0600) if there is none. Raises StateDamaged for a link, somebody else's file or a wide mode."""
+def private_file(path: Path, *, make: bool = True) -> None:
+    """Makes the file (0600) if there is none. Raises StateDamaged for a link, somebody else's file or a wide mode.
+
+    `make` False: a file that is not there is left so; SQLite makes and removes those beside a database at any moment.
+    """
+    making = os.O_CREAT if make else 0
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | making | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if not make and isinstance(error, FileNotFoundError):
+            return
         if path.is_symlink():
             raise _linked("file", path, hint=f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the "
                           "directory it lies in") from error  # fmt: skip
@@ -75,6 +81,8 @@ def private_file(path: Path) -> None:
         found = os.fstat(descriptor)
     finally:
         os.close(descriptor)
+    if not make and not found.st_nlink:
+        return  # removed since it was opened
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         raise StateDamaged(f"the state file {path} is not a plain file of this user")
     if found.st_mode & 0o077:

@@ -19,14 +19,14 @@ from gpuops.execute.site.ports import Hosts, Vcenter
 from gpuops.execute.steps.predictions import BY_OTHERS, COMPARING, PREDICTING, failed
 from gpuops.execute.steps.step_executor import STATES, StepExecutor
 from gpuops.execute.steps.task_history import TaskHistory
-from gpuops.model.device_mode import Impacts
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.device_mode import Impacts
 from gpuops.model.prediction import Compared, Misprediction, Prediction
-from gpuops.model.task import TaskRef
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.core.host_steps import HostStep, HostTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
-from gpuops.plan.core.steps import HostStep, HostTask
 from gpuops.plan.hosts.host_plan import impact_words
 from gpuops.plan.hosts.predicted import compare_host, predict_host
 

@@ -14,9 +14,9 @@ from gpuops.errors import Trouble
 from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.execute.steps.step_queue import SentStep, StepQueue, WaitingStep
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.rotation import Limits
-from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Limits
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (
@@ -128,7 +128,7 @@ class _Run:
             yield from self._handle_end(waiting, self._executor.judge(sent.op_id, sent.step, sent.since))
 
     def _ready(self) -> list[WaitingStep]:
-        return self._queue.ready(self._executor.inventory, broker_fails=self._executor.broker_fails)
+        return self._queue.ready(self._executor.inventory, broker_fails=self._executor.step_gates.fails)
 
     def _look_after(self, ended: Collection[str]) -> None:
         """Reads the VMs whose steps have ended, and in the same look those of the steps that may follow at once."""
@@ -181,7 +181,7 @@ class _Run:
         """Has the gate opened of a desktop that is not taken after all. Where a suspend or a guest's shutdown may still
         come, it stays closed until a return has seen what became of it."""
         never_taken = (Verdict.FAILED, Verdict.SKIPPED) if isinstance(outcome.step, SuspendVm) else (Verdict.SKIPPED,)
-        machine = self._executor.closed_gate(outcome.step.vm)
+        machine = self._executor.step_gates.held(outcome.step.vm)
         takes = isinstance(outcome.step, SuspendVm | ShutDownGuest)
         if takes and outcome.verdict in never_taken and machine is not None:
             self._queue.add(OpenGate(outcome.step.vm, machine))

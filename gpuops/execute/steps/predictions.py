@@ -20,15 +20,15 @@ from typing import Final
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import catalog_of
 from gpuops.execute.steps.task_history import TaskHistory
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.prediction import Compared, Predicted, Prediction
-from gpuops.model.task import GpuTask
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
 from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
-from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
-from gpuops.plan.rotation.return_time import UNMEASURED_RESUME_S, Durations
+from gpuops.plan.rotation.nights.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
+from gpuops.plan.rotation.returns.return_time import UNMEASURED_RESUME_S, Durations
 
 BY_OTHERS: Final = "somebody else started, stopped or moved a VM of its host meanwhile, as vCenter's tasks tell"
 NOT_LOOKED_AT: Final = "it could not be looked at afterwards"

@@ -16,11 +16,11 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.plan_executor import NOT_LATER
 from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.execute.steps.vm_executor import VmExecutor
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Role, parse_marker
-from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.night_record import Role, parse_marker
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.given_up import vm_now
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import satisfied

@@ -21,10 +21,11 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.plan.core.host_steps import HostStep, HostTask
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step
+from gpuops.plan.core.steps import AnyStep, Step
 
 SLICE_S: Final = 20.0
 """The longest silent wait: how often the lease, and the time of steps in flight, are looked at."""

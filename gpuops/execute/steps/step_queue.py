@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.execute.steps.step_executor import StepInFlight
-from gpuops.model.inventory import Inventory
+from gpuops.model.nights.rotation import Limits
 from gpuops.model.prediction import Misprediction
-from gpuops.model.rotation import Limits
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (

@@ -13,8 +13,8 @@ from typing import Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import GpuTask
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask
 
 MOST_STEPS: Final = 10
 """Of so many steps of a run it is asked who else was there."""

@@ -1,8 +1,4 @@
-"""Executes steps of VMs: when a VM is looked at anew, what speaks against a step, and what may be sent twice.
-
-What makes a desktop give up its GPUs goes by a look of its own, made when everything before it had been sent. So a
-machine that stands still, its clocks with it, sends at most one such request on what it saw before; and where the lease
-or the journal took long after the look, the desktop is looked at, and judged, once more.
+"""Executes steps of VMs: what speaks against a step, and what may be sent twice; `vm_looks` has when a VM is looked at.
 
 Of a reconfiguration whose reply was lost vCenter itself sees to it that twice is once: it carries the changeVersion of
 the configuration it was made for, the first of the two to arrive changes it, and the other is refused (vSphere API
@@ -11,25 +7,26 @@ reference, VirtualMachineConfigSpec.changeVersion).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, LoginRefused, Refused, Trouble
+from gpuops.errors import GpuopsError, LoginRefused, Trouble
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
-from gpuops.execute.site.policy_reads import NO_SOURCES, with_gates, with_policy_reads
+from gpuops.execute.site.policy_reads import NO_SOURCES
 from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
 from gpuops.execute.steps.predictions import Predictions
-from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
+from gpuops.execute.steps.step_executor import STATES, StepInFlight
 from gpuops.execute.steps.task_history import TaskHistory
-from gpuops.model.evidence import Source
-from gpuops.model.inventory import Inventory
+from gpuops.execute.steps.vm_looks import LOOK_S, VmLooks
+from gpuops.model.desktops.evidence import Source
 from gpuops.model.prediction import Prediction
-from gpuops.model.task import TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import as_it_is_now, objection, satisfied
 from gpuops.plan.core.steps import (
@@ -48,36 +45,22 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.desktops import IN_MAINTENANCE
-from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
+from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
+from gpuops.plan.rotation.nights.guard import TAKING_STEPS, Guard
+from gpuops.plan.rotation.nights.stop_conditions import is_refusal
 from gpuops.plan.rotation.power_moments import runs_anew
-from gpuops.plan.rotation.return_time import Durations
-from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
-
-FRESH: Final = timedelta(seconds=60)
-"""How old what is known of a step's company may be: of VMs that are not touched, but counted."""
-
-LOOK_S: Final = 25.0
-"""How old the look may be that a step goes by, when it is sent; a night that cannot keep to it takes nothing.
-
-It is to be at most 30 s old when the request arrives: the rest is for a slow machine or network on its way."""
-
-SHARED_S: Final = 5.0
-"""How old a look may be that the next steps share, when nothing was sent since. `LOOK_S` holds for them too."""
+from gpuops.plan.rotation.returns.return_time import Durations
 
 LOOKS: Final = 2
 """So often a desktop is looked at anew, where what comes between look and request takes too long."""
 
 STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
 
-CAME_DURING: Final = "a session began while it was being suspended"
-MAY_HAVE_COME: Final = "whether a session began while it was being suspended is not known"
-
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
 
 
-class VmExecutor(StepExecutor[Step]):
+class VmExecutor(VmLooks):
     """Sends steps of one run and says what became of them. `inventory` is the latest look."""
 
     def __init__(
@@ -98,117 +81,27 @@ class VmExecutor(StepExecutor[Step]):
         with_vgpus: Callable[[Inventory], Inventory] | None = None,
         task_history: TaskHistory | None = None,
     ) -> None:
-        """`guard` is asked before each step that takes something; None = nothing is taken.
-
-        `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
-        keeps others away.
-
-        `sources` tell of sessions beside vCenter, `vgpu_use` of what hosts' nvidia-smi tell; `gates` are those of the
-        connection broker. None = there is none.
-
-        `same_time`: vCenter's clock and the journal's should show the same.
-
-        `durations` are what the plan went by, `with_vgpus` asks hosts how vGPUs lie: steps are predicted by both.
-        `task_history` is that of the run; None = the run has no other executor.
+        """As `VmLooks`. `durations` are what the plan went by, `with_vgpus` asks hosts how vGPUs lie: steps are
+        predicted by both. `task_history` is that of the run; None = the run has no other executor.
         """
-        super().__init__(vcenter, journal, run, planned, passed_s=passed_s)
-        self.planned = planned
-        self._guard = guard
-        self._leases = leases
-        self._same_time = same_time
-        self._sources = sources
-        self._gates = gates
-        self._vgpu_use = vgpu_use
-        self._at_broker: dict[str, str] = {}
-        """VMs that a step speaks to the broker about, with its ids of their machines as far as they are known."""
-        self._closed: dict[str, str] = {}
-        """Those whose gate this run has closed, or may have, likewise."""
+        super().__init__(
+            vcenter,
+            journal,
+            run,
+            planned,
+            guard=guard,
+            leases=leases,
+            passed_s=passed_s,
+            same_time=same_time,
+            sources=sources,
+            gates=gates,
+            vgpu_use=vgpu_use,
+        )
         self._predictions = Predictions(task_history or TaskHistory(vcenter), planned, durations, with_vgpus)
-        self._planned_s = passed_s()
-        """When the plan, which is the first look, was there."""
-        self._look_s: dict[str, float] = {}
-        """VM -> when the look was asked for that its next step goes by."""
-        self._looked_at: dict[str, float] = {}
-        """VM -> when it was looked at for steps, as long as nothing has been sent since."""
-        self._sent_since_look = False
-        self._ahead: timedelta | None = None
-        """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
-        self._company_at: dict[str, datetime] = {}
-        self._steered: set[str] = set()
-        self._ended: list[Outcome] = []
         self._leaving: Collection[str] = ()
         """VMs that are being suspended already, whatever the last look showed of them."""
         self._starting: dict[str, PowerOnVm] = {}
         """VM -> its start that was sent, whatever the last look showed of it."""
-
-    def look(self, vms: Collection[str]) -> None:
-        """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
-        asked_s = self.passed_s()
-        self.inventory = self.vcenter.observe(self.inventory, vms)
-        self._leases.saw(self.inventory, vms, asked_s)
-        steered = self._steered.intersection(vms)
-        if steered:
-            self.inventory = self.vcenter.with_drs(self.inventory, steered)
-        asked_about = {ref: self._at_broker[ref] for ref in self._at_broker.keys() & set(vms)}
-        if asked_about:
-            self.inventory = with_gates(self.inventory, asked_about, self._gates)
-
-    def look_before(self, steps: Sequence[Step], ended: Collection[str] = ()) -> None:
-        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of, the lock VM,
-        and VMs whose steps have `ended`.
-
-        Where all of these were read for steps a moment ago, and nothing was sent since, that look is shared.
-        """
-        vms = {step.vm for step in steps}
-        vms |= self._leases.lock_vms(vms)
-        self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
-        self._at_broker |= {step.vm: step.machine for step in steps if isinstance(step, GateStep)}
-        if self._guard is not None:
-            vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
-            vms |= self._guard.beside_kept_slots(steps, self.inventory)
-        asked_s = self.passed_s()
-        if not ended and vms <= self._looked_at.keys():
-            oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
-            if asked_s - oldest_s <= SHARED_S:
-                return
-        asked = self.journal.clock() if self._same_time else None
-        self._look_s |= dict.fromkeys(vms, asked_s)
-        self._sent_since_look = False
-        self.look({*vms, *ended})
-        if self._guard is not None:
-            machines = {step.vm: machine for step in steps if (machine := self._machine_of(step))}
-            self.inventory = with_policy_reads(
-                self.vcenter,
-                self.inventory,
-                self._guard.policy,
-                vms,
-                self._sources,
-                self._gates,
-                machines,
-                self._vgpu_use,
-            )
-        if asked is not None:
-            self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
-        self._looked_at |= dict.fromkeys(vms, asked_s)
-
-    def _machine_of(self, step: Step) -> str:
-        """The broker's id of the machine of the step's VM; empty = it is not known."""
-        gate = self.planned.vms[step.vm].gate if step.vm in self.planned.vms else None
-        return (step.machine if isinstance(step, GateStep) else "") or (gate.machine if gate is not None else "")
-
-    def share_no_look(self) -> None:
-        """What was read until now is not what the next steps go by: something was sent, or time has passed, which the
-        clocks of a machine that stands still do not tell."""
-        self._looked_at.clear()
-
-    def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
-        """Who counts in those of the pools that were not looked at for a while."""
-        now = self.inventory.taken_at
-        stale = [each for each in pools if now - self._company_at.get(each, self.planned.taken_at) > FRESH]
-        if not stale:
-            return frozenset()
-        self._company_at |= dict.fromkeys(stale, now)
-        return guard.counted_vms(stale, self.inventory, self._ended)
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | StepInFlight:
         """As any step is begun. What takes is looked at once more where the last look was a while ago, or where no look
@@ -236,54 +129,14 @@ class VmExecutor(StepExecutor[Step]):
         self._predictions.sent(op_id, step, predicted, self.inventory)
         return op_id
 
-    @property
-    def broker_fails(self) -> bool:
-        """Whether the broker did not answer a moment ago."""
-        return self._gates is not None and self._gates.fails
-
-    def closed_gate(self, vm: str) -> str | None:
-        """The broker's id of the machine whose gate this night holds closed, or may; None = it does not."""
-        before = self.planned.vms.get(vm)
-        held = before.gate if before is not None and self._guard is not None else None
-        return self._closed.get(vm, held.machine if held is not None and held.closed else None)
-
     def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
-        """By VM (ref), why a desktop that was suspended behind a gate is to be given back: somebody came between the
-        last look and the suspend, or the broker cannot say that nobody did. The operator's own command counts where it
-        knows of a session: it may see who comes past the broker."""
-        suspends = (step for step in steps if isinstance(step, SuspendVm))
-        machines = {step.vm: machine for step in suspends if (machine := self.closed_gate(step.vm)) is not None}
-        suspended = {step.vm: step for step in steps if step.vm in machines}
-        if self._gates is None or not machines:
-            return {}
-        self.inventory = with_gates(self.inventory, machines, self._gates)
-        vms = [self.inventory.vms[ref] for ref in machines if ref in self.inventory.vms]
-        found: dict[str, str] = {}
-        for source in (self._gates, self._sources.get(Source.COMMAND)):
-            for ref, told in source.sessions(vms, self.inventory.taken_at).items() if source is not None else ():
-                in_use = told.in_use(self._timeout_s(suspended[ref]))
-                if in_use:
-                    found[ref] = CAME_DURING
-                elif in_use is None and source is self._gates:
-                    found.setdefault(ref, MAY_HAVE_COME)
+        """By VM (ref), why a desktop that was suspended behind a gate is to be given back, by a look at the gates."""
+        self.inventory, found = self.step_gates.in_use_again(steps, self.inventory)
         return found
-
-    def _timeout_s(self, step: Step) -> int | None:
-        """After which a disconnected session keeps the desktop of the step no more; None = any session keeps it."""
-        rule = self._guard.idle_rule(step, self.inventory) if self._guard is not None else None
-        return rule.disconnected_timeout_s if rule is not None else None
-
-    def read_back(self, step: Step) -> None:
-        """Reads the step's VM, and the GPUs of its host, anew."""
-        self.look([step.vm])
 
     def is_done(self, step: Step) -> bool:
         """Whether the latest look shows the VM as the step leaves it; one that is gone is not."""
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
-
-    def _is_old(self, step: Step) -> bool:
-        """Whether the look at its VM is older than what the step may go by; a look at others says nothing of it."""
-        return self.passed_s() - self._look_s.get(step.vm, self._planned_s) > LOOK_S
 
     def objection(self, step: Step) -> str | None:
         """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
@@ -314,8 +167,10 @@ class VmExecutor(StepExecutor[Step]):
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
         """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
-        if isinstance(step, GateStep) and (reason := self._gate_objection(step)) is not None:
-            return reason
+        if isinstance(step, GateStep):
+            self.inventory, reason = self.step_gates.objection(step, self.inventory)
+            if reason is not None:
+                return reason
         for _ in range(LOOKS):
             if self._is_old(step):
                 self.share_no_look()
@@ -327,18 +182,6 @@ class VmExecutor(StepExecutor[Step]):
                 return reason
         if self._guard is not None and isinstance(step, TAKING_STEPS):
             return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
-        return None
-
-    def _gate_objection(self, step: GateStep) -> str | None:
-        """Why the broker is not asked. The look that steps share is too old to tell whose maintenance it is: of a
-        machine that is to be closed the broker is asked once more, just before."""
-        if isinstance(step, CloseGate) and step.vm in self.inventory.vms:
-            self.inventory = with_gates(self.inventory, {step.vm: step.machine}, self._gates)
-            gate = self.inventory.vms[step.vm].gate
-            if gate is not None and gate.closed is not False:
-                return IN_MAINTENANCE if gate.closed else gate.refusal
-        if self._gates is not None and self._gates.fails:
-            return "the broker was not asked, for it did not answer a moment ago"
         return None
 
     def keep_lease(self) -> None:
@@ -378,17 +221,9 @@ class VmExecutor(StepExecutor[Step]):
         if isinstance(now, PowerOnVm):
             self._starting[now.vm] = now
         if isinstance(now, GateStep):
-            self._change_gate(now)
+            self.step_gates.change(now, self.inventory)
             return None
         return self.vcenter.submit(now, self.inventory, op_id)
-
-    def _change_gate(self, step: GateStep) -> None:
-        """Has the broker close or open the gate. Raises OutcomeUnknown, Refused."""
-        vm = self.inventory.vm(step.vm)
-        if self._gates is None:
-            hint = "put [targets.NAME.broker] into the configuration file (gpuops help broker)"
-            raise Refused(f"{vm.name}: no connection broker is configured for this vCenter", hint=hint)
-        self._gates.change(step, vm)
 
     def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         """The step's own task, or somebody else's of its kind; what the broker does has none."""
@@ -485,11 +320,7 @@ class VmExecutor(StepExecutor[Step]):
             started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
             compared=compared,
         )
-        step = outcome.step
-        if isinstance(step, CloseGate) and outcome.verdict in (Verdict.DONE, Verdict.UNKNOWN):
-            self._closed[step.vm] = step.machine
-        if isinstance(step, OpenGate) and outcome.verdict is Verdict.DONE:
-            self._closed.pop(step.vm, None)
+        self.step_gates.ended(outcome)
         self._ended.append(outcome)
         return outcome
 

@@ -26,11 +26,11 @@ from math import inf
 from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order
-from gpuops.model.across_sites import Assignment, assigned_to
-from gpuops.model.fair_share import Team
+from gpuops.model.nights.across_sites import Assignment, assigned_to
+from gpuops.model.nights.fair_share import Team
 from gpuops.plan.across.offer import SiteOffer, SiteRequest, TeamTotal
-from gpuops.plan.rotation.ml_vms import NO_WINDOW
-from gpuops.plan.rotation.queue_look import Turn
+from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW
+from gpuops.plan.rotation.ml_queue.queue_look import Turn
 
 _ROUNDING: Final = 1e-6
 

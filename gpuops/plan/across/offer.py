@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuops.advise.occupancy import gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.fair_share import Team
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.fair_share import Team
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.project import project
-from gpuops.plan.rotation.gpu_share import free_of, serves_vgpus
-from gpuops.plan.rotation.night_plan import NightPlan
-from gpuops.plan.rotation.queue_look import QueueLook, Turn
+from gpuops.plan.rotation.ml_queue.gpu_share import free_of, serves_vgpus
+from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, Turn
+from gpuops.plan.rotation.nights.night_plan import NightPlan
 
 
 @dataclass(frozen=True, slots=True)

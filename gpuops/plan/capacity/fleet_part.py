@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from gpuops.advise.capacity import Slots, best, total
-from gpuops.model.host import Host, NumaNode
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.host import Host, NumaNode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved
 
 _NOBODY = Vm(ref="", name="")

@@ -12,13 +12,13 @@ from itertools import count
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu
-from gpuops.model.host import Host, NumaNode
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.profile_name import parse
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.vcenter.host import Host, NumaNode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm
 from gpuops.plan.capacity.fleet_part import (
     UNKNOWN,
     Beside,

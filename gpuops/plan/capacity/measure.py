@@ -14,16 +14,24 @@ from typing import Final
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.model.sharing_measurement import MeasureWish, SharingMeasurement
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.measurements.sharing_measurement import (
+    MeasuredDevice,
+    MeasureWish,
+    SchedulerBefore,
+    SharingMeasurement,
+)
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.devices.requested import profile_meant
+from gpuops.plan.placement.gpu_filters import holders, judge_device
 from gpuops.plan.placement.host_filters import unreachable
+from gpuops.plan.placement.wanted import WantsDirectPath
 
 PRIVILEGES: Final = (
     "VirtualMachine.Provisioning.DeployTemplate",
@@ -42,6 +50,20 @@ MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class WholeGpu:
+    """A whole GPU for one VM, to be measured beside those that share one."""
+
+    device: MeasuredDevice
+    profile: str = ""
+    """Of the vGPU that is a whole GPU."""
+    address: PciAddress | None = None
+    """Of the GPU in DirectPath I/O."""
+
+    def __str__(self) -> str:
+        return self.profile if self.address is None else f"DirectPath I/O, GPU {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
 class MeasurePlan:
     """What is done now, and what only after the scheduler of the host was changed."""
 
@@ -57,6 +79,9 @@ class MeasurePlan:
     now: tuple[int, ...] = ()
     """Counts that are measured now, ascending."""
     later: tuple[SchedulerPolicy, ...] = ()
+    whole: tuple[WholeGpu, ...] = ()
+    """Measured first, one VM each."""
+    notes: tuple[str, ...] = ()
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -67,7 +92,10 @@ def measure_plan(
     wish = measurement.wish
     _check(wish)
     template = inventory.find_vm(wish.template)
+    before = measurement.before
     host = inventory.find_host(wish.host) if wish.host is not None else inventory.host_of(template)
+    if before is not None:  # the template may have gone elsewhere since
+        host = inventory.hosts.get(before.host)
     name = profile_meant(wish.profile, template, host, inventory, catalog)
     profile = catalog.profile(name)
     if profile is None:
@@ -87,11 +115,14 @@ def measure_plan(
         if each is not in_force and any(measurement.measured(each, sharers) is None for sharers in wish.counts)
     )
     own = {vm.ref for vm in inventory.vms.values() if measurement.owns(vm.name)}
-    gpu = _gpu(host, name, wish, own, inventory, catalog) if host is not None else None
-    over = bool(schedulers) and not now and not later
-    reasons = () if over else tuple(_against(template, host, gpu, name, profile.max_per_gpu, wish, in_force))
+    only = before.gpu if before is not None else None
+    gpu = _gpu(host, name, wish, own, only, inventory, catalog) if host is not None else None
+    whole, notes = _whole(measurement, profile, template, own, host, inventory, catalog) if wish.whole else ((), ())
+    over = bool(schedulers) and not now and not later and not whole
+    reasons = () if over else tuple(_against(template, host, gpu, name, profile.max_per_gpu, wish, in_force, before))
+    slots = profile.max_per_gpu
     return MeasurePlan(
-        measurement, name, profile.max_per_gpu, template, host, gpu, in_force, now, later, rejections=reasons
+        measurement, name, slots, template, host, gpu, in_force, now, later, whole, notes, rejections=reasons
     )
 
 
@@ -126,16 +157,63 @@ def _check(wish: MeasureWish) -> None:
 
 
 def _gpu(
-    host: Host, profile: str, wish: MeasureWish, own: set[str], inventory: Inventory, catalog: Catalog
+    host: Host,
+    profile: str,
+    wish: MeasureWish,
+    own: set[str],
+    only: PciAddress | None,
+    inventory: Inventory,
+    catalog: Catalog,
 ) -> PhysicalGpu | None:
-    """The first GPU of the host that takes all of the VMs and on which nobody else is."""
+    """The first GPU of the host that takes all of the VMs and on which nobody else is. `only`: no other GPU."""
     for state in gpu_states(host, inventory, catalog):
+        if only is not None and state.gpu.address != only:
+            continue
         others = [tenant for tenant in state.tenants if tenant.vm not in own]
         if state.unclear or others:
             continue
         if free_slots(state.gpu, (), profile, catalog).at_least >= max(wish.counts):
             return state.gpu
     return None
+
+
+def _whole(
+    measurement: SharingMeasurement,
+    profile: VgpuProfile,
+    template: Vm,
+    own: set[str],
+    host: Host | None,
+    inventory: Inventory,
+    catalog: Catalog,
+) -> tuple[tuple[WholeGpu, ...], tuple[str, ...]]:
+    """The whole GPUs that are still to be measured, and why one is not."""
+    board = catalog.board(profile.board)
+    if host is None or board is None:
+        return (), ()
+    found, notes = [], []
+    if measurement.measured_whole(MeasuredDevice.DIRECT_PATH) is None:
+        held = {at for at, ref in holders(host, inventory).items() if ref in own}
+        alike = [
+            gpu for gpu in host.gpus if catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) is board
+        ]
+        free = [
+            gpu
+            for gpu in alike
+            if gpu.passed_through
+            and (gpu.address in held or judge_device(WantsDirectPath(0, gpu.address), template, host, inventory) == "")
+        ]
+        if free:
+            found.append(WholeGpu(MeasuredDevice.DIRECT_PATH, address=free[0].address))
+        else:
+            notes.append(f"{host.name} has no free {board.name} in DirectPath I/O: it is not measured beside them")
+    if profile.max_per_gpu > 1 and measurement.measured_whole(MeasuredDevice.WHOLE_VGPU) is None:
+        is_whole = (each for each in board.profiles if each.max_per_gpu == 1 and not each.mig_backed)
+        of_series = next((each for each in is_whole if each.series is profile.series), None)
+        if of_series is not None:
+            found.append(WholeGpu(MeasuredDevice.WHOLE_VGPU, profile=of_series.name))
+        else:
+            notes.append(f"{board.name} has no vGPU of its series that is a whole GPU: it is not measured beside them")
+    return tuple(found), tuple(notes)
 
 
 def _against(
@@ -146,6 +224,7 @@ def _against(
     slots: int,
     wish: MeasureWish,
     in_force: SchedulerPolicy | None,
+    before: SchedulerBefore | None,
 ) -> Iterator[Rejection]:
     if not template.template:
         yield Rejection(template.name, "is no template", hint="name a template: no VM that somebody uses is cloned")
@@ -159,6 +238,9 @@ def _against(
         yield out_of_reach
     if max(wish.counts) > slots:
         yield Rejection(host.name, f"a GPU holds {slots} vGPUs of {profile}, {max(wish.counts)} are to share one")
+    elif gpu is None and before is not None:
+        rule = f"GPU {before.gpu} does not take {max(wish.counts)} VMs of {profile} alone, and was set for it"
+        yield Rejection(host.name, rule, hint="free it, then the same again; or give it up: --measure --remove")
     elif gpu is None:
         yield Rejection(
             host.name,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.capacity.fleet_part import FleetPart, Level, fleet_part
 from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.reserved import less_reserved
@@ -81,9 +81,7 @@ def capacity(
     now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))
     if desktops is None:
         return Capacity(inventory, profile, now, suspended=asleep)
-    by_host: dict[str | None, list[Vm]] = {}
-    for vm in desktops:
-        by_host.setdefault(vm.host, []).append(vm)
+    by_host = _by_host(desktops)
     after, night = dict(before), inventory
     for host in hosts:
         if host.ref in by_host:
@@ -92,6 +90,23 @@ def capacity(
             night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
     taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
     return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), taken, asleep)
+
+
+def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
+    """The snapshot when these desktops are suspended."""
+    night = inventory
+    for ref, there in _by_host(desktops).items():
+        if ref is not None:
+            world = _suspended(inventory.hosts[ref], there, inventory, catalog)
+            night = night.with_vms(world.vms_on(inventory.hosts[ref])).with_hosts([world.hosts[ref]])
+    return night
+
+
+def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
+    found: dict[str | None, list[Vm]] = {}
+    for vm in vms:
+        found.setdefault(vm.host, []).append(vm)
+    return found
 
 
 def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:

@@ -17,10 +17,10 @@ from typing import Final
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import DeviceCapacity
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.plan.capacity.fleet_part import Device, Fit, FleetPart
 from gpuops.plan.placement.reserved import devices_reserved_in, remaining, reserved_in, reserved_unknown
 

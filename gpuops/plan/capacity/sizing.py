@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
@@ -16,14 +16,14 @@ from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fitted
 from gpuops.advise.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
 from gpuops.errors import ProfileUnknown, Refused, UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import near, resolve
-from gpuops.model.rotation import Policy
-from gpuops.model.selector import Mark
-from gpuops.model.shared_gpu import SharingWorkloads
-from gpuops.model.vgpu import VgpuProfile
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.profile_name import near, resolve
+from gpuops.model.devices.shared_gpu import SharingWorkloads
+from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.selector import Mark
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.devices.requested import offered_profile
 
@@ -135,13 +135,18 @@ def size_workloads(request: SizeRequest, given: SharingWorkloads, profile: VgpuP
 def size_history(request: SizeRequest, asked: SizingPool, history: BusyHistory, inventory: Inventory) -> SizingAnswer:
     """The answer for VMs whose history is known."""
     limits = SharingLimits(request.at_most, asked.slots, request.guaranteed)
+    model = fitted(history.pairs) if history.pairs else None
+    shares = replace(history.shares, kinds=history.shares.names, pairs=model)
     return SizingAnswer(
         SizingSource.HISTORY,
-        sized(history.shares, request.sharers, limits),
+        sized(shares, request.sharers, limits),
         asked.profile.name if asked.profile else None,
         inventory=inventory,
         history=history,
         left_out={**asked.left_out, **history.left_out},
+        pairs=model,
+        pairs_observed=len(history.pairs),
+        pairs_error=error_on_unknown(history.pairs),
     )
 
 
@@ -202,7 +207,7 @@ def sizing_pool(
     all_of = {catalog.profile(vm.profiles[0]) for vm in vms}
     one = all_of.pop() if len(all_of) == 1 else None
     request.limits(one)
-    return SizingPool(vms, one, slots, left_out, _together(vms, inventory, catalog))
+    return SizingPool(vms, one, slots, left_out, sharing_groups(vms, inventory, catalog))
 
 
 def _named(pattern: str | None, inventory: Inventory) -> Sequence[Vm]:
@@ -244,7 +249,8 @@ def _slots(vms: Sequence[Vm], catalog: Catalog) -> int | None:
     return min((profile.max_per_gpu for profile in facts), default=None)
 
 
-def _together(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[tuple[str, ...], ...]:
+def sharing_groups(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[tuple[str, ...], ...]:
+    """The VMs (ids) of each GPU that several share now, with one of these among them."""
     wanted = {vm.ref for vm in vms}
     found = []
     for host in inventory.hosts.values():

@@ -1,6 +1,6 @@
 """How the fields of a request are given as options, and command lines of gpuops for people to copy.
 
-The fields of requests are annotated with `Option`; `gpuops.cli.options` and `gpuops.tasks` read the annotations.
+The fields of requests are annotated with `Option`; `gpuops.cli.spread` and `gpuops.tasks` read the annotations.
 A VM's owner chooses its name, and it stays one word of a shell there: `x; reboot` must not be two commands, `--yes` no
 option, and `moid:vm-7` not another VM.
 """
@@ -13,7 +13,7 @@ from shlex import join
 from typing import Annotated, Final, TypeVar
 
 from gpuops.errors import UsageError
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.vm import Vm
 
 Word = TypeVar("Word", bound=StrEnum)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 
 REMEMBERED: Final = timedelta(days=30)
 """So long one that is gone from vCenter is named; what is there is named until it is back."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Generic
 
 from gpuops.errors import Trouble
-from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Misprediction
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import AnyStep
 

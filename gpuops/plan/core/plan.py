@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.rejection import Rejection as Rejection
 from gpuops.plan.core.rejection import Shortage as Shortage
 from gpuops.plan.core.steps import AnyStep

@@ -10,17 +10,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
-from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import (
-    COLD_MOVE,
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
+from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
+)
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import (
+    COLD_MOVE,
     PowerOffVm,
     PowerOnVm,
     RelocateVm,

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from gpuops.errors import HostNotFound, UsageError
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, HostPattern
 from gpuops.plan.core.rejection import Rejection
 

@@ -13,22 +13,25 @@ from typing import Final, assert_never
 
 from gpuops.advise.idle import idleness
 from gpuops.advise.managed_vms import left_to_manager
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import IdleRule, Role, parse_marker
-from gpuops.model.vm import PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.model.nights.night_record import Role, parse_marker
+from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, VmDrs
 from gpuops.plan.core.device_signature import signature, signatures
-from gpuops.plan.core.steps import (
-    CloseGate,
+from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
-    OpenGate,
     PassthroughChange,
+)
+from gpuops.plan.core.steps import (
+    CloseGate,
+    OpenGate,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gpuops.model.device_mode import DeviceMode
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import GraphicsSettings, VsanMode
-from gpuops.model.ml_queue import SshDoor
-from gpuops.model.vm import VmDrs
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.vcenter.vm import VmDrs
+from gpuops.plan.core.host_steps import HostStep, HostTask
 
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
 """To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
@@ -292,117 +290,6 @@ VcenterStep = (
 Step = VcenterStep | GateStep
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDifference:
-    """What a change of a host means for one of its GPUs, in words."""
-
-    gpu: PciAddress
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureModule:
-    """Replace the option string of a host's `nvidia` kernel module. In force after the host's next boot."""
-
-    host: str
-    before: str
-    """The string it was planned on: another one there, and the change is not made."""
-    after: str
-    gpus: tuple[GpuDifference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureGraphics:
-    """Replace the graphics configuration of a host; what it was planned on must still be there."""
-
-    host: str
-    before: GraphicsSettings
-    after: GraphicsSettings
-    gpus: tuple[GpuDifference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PassthroughChange:
-    """DirectPath I/O of one device switched on or off, and its hardware label; None leaves the label as it is."""
-
-    address: PciAddress
-    enabled: bool
-    label: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurePassthrough:
-    """Change DirectPath I/O of devices of a host, in one call."""
-
-    host: str
-    devices: tuple[PassthroughChange, ...]
-    gpus: tuple[GpuDifference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModeChange:
-    """Another mode of one device; `before` is the word that vCenter had for what was configured."""
-
-    address: PciAddress
-    before: str
-    after: DeviceMode
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureModes:
-    """Change the modes of devices of a host by the call of vSphere 9.1, which tells what that takes; and their labels.
-
-    Each device is a call of its own, and so are the labels.
-    """
-
-    host: str
-    devices: tuple[ModeChange, ...]
-    labels: tuple[PassthroughChange, ...] = ()
-    gpus: tuple[GpuDifference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureMig:
-    """Switch MIG mode of GPUs of a host on or off, by the host's own nvidia-smi: vCenter has no call for it."""
-
-    host: str
-    devices: tuple[PciAddress, ...]
-    on: bool
-    gpus: tuple[GpuDifference, ...] = ()
-
-
-HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureModes | ConfigureMig
-"""A change of a host's settings, on a host alone: whoever asks for it waits until it is made."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnterMaintenance:
-    """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, `limit_s` at the most."""
-
-    host: str
-    vsan_mode: VsanMode = VsanMode.ENSURE
-    limit_s: int = 1800
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveMaintenance:
-    """Have a host serve VMs again."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class RebootHost:
-    """Reboot a host in maintenance mode; done when it is back, with another boot time than `booted`."""
-
-    host: str
-    booted: datetime | None
-
-
-HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
-"""A step of a host that vCenter makes a task of."""
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of Python 3.11 has no `default`
 
@@ -412,10 +299,3 @@ else:
 
     AnyStep = TypeVar("AnyStep", covariant=True)
 """What a plan, its outcomes and its report are of: `Plan` alone is of VMs, `Plan[HostStep]` of hosts."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndTurn:
-    """A line in the journal and nothing in vCenter: all that a rolling change had to do with this host is done."""
-
-    host: str

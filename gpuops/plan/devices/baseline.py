@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeVar
 
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import VmChange
 
 KEY: Final = "gpuops.baseline"

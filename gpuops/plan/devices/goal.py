@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.profile_name import without_brand
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.profile_name import without_brand
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    GpuDevice,
+    OtherPassthrough,
+    VgpuDevice,
+    Vm,
+    is_gpu,
+    pins_of,
+)
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
-from gpuops.plan.placement.wanted import pin_key, pins_of
+from gpuops.plan.placement.wanted import pin_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from gpuops.model.catalog import Board, Catalog
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.host import Host
-from gpuops.model.other_device import DeviceKind
-from gpuops.model.profile_name import parse
-from gpuops.model.vgpu import Series
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.devices.other_device import DeviceKind
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import Series
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
 from gpuops.plan.core.device_signature import signature, types_of
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 

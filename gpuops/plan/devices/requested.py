@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuops.errors import ProfileUnknown, Refused, UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember
-from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import resolve
-from gpuops.model.vm import GpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.profile_name import resolve
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import GpuDevice, Vm
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu

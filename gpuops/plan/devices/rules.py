@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.catalog import Catalog, MultiVgpu
-from gpuops.model.host import Host
-from gpuops.model.vgpu import Series
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog, MultiVgpu
+from gpuops.model.devices.vgpu import Series
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection

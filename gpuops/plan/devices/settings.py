@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import NumaPolicy
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.device_signature import signatures
 from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.baseline import kept_with

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Cluster, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity

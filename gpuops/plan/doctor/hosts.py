@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Final, assert_never
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.custody import custody_of

@@ -8,10 +8,10 @@ from dataclasses import replace
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import DeviceCapacity
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.plan.capacity.host import DeviceHolders
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.placement.reserved import place_name

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.role import ASSIGN_TO_POOL, IMPLIED, RoleWish
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL, IMPLIED, RoleWish
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.doctor.finding import Finding, Severity
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, assert_never
 
-from gpuops.model.host import Cluster, Datastore, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.login import LackingPrivileges, ObjectKind, VerbNeed, VerbPrivileges
-from gpuops.model.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.host import Cluster, Datastore, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import LackingPrivileges, ObjectKind, VerbNeed, VerbPrivileges
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE
 from gpuops.plan.core.steps import COLD_MOVE, GUEST_PRIVILEGES
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
@@ -32,6 +32,15 @@ _DEVICES: Final = frozenset(
     for setting in ("AddRemoveDevice", "EditDevice", "AdvancedConfig", "Resource", "CPUCount")
 )
 _NIGHT: Final = _POWER | {"VirtualMachine.Interact.Suspend", "Global.SetCustomField"}
+_MADE_FOR_JOBS: Final = frozenset(
+    {
+        "VirtualMachine.Inventory.CreateFromExisting",
+        "VirtualMachine.Inventory.Delete",
+        *(f"VirtualMachine.Config.{setting}" for setting in (
+            "AddRemoveDevice", "AdvancedConfig", "CPUCount", "Memory", "Resource", "Settings",
+        )),
+    }
+)  # fmt: skip
 _VM, _HOST, _CLUSTER = ObjectKind.VM, ObjectKind.HOST, ObjectKind.CLUSTER
 
 
@@ -51,6 +60,17 @@ VERBS: Final = (
     Verb("rotate night, day", {_VM: _NIGHT}, "roles/night.yaml"),
     Verb("rotate, checkpoint hook", {_VM: frozenset(GUEST_PRIVILEGES)}, "roles/night.yaml"),
     Verb("rotate, drs_override", {_CLUSTER: EDIT_CLUSTER}, "roles/night.yaml"),
+    Verb("job run", {_VM: frozenset({*GUEST_PRIVILEGES, "VirtualMachine.GuestOperations.Modify"})}, "roles/jobs.yaml"),
+    Verb(
+        "job run, VMs of a template",
+        {
+            ObjectKind.TEMPLATE: frozenset(CLONE_PRIVILEGES),
+            _VM: _MADE_FOR_JOBS,
+            _CLUSTER: ASSIGN_TO_POOL,
+            ObjectKind.DATASTORE: frozenset({"Datastore.AllocateSpace"}),
+        },
+        "roles/jobs.yaml",
+    ),
     Verb("scheduler, mode, passthrough", {_HOST: WANTED_ON_HOSTS}, "roles/host-settings.yaml"),
     Verb(
         "--reboot rolling, change",

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuops.advise.managed_vms import manager_of
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm, is_gpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY
-from gpuops.plan.placement.wanted import pins_of
 
 
 def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gpuops.model.driver import version_of
-from gpuops.model.guest import GuestAnswer, GuestSystem, RdmaLink, SmiReport
+from gpuops.model.guests.driver import version_of
+from gpuops.model.guests.guest import GuestAnswer, GuestSystem, RdmaLink, SmiReport
 from gpuops.plan.guest.smi import read_smi
 
 MOST_BYTES: Final = 1 << 20

@@ -12,12 +12,12 @@ from typing import Final, Self
 from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuops.errors import UsageError, VmNotFound
-from gpuops.model.driver import DriverTables
-from gpuops.model.guest import GuestReply, GuestSystem, GuestWay
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import NAME, SshDoor
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState, Vm, is_gpu
+from gpuops.model.guests.driver import DriverTables
+from gpuops.model.guests.guest import GuestReply, GuestSystem, GuestWay
+from gpuops.model.nights.ml_queue import NAME, SshDoor
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm, is_gpu
 from gpuops.plan.guest.answer import MOST_BYTES, read_answer
 from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, not_told, rows_of, unreadable
 

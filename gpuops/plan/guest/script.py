@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
-from gpuops.model.guest import GuestSystem
+from gpuops.model.guests.guest import GuestSystem
 
 LONGEST_CMD: Final = 8191
 """Characters of a command line of cmd.exe (Microsoft, command line string limitation)."""
@@ -30,15 +30,17 @@ _LINUX: Final = (
     'echo "@@ begin linux"',
     'echo "@@ clock"; date -u +%s',
     (
-        'echo "@@ synchronized"; timedatectl show -p NTPSynchronized --value 2>/dev/null ||'
-        ' chronyc -n tracking 2>/dev/null | grep "^Leap status"'
+        # timedatectl says no of a chrony without rtcsync, which keeps the clock all the same (chrony.conf(5))
+        'echo "@@ synchronized"; n=$(timedatectl show -p NTPSynchronized --value 2>/dev/null);'
+        ' if [ "$n" = yes ] || ! chronyc -n tracking 2>/dev/null | grep "^Leap status"; then echo "$n"; fi'
     ),
     'echo "@@ installed"; modinfo -F version nvidia 2>/dev/null | head -n 1',
     'if command -v nvidia-smi >/dev/null; then echo "@@ smi"; nvidia-smi -q -x 2>&1; else echo "@@ no-smi"; fi',
     'echo "@@ toolkit"; nvcc --version 2>/dev/null || cat /usr/local/cuda/version.json 2>/dev/null',
     'echo "@@ runtimes"; ldconfig -p 2>/dev/null | grep -o "libcudart\\.so\\.[0-9.]*" | sort -u | head -n 20',
     (
-        'if command -v rdma >/dev/null; then echo "@@ rdma"; rdma -j link show 2>/dev/null;'
+        # an rdma that is too old for -j, or may not ask the kernel, prints nothing
+        'r=$(rdma -j link show 2>/dev/null); if [ -n "$r" ]; then echo "@@ rdma"; echo "$r";'
         ' elif command -v ibv_devinfo >/dev/null; then echo "@@ ibv"; ibv_devinfo 2>/dev/null; fi'
     ),
 )

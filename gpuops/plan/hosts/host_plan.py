@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.device_mode import ConfigureImpact, Impacts
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import parse_marker
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.device_mode import ConfigureImpact, Impacts
+from gpuops.model.nights.night_record import parse_marker
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.host_steps import ConfigureModes, HostStep
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureModes, HostStep
 
 
 class HostRequest(Protocol):

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gpuops.model.gpu import GraphicsType
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.prediction import Compared, Misprediction, Predicted, Prediction
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModule, HostStep, HostTask, RebootHost
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection
-from gpuops.plan.core.steps import AnyStep, ConfigureGraphics, ConfigureModule, HostStep, HostTask, RebootHost
+from gpuops.plan.core.steps import AnyStep
 from gpuops.plan.placement.predicted import NOT_OF_RULES, REFUSALS
 
 FOR_VGPUS: Final = "GPUs for vGPUs"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from gpuops.model.catalog import Board
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.vgpu import VgpuProfile
+from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.plan.moving.cluster import CERTAIN, ClusterModel, ClusterState, serves_vgpus
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Board, Catalog
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
 from gpuops.plan.placement.wanted import PinPolicy
 

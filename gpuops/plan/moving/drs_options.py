@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpuops.model.host import Cluster
+from gpuops.model.vcenter.host import Cluster
 
 EVACUATION: Final = "VgpuMMAutomationTimeoutSecs"
 AUTOMATION: Final = "PassthroughDrsAutomation"

@@ -17,12 +17,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import left_to_manager
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
-from gpuops.model.inventory import Inventory
-from gpuops.model.selector import Mark
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.selector import Mark
+from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.placement.ha_headroom import Headroom
@@ -41,7 +42,7 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.reserved import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
-from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
+from gpuops.plan.placement.wanted import Wanted, demands_of
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 OPT_OUT: Final = Mark(attribute="gpuops.opt-out")
@@ -137,9 +138,7 @@ def state_reasons(case: MovabilityCase) -> Reasons:
 
 def owner_reasons(case: MovabilityCase) -> Reasons:
     """Reasons from its manager, its owners, the administrators of the cluster and the caller."""
-    managed = left_to_manager(case.vm)
-    if managed is not None:
-        yield managed
+    yield from filter(None, (left_to_manager(case.vm), lends(case.vm)))
     if case.vm.ref in case.kept:
         yield case.kept[case.vm.ref]
     for mark in case.marks:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.plan.moving.cluster import (
     CERTAIN,
     POSSIBLE,

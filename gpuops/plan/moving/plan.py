@@ -1,6 +1,6 @@
 """The defragmentation request: which moves free the most slots or whole GPUs, the fewest that do, and who cannot move.
 
-`gpuops defrag` (`cli/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/suggestions.py` call it.
+`gpuops defrag` (`cli/vms/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/suggestions.py` call it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Annotated, Final
 
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import Names, Option, word
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import offered_profile

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.devices.goal import pin_changes
 from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, VmMove, serves_vgpus

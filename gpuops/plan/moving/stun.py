@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.host import Cluster, Host
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.moving.drs_options import STUN_TOLERATED, drs_option
 

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuops.advise.occupancy import gpu_states, may_run
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host import Host, NumaNode, NumaPolicy
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import refusals

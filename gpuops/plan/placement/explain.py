@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.advise.room import room_for
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import PowerState, VgpuDevice, Vm, is_gpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
@@ -30,7 +30,6 @@ from gpuops.plan.placement.wanted import (
     WantsDynamic,
     WantsVgpu,
     demands_of,
-    pins_of,
 )
 
 

@@ -18,12 +18,12 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import range_of_room, room_for
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.model.host import AdmissionControl, Cluster, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited, PowerState, Vm
+from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.capacity import Slots
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited, Vm
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu

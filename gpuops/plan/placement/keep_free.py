@@ -17,11 +17,11 @@ from gpuops.advise.capacity import total
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Cluster, DeviceBinding, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.command_line import Option, command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts

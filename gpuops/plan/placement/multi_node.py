@@ -19,12 +19,12 @@ from itertools import combinations
 from typing import Final, assert_never
 
 from gpuops.advise.capacity import free_slots
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host, NumaNode, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host, NumaNode, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals

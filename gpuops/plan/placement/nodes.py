@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from gpuops.model.host import Host, NumaNode
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited, PowerState, Vm
+from gpuops.model.vcenter.host import Host, NumaNode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"

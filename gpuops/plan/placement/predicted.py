@@ -26,12 +26,12 @@ from typing import Final
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import Trouble
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.prediction import Compared, Misprediction, Predicted, PredictedGpu, Prediction
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, pins_of
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -47,7 +47,7 @@ from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.project import project, release
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of, pins_of
+from gpuops.plan.placement.wanted import demands_of
 
 STARTS: Final = (PowerOnVm, ResumeVm, RelocateVm)
 """Steps by which a VM gets GPUs."""

@@ -12,12 +12,21 @@ from typing import Final, assert_never
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.gate import Gate
-from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuPlacement
-from gpuops.model.host import Cluster, DeviceBinding, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.model.desktops.gate import Gate
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuPlacement
+from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    GpuDevice,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    VmDrs,
+    pins_of,
+)
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDevice,
@@ -39,7 +48,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of, pins_of
+from gpuops.plan.placement.wanted import demands_of
 
 FIRST_DEVICE_KEY: Final = 13000
 """vCenter numbers passthrough devices from here (govmomi's recorded VMs)."""

@@ -20,15 +20,14 @@ from typing import Final
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import DeviceCapacity, ProfileCapacity
-from gpuops.model.vm import VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vcenter.vm import VgpuDevice, Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.placement.gpu_filters import holders
-from gpuops.plan.placement.wanted import pins_of
 
 _NONE: Final = Slots(0, 0)
 _MOST: Final = 128

@@ -14,11 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.project import project

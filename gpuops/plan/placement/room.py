@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
+from gpuops.plan.placement.wanted import Wanted, demands_of
 
 
 @dataclass(frozen=True, slots=True)

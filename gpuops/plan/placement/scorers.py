@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.host import NumaPolicy
+from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.candidates import Candidate, PlacementQuestion
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, Loss
 from gpuops.plan.placement.nodes import node_of, short_beside

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.candidates import (
     Candidate,

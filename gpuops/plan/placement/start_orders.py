@@ -15,14 +15,14 @@ from typing import Final
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slots
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import WantsVgpu, demands_of, pins_of
+from gpuops.plan.placement.wanted import WantsVgpu, demands_of
 
 _MOST: Final = 1000
 """Ways that are followed before the question is given up: a quarter of a second or so."""

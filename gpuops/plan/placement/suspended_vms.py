@@ -13,17 +13,17 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Awaited, PowerState, Vm
-from gpuops.model.workload import moment
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Awaited, PowerState, Vm, pins_of
+from gpuops.model.workloads.workload import moment
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of, pins_of
+from gpuops.plan.placement.wanted import demands_of
 
 RETURN_ATTRIBUTE: Final = "gpuops.return"
 """Custom attribute of a VM that is suspended: the moment when it is wanted back."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
-from gpuops.errors import UsageError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts
-
-_PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
 
 
 class PinPolicy(StrEnum):
@@ -153,20 +149,6 @@ def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciA
     """What these devices, in the VM's order, need of a host. Passthrough devices of other kinds need nothing here."""
     demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in enumerate(devices))
     return tuple(demand for demand in demands if demand is not None)
-
-
-def pins_of(vm: Vm) -> dict[int, PciAddress]:
-    """The GPUs that the VM's vGPUs are bound to, by ordinal of the device. A value that is no address binds nothing."""
-    pins = {}
-    for key, value in (vm.extra_config or {}).items():
-        match = _PIN.fullmatch(key)
-        if match is None or not value:
-            continue
-        try:
-            pins[int(match[1])] = PciAddress.parse(value)
-        except UsageError:
-            continue
-    return pins
 
 
 def pin_key(ordinal: int) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope, device_hosts, gpu_hosts
 from gpuops.plan.core.versions import hardware_on

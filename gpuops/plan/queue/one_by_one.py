@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take

@@ -5,26 +5,27 @@ started in another order may end on other GPUs, and the last one on none.
 Choice: per host, the first that is proven. Every order ends well, because all that may compete have one size. Each vGPU
 is pinned to its GPU, and on every GPU what is meant for it fits in any order. Every order was followed, of the pinned
 VMs and then of them as they are, on any GPU with room that the host may choose, and none ends badly; as far as `_WAYS`
-goes, shared among the hosts. Else the VMs are started in the order of the answer, which is how their places were found.
+goes, shared among the hosts. Else the VMs are started in the order of the answer, which is how their places were found;
+of pinned ones only those on GPUs where an order may end badly.
 Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in same-size mode); see `placement/wanted.py` for the pin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm, pins_of
 from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
-from gpuops.plan.placement.wanted import PinPolicy, pins_of
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering
 from gpuops.plan.queue.workload_vm import running
 
@@ -73,7 +74,19 @@ class _Rivalry:
             return tuple(replace(each, steering=_how(each)) for each in pinned)
         if pin is not PinPolicy.NEVER and self._any_followed(self.new):
             return tuple(replace(each, steering=_how(each)) for each in self.new)
-        return tuple(replace(each, steering=Steering.LISTED_ORDER) for each in pinned)
+        return tuple(self._in_turn(pinned))
+
+    def _in_turn(self, new: Sequence[Placed]) -> Iterator[Placed]:
+        """In the order of the answer; not those that are alone in it with vGPUs that any order leaves room for.
+
+        Where all are pinned and nobody else comes, no GPU takes anything from another one.
+        """
+        apart = not self.back and self._any_whole() and not any(map(_unpinned, new))
+        meant = _meant(new)
+        tight = {s.gpu.address for s in self.states if not self._fit(s, meant.get(s.gpu.address, []))}
+        for each in new:
+            anyhow = apart and tight.isdisjoint(each.placement.seats.values())
+            yield replace(each, steering=_how(each) if anyhow else Steering.LISTED_ORDER)
 
     def _any_whole(self) -> bool:
         """Whether whole devices given by kind do not take what another is meant to have."""
@@ -120,11 +133,7 @@ class _Rivalry:
         """Whether on each GPU every vGPU meant for it fits beside all the others meant for it, however they lie."""
         if not self._any_whole() or any(_unpinned(each) for each in pinned):
             return False
-        meant: dict[PciAddress, list[str]] = {}
-        for each in pinned:
-            for ordinal, device in enumerate(each.vm.devices or ()):
-                if isinstance(device, VgpuDevice):
-                    meant.setdefault(each.placement.seats[ordinal], []).append(device.profile)
+        meant = _meant(pinned)
         return all(self._fit(state, meant.get(state.gpu.address, [])) for state in self.states)
 
     def _fit(self, state: GpuState, meant: Sequence[str]) -> bool:
@@ -176,6 +185,16 @@ def _pinned(placed: Placed) -> Placed:
         if isinstance(device, VgpuDevice)
     }
     return replace(placed, placement=replace(placement, pins=pins))
+
+
+def _meant(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
+    """The profiles of the vGPUs that are meant for each GPU."""
+    meant: dict[PciAddress, list[str]] = {}
+    for each in placed:
+        for ordinal, device in enumerate(each.vm.devices or ()):
+            if isinstance(device, VgpuDevice):
+                meant.setdefault(each.placement.seats[ordinal], []).append(device.profile)
+    return meant
 
 
 def _unpinned(placed: Placed) -> bool:

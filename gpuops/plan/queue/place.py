@@ -18,10 +18,10 @@ from datetime import datetime
 from typing import Annotated
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.devices.requested import profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off

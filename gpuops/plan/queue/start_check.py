@@ -11,16 +11,16 @@ from typing import Final
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, VgpuDevice, Vm, pins_of
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, claims
-from gpuops.plan.placement.wanted import WantsDynamic, demands_of, pins_of
+from gpuops.plan.placement.wanted import WantsDynamic, demands_of
 from gpuops.plan.queue.one_workload import Placed, Steering
 from gpuops.plan.queue.pinning import competing
 from gpuops.plan.queue.workload_vm import running

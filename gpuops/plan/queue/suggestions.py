@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import near, parse
-from gpuops.model.vm import PowerState
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.profile_name import near, parse
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import groups_of, profile_meant

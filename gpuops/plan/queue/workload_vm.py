@@ -7,13 +7,22 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import Awaited, DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
+    Awaited,
+    DirectPathDevice,
+    DynamicDevice,
+    Firmware,
+    GpuDevice,
+    PowerState,
+    VgpuDevice,
+    Vm,
+)
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on

@@ -19,9 +19,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from gpuops.errors import Refused
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.rotation import MOST_LEASES, Policy, parse_marker
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.night_record import MOST_LEASES, parse_marker
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
 
 KEY: Final = "gpuops.lease"
 """The extraConfig key of the lock VM."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from gpuops.model.rotation import Original, Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.vm import PowerState, Vm
 
 GRAIN: Final = timedelta(seconds=1)
 """Moments that are no further apart may be one, written down twice."""

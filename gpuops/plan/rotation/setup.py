@@ -10,11 +10,11 @@ from typing import Final
 
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import Refused
-from gpuops.model.host import Datastore, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.rotation import DrsOverride, Policy
-from gpuops.model.selector import Mark
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.rotation import DrsOverride, Policy
+from gpuops.model.nights.selector import Mark
+from gpuops.model.vcenter.host import Datastore, Host
+from gpuops.model.vcenter.inventory import Inventory
 
 ANNOTATION: Final = (
     "Carries the lease by which runs of gpuops on several machines keep apart. Leave it powered off, and do not delete "

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuops.errors import StateDamaged
-from gpuops.model.rotation import LockHolder
+from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.rotation.lease import Lease
+from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 
@@ -61,6 +62,12 @@ class RotationStatus:
     """Hosts and VMs that a person gave up and that are not back, those of `vms` left out."""
     skipped: tuple[str, ...] = ()
     """Nights of the policy, to come or open, that `rotate skip-next` said are not to be taken."""
+    lending: tuple[str, ...] = ()
+    """What nights have to do with servers of pools of lent GPUs, a line each."""
+    overdue: tuple[Overdue, ...] = ()
+    """The vCenters of this journal, others too, that nobody seems to return."""
+    overdue_unknown: tuple[str, ...] = ()
+    """Of which vCenters of this journal that cannot be told, and why."""
 
     @property
     def exit_code(self) -> int:

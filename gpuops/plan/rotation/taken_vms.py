@@ -20,10 +20,11 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.advise.managed_vms import managed_elsewhere
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.rotation.power_moments import another_state, gave_way
 

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Annotated
 
 from gpuops.errors import ProfileUnknown, UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import GpuDevice, PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, pins_of
 from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, option_of, signature
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
@@ -44,7 +44,7 @@ from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_
 from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
 from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
 

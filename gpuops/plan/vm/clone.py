@@ -12,9 +12,10 @@ from typing import Final
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError, VmNotFound
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, Vm
+from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.host_filters import unreachable
 
@@ -22,6 +23,20 @@ PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
 """On the template (vSphere API reference, CloneVM_Task)."""
 FORESEEN: Final = "clone:"
 """How the id of a VM begins that is not there yet."""
+NEW_KEY: Final = -1
+"""Key of a device that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCard:
+    """An RDMA network card that a new VM gets beside those of its template, on a distributed port group."""
+
+    kind: RdmaKind
+    """Paravirtual RDMA, or a virtual function that the host chooses among those of the port group's uplinks."""
+    switch: str
+    """The uuid of the switch."""
+    port_group: str
+    """The key of the port group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,13 @@ class NewClone:
     """None = those of its template."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of extraConfig, beside those of its template."""
+    card: NewCard | None = None
+    memory_locked: bool = False
+    """All of its memory is reserved; else as of its template."""
+    cpu_reservation_mhz: int | None = None
+    """None = that of the template."""
+    latency: LatencyLevel = LatencyLevel.NORMAL
+    """`normal` leaves that of the template."""
 
     def made_in(self, inventory: Inventory) -> Inventory:
         """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.
@@ -50,7 +72,12 @@ class NewClone:
         The snapshot must know the template's devices. Custom attributes are not cloned (from memory).
         """
         source = inventory.vm(self.source)
-        kept_mib = self.memory_mib if source.memory_locked else source.memory_reservation_mib
+        locked = self.memory_locked or source.memory_locked
+        kept_mib = self.memory_mib if locked else source.memory_reservation_mib
+        function = self.card is not None and self.card.kind is RdmaKind.SRIOV
+        devices = (
+            (*source.devices, OtherPassthrough(NEW_KEY, "SR-IOV")) if function and source.devices is not None else None
+        )
         cores = source.cores_per_socket
         made = replace(
             source,
@@ -66,6 +93,12 @@ class NewClone:
             cores_per_numa_node=self._cores_per_node(source),
             memory_mib=self.memory_mib,
             memory_reservation_mib=kept_mib,
+            memory_locked=locked,
+            cpu_reservation_mhz=source.cpu_reservation_mhz
+            if self.cpu_reservation_mhz is None
+            else self.cpu_reservation_mhz,
+            devices=devices or source.devices,
+            extra_config={**(source.extra_config or {}), **self.settings} if self.settings else source.extra_config,
             datastores=source.datastores if self.datastore is None else (self.datastore,),
             cpu_usage_mhz=None,
             console_connections=None,

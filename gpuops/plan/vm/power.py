@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import managed_elsewhere
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ShutDownGuest, Step
 
@@ -129,7 +131,20 @@ def readable(vm: Vm) -> Reason | None:
     return None
 
 
-VM_CHECKS: Final[tuple[VmCheck, ...]] = (managed_elsewhere, reachable, no_template, no_question, no_task, readable)
+def lends_nothing(vm: Vm) -> Reason | None:
+    lending = lends(vm) if vm.power is not PowerState.OFF else None
+    return None if lending is None else (lending, f"{command('pool reclaim', server=called(vm))} drains it first")
+
+
+VM_CHECKS: Final[tuple[VmCheck, ...]] = (
+    managed_elsewhere,
+    lends_nothing,
+    reachable,
+    no_template,
+    no_question,
+    no_task,
+    readable,
+)
 
 
 def state_blockers(vm: Vm) -> tuple[Rejection, ...]:

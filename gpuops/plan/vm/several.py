@@ -11,8 +11,8 @@ from datetime import datetime
 from itertools import groupby
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm
 from gpuops.plan.placement.project import project

@@ -17,10 +17,10 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
-from gpuops.model.workload import Vgpus, Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.wanted import PinPolicy

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuops.model.catalog import Catalog
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.fleet_change import AddVms, ChangeProfile, FleetChange
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import Vm
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.hosts.readiness.loss import Stranded, restarted
 from gpuops.plan.placement.project import project

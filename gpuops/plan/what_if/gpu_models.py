@@ -12,10 +12,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board, Catalog
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.fleet_change import GpuServing
-from gpuops.model.gpu import GraphicsType, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host, OfferedProfile
+from gpuops.model.vcenter.host import Host, OfferedProfile
 
 MODES: Final[Mapping[GpuServing, VgpuMode]] = {
     GpuServing.SAME_SIZE: VgpuMode.SAME_SIZE,

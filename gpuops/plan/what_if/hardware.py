@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gpuops.errors import HostNotFound, UsageError
-from gpuops.model.catalog import Catalog
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.fleet_change import AddHosts, ChangeGpuMode, GpuServing, LoseGpu, LoseHost
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, is_gpu
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, is_gpu
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.plan.core.versions import version_numbers

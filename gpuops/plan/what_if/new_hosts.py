@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board, Catalog
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.fleet_change import AddHosts, GpuServing
-from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.what_if.gpu_models import MODES, board_meant, board_of, lacks, with_offers
 

@@ -12,14 +12,14 @@ from statistics import fmean
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.fleet_change import AddHosts, AddVms, ChangeGpuMode, ChangeProfile, FleetChange
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, is_gpu
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, is_gpu
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.queue.place import Place
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.preview import preview_night
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.preview import preview_night
 from gpuops.plan.what_if.demand import (
     DemandSource,
     FleetDemand,

@@ -13,13 +13,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.profile_name import resolve
 from gpuops.model.fleet_change import AddVms, ChangeProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import resolve
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import GpuDevice, PowerState, VgpuDevice, Vm
-from gpuops.model.workload import Vgpus, Workload
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import GpuDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project, take

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
 from gpuops.catalog import load
-from gpuops.model.other_device import DeviceKind
+from gpuops.model.devices.other_device import DeviceKind
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 from gpuops.report.bundle.words import KEYS, SENTENCES, TOLD, WORDS
 

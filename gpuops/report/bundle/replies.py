@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.wire_reply import FreeText, Reference, Told, WireReply
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.wire_reply import FreeText, Reference, Told, WireReply
 from gpuops.report.bundle.harmless import is_of_gpus
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world_vms import plain_settings, utc

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.history import Incident, PastChange, PastEvents, PastNight, PastRun, PastVm
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.history import Incident, PastChange, PastEvents, PastNight, PastRun, PastVm
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.words import COMMANDS, STEPS
 from gpuops.report.bundle.world_vms import moment

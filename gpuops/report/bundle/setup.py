@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuops.config.origins import NOT_SET, Setting
-from gpuops.model.inventory import Inventory
-from gpuops.model.login import BulkReader
+from gpuops.config.vcenter.origins import NOT_SET, Setting
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import BulkReader
 from gpuops.report.bundle.harmless import PACKAGE_VERSION, RELEASE
 from gpuops.report.bundle.words import KEYS
 

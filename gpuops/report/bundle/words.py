@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuops.model.gpu import AssignmentPolicy, GraphicsType, VgpuMode
-from gpuops.model.history import PastOutcome
-from gpuops.model.host import RuleKind
-from gpuops.model.login import BulkReader
-from gpuops.model.other_device import DeviceKind
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
+from gpuops.model.devices.other_device import DeviceKind
+from gpuops.model.nights.history import PastOutcome
+from gpuops.model.nights.night_record import Role
 from gpuops.model.prediction import Predicted
-from gpuops.model.rotation import Role
-from gpuops.model.vm import Firmware, VmDrs
+from gpuops.model.vcenter.host import RuleKind
+from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.vm import Firmware, VmDrs
 
 SETTINGS: Final = (
     "pciPassthru.use64bitMMIO",

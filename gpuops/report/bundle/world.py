@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PhysicalGpu, VgpuMode
-from gpuops.model.host import AdmissionControl, Cluster, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import DeviceKind, OtherDevice
-from gpuops.model.reservation import DeviceCapacity, ProfileCapacity
-from gpuops.model.vm import VmDrs
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import DeviceKind, OtherDevice
+from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
+from gpuops.model.vcenter.vm import VmDrs
 from gpuops.report.bundle.harmless import PACKAGE_VERSION
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment, utc

@@ -10,12 +10,12 @@ from itertools import cycle, islice
 from typing import Any, Final
 
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import (
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import (
     DirectPathDevice,
     DynamicDevice,
     Firmware,

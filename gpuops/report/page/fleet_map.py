@@ -1,8 +1,8 @@
 """The map of a fleet as records: host > NUMA node > GPU > what holds it and what is free, small enough for a page.
 
-It is a view of the same values as `gpuops inventory` (`report/fleet.py`) and of the vGPUs that run on each GPU
-(`advise/occupancy.py`). What is free on a GPU, twenty profiles with a range each, is the same for most GPUs of a fleet:
-each combination stands once in `rooms`, and a GPU has its number.
+It is a view of the same values as `gpuops inventory` (`report/monitoring/fleet.py`) and of the vGPUs that run on each
+GPU (`advise/occupancy.py`). What is free on it, twenty profiles with a range each, is the same for most GPUs of a
+fleet: each combination stands once in `rooms`, and a GPU has its number.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, VgpuMode
-from gpuops.model.ml_queue import entry_of
-from gpuops.model.profile_name import parse
-from gpuops.model.rotation import Policy
-from gpuops.model.vgpu import Series
-from gpuops.model.vm import Vm
-from gpuops.plan.rotation.gpu_share import gpus_of
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, VgpuMode
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.devices.vgpu import Series
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
 from gpuops.report.document import Document
-from gpuops.report.fleet import Fleet, Free, GpuView, HostView
+from gpuops.report.monitoring.fleet import Fleet, Free, GpuView, HostView
 
 
 class VmRole(StrEnum):

@@ -10,20 +10,20 @@ from gpuops.advise.diagnosis.answer import StoredDiagnosis
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import JudgedVm
 from gpuops.advise.showback import Showback
-from gpuops.model.component import Component
-from gpuops.model.history import GpuHours, PastEvents, PastNight
-from gpuops.model.inventory import Inventory
-from gpuops.model.owner import OwnerKey
-from gpuops.model.rotation import Policy
+from gpuops.model.measurements.component import Component
+from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.rotation.gpu_share import gpus_of
-from gpuops.report.diagnosis import stored_document
+from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.fleet import Fleet
-from gpuops.report.history import history_totals, night_in_full, night_row
-from gpuops.report.inventory import by_size
+from gpuops.report.monitoring.diagnosis import stored_document
+from gpuops.report.monitoring.fleet import Fleet
+from gpuops.report.monitoring.inventory import by_size
+from gpuops.report.nights.history_rows import history_totals, night_in_full, night_row
 from gpuops.report.page.fleet_map import fleet_map
 from gpuops.report.page.host_modes import host_modes
 

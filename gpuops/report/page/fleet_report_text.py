@@ -9,9 +9,9 @@ from gpuops.advise.evidence import Use
 from gpuops.advise.showback import Showback
 from gpuops.plan.doctor.finding import Severity
 from gpuops.report.document import Document
-from gpuops.report.history import history_summary
-from gpuops.report.inventory import heading
 from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.monitoring.inventory import heading
+from gpuops.report.nights.history import history_summary
 from gpuops.report.page.fleet_map import GpuUse
 from gpuops.report.page.fleet_report import FleetReport
 from gpuops.report.text import count, visible

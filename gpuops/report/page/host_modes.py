@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, scheduler_of
 from gpuops.report.document import Document
-from gpuops.report.fleet import mode, reboot_pending
+from gpuops.report.monitoring.fleet import mode, reboot_pending
 
 
 def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[Document]:

@@ -15,9 +15,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from gpuops.model.profile_name import parse
+from gpuops.model.devices.profile_name import parse
 from gpuops.report.document import Document
-from gpuops.report.inventory import without_series
+from gpuops.report.monitoring.inventory import without_series
 from gpuops.report.text import count, visible
 
 _SCRIPTS: Final = ("page.js", "map.js", "night.js")
@@ -30,12 +30,13 @@ def page(document: Document) -> str:
     return _rendered(document, edition="", style=style, script=script, policy=policy, data=_embedded(document))
 
 
-def served_page(document: Document, edition: str, documents: Sequence[str]) -> str:
+def served_page(document: Document, edition: str, documents: Sequence[str], above: str = "") -> str:
     """The page as a server gives it out and keeps current: script, style and data have addresses of their own.
 
-    `edition` tells it from what it shows after a change, `documents` are the names below `api/` that it links.
+    `edition` tells it from what it shows after a change, `documents` are the names below `api/` that it links, `above`
+    is the address of the table of all sites, empty where this is the only one.
     """
-    return _rendered(document, edition=edition, documents=documents)
+    return _rendered(document, edition=edition, documents=documents, above=above)
 
 
 def page_script() -> str:

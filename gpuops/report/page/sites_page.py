@@ -1,4 +1,5 @@
-"""One page for several sites: their figures in a table, and the page of each below it, all in one file.
+"""One page for several sites: their figures in a table, and the page of each below it, all in one file; and the table
+alone, as a server keeps it current.
 
 The page of a site is the one that `gpuops report` makes of it alone, in a frame that the file holds itself (`srcdoc`).
 A frame takes over the Content Security Policy of the page around it (HTML standard, "initialize a navigable's document
@@ -8,8 +9,11 @@ from srcdoc"), so that page names script and style of both, and nothing else run
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from gpuops.report.document import Document
 from gpuops.report.page import html
 from gpuops.report.sites import SiteAnswer
 
@@ -32,6 +36,49 @@ def sites_page(answers: Sequence[SiteAnswer]) -> str:
             style=style,
             script=script,
             policy=policy,
+        )
+    )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """One site in the table that a server keeps current."""
+
+    site: str
+    address: str
+    """Of its own page, below the address of the table."""
+    read_at: datetime | None
+    """When it was last read, in its own zone; None = never."""
+    trouble: str | None
+    """Why it is not followed now; None = it is."""
+    figures: Document | None
+    """`site_figures` of its last read; None = there was none."""
+
+
+def site_figures(report: Document) -> Document:
+    """Of a document of kind `report` what the table shows."""
+    return {
+        "use": {key: report["use"][key] for key in _SUMMED},
+        "nights": len(report["nights"]),
+        "totals": report["totals"],
+        "attention": sum(each["severity"] != "note" for each in report["findings"]),
+    }
+
+
+def overview_page(rows: Sequence[SiteRow], edition: str, documents: Sequence[str]) -> str:
+    """The table as a page whose script and style have addresses of their own. `edition` and `documents` are those of
+    `html.served_page`."""
+    text: str = (
+        html.environment()
+        .get_template("overview.html.j2")
+        .render(
+            rows=rows,
+            edition=edition,
+            documents=documents,
+            summed=_SUMMED,
+            followed=sum(row.trouble is None for row in rows),
+            total={key: sum(row.figures["use"][key] for row in rows if row.figures) for key in _SUMMED},
         )
     )
     return text

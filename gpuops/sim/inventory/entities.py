@@ -30,25 +30,6 @@ ENTER_MAINTENANCE_S: Final = 5.0
 """How long a host on which nothing runs takes to enter maintenance mode."""
 
 
-class FolderEntity(ManagedEntity):
-    """A folder of one kind: `root`, `vm`, `host`, `datastore` or `network`."""
-
-    def __init__(self, world: World, moid: str, name: str, parent: str | None, kind: str) -> None:
-        super().__init__(world, moid, name, parent)
-        self.kind = kind
-        self.children: dict[str, ManagedEntity] = {}
-
-    def add(self, child: ManagedEntity) -> None:
-        """Add a child."""
-        self.children[child.moid] = child
-        self.touch("childEntity")
-
-    def remove(self, child: ManagedEntity) -> None:
-        """Remove a child."""
-        self.children.pop(child.moid, None)
-        self.touch("childEntity")
-
-
 class DatastoreEntity(ManagedEntity):
     """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
 
@@ -355,7 +336,7 @@ class VmEntity(ManagedEntity):
     def networks_changed(self, before: Iterable[NetworkCard] = ()) -> None:
         """Touch every property that shows which networks it is on, or was with the network cards of before."""
         self.touch("network")
-        for moid in {card.network for card in (*before, *self.state.hardware.cards)}:
+        for moid in {card.network for card in (*before, *self.state.network_cards)}:
             network = self.world.find(moid)
             if isinstance(network, PortgroupEntity):
                 network.changed()

@@ -13,7 +13,7 @@ from gpuops.sim.inventory.managed_entity import ManagedEntity
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
     from gpuops.sim.state.hardware import NetworkCard
-    from gpuops.sim.state.host_network import ProxySwitch
+    from gpuops.sim.state.host_network import KernelAdapter, ProxySwitch
     from gpuops.sim.world import World
 
 EPHEMERAL: Final = "ephemeral"
@@ -44,7 +44,9 @@ class PortgroupEntity(ManagedEntity):
         if self.is_uplink:
             return [key for _, proxy in self.switch().members() for key in proxy.ports]
         if self.kept.type == EPHEMERAL:
-            return [key for key, (_, card) in self.switch().connections().items() if card.network == self.moid]
+            switch = self.switch()
+            cards = [key for key, (_, card) in switch.connections().items() if card.network == self.moid]
+            return cards + [key for key, (_, adapter) in switch.adapters().items() if adapter.group == self.moid]
         return self.ports
 
     def connected(self) -> list[VmEntity]:
@@ -89,9 +91,22 @@ class DistributedSwitchEntity(ManagedEntity):
         return {
             card.port: (vm, card)
             for vm in self.world.by_type("VirtualMachine")
-            for card in vm.state.hardware.cards
+            for card in vm.state.network_cards
             if card.switch == self.uuid and vm.moid != besides
         }
+
+    def adapters(self) -> dict[str, tuple[HostEntity, KernelAdapter]]:
+        """Which VMkernel adapter of which host is connected to each port."""
+        return {
+            adapter.port: (host, adapter)
+            for host, _ in self.members()
+            for adapter in host.state.network.adapters
+            if adapter.switch == self.uuid
+        }
+
+    def taken_ports(self, besides: str | None = None) -> set[str]:
+        """The ports that something is connected to; without those of the VM of that moid."""
+        return {*self.connections(besides), *self.adapters()}
 
     def new_ports(self, count: int) -> list[str]:
         """The keys of so many ports more."""

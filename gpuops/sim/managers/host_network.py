@@ -8,7 +8,7 @@ from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.objects.host_managers import HostManager
-from gpuops.sim.operations import network_change
+from gpuops.sim.operations.networks import network_change
 from gpuops.sim.render import host_network
 
 if TYPE_CHECKING:

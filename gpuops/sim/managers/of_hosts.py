@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import licences
+from gpuops.sim.managers.host_firewall import HostFirewallSystem
 from gpuops.sim.managers.host_network import HostNetworkSystem, HostVirtualNicManager
 from gpuops.sim.managers.plain import Answer, plain_kind
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
@@ -35,13 +36,13 @@ KINDS: Final[Mapping[str, type[HostManager]]] = {
     "assignableHardwareManager": HostAssignableHardwareManager,
     "kernelModuleSystem": HostKernelModuleSystem,
     "imageConfigManager": HostImageConfigManager,
+    "firewallSystem": HostFirewallSystem,
     "networkSystem": HostNetworkSystem,
     "virtualNicManager": HostVirtualNicManager,
     "methodExecuter": ManagedMethodExecuter,
     "typeManager": DynamicTypeManager,
 }
 """Managers with behaviour of their own by what their moids begin with; the last two are esxcli's."""
-HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
 OPTIONS: Final = "hostOptions"
 
 SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
@@ -51,7 +52,6 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostCpuSchedulerSystem": {"hyperthreadInfo": "config.hyperThread"},
     "HostDatastoreSystem": {"datastore": "datastore", "capabilities": "config.datastoreCapabilities"},
     "HostDateTimeSystem": {"dateTimeInfo": "config.dateTimeInfo"},
-    "HostFirewallSystem": {"firewallInfo": "config.firewall"},
     "HostPowerSystem": {"capability": "config.powerSystemCapability", "info": "config.powerSystemInfo"},
     "HostServiceSystem": {"serviceInfo": "config.service"},
     "HostStorageSystem": {
@@ -94,7 +94,7 @@ def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
         return None
     made: ManagedObject
     if prefix == OPTIONS:
-        made = OptionManager(world, moid, dict(HOST_OPTIONS), name=host.name)
+        made = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
     else:
         made = _kind(prefix)(moid, host)
     host.managers[moid] = made

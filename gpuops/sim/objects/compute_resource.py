@@ -9,7 +9,8 @@ from gpuops.sim.inventory.entities import ComputeEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
 from gpuops.sim.objects.resource_pool import ResourcePool
-from gpuops.sim.operations import cluster_change, initial_placement, inventory_change, removal
+from gpuops.sim.operations import cluster_change, inventory_change, removal
+from gpuops.sim.operations.admission import initial_placement
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 

@@ -106,4 +106,4 @@ class Network(ManagedEntity):
         return [vm for host in self._hosts() for vm in host.vms() if self._serves(vm)]
 
     def _serves(self, vm: VmEntity) -> bool:
-        return any(card.network == self.moid for card in vm.state.hardware.cards)
+        return any(card.network == self.moid for card in vm.state.network_cards)

@@ -8,7 +8,8 @@ from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
-from gpuops.sim.operations import distributed_change, removal
+from gpuops.sim.operations import removal
+from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.render import distributed
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.operations import initial_placement
+from gpuops.sim.operations.admission import initial_placement
 from gpuops.sim.render import config_option, config_target
 
 if TYPE_CHECKING:

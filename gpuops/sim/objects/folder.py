@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import method, prop
-from gpuops.sim.inventory.entities import FolderEntity
+from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
-from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
-from gpuops.sim.operations import creation, distributed_change, inventory_change, power, registering, removal
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations import inventory_change, removal
+from gpuops.sim.operations.networks import distributed_change
+from gpuops.sim.operations.vms import creation, power, registering
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.inventory.entities import FolderEntity
+    from gpuops.sim.inventory.folder_entity import FolderEntity
     from gpuops.sim.world import World
 
 

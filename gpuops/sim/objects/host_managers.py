@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.operations import graphics_change, passthrough_change
+from gpuops.sim.operations.hosts import graphics_change, passthrough_change
 from gpuops.sim.render import config_target, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
 from gpuops.sim.render.required_fields import filled

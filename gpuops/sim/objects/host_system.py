@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.core.managed_object import SharedValue, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import inventory_change, maintenance, removal
+from gpuops.sim.operations import inventory_change, removal
+from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.render import distributed, host_config, host_graphics, host_hardware, host_network
+from gpuops.sim.render.host_settings import firewall
 from gpuops.sim.render.pci import pci_devices
 
 if TYPE_CHECKING:
@@ -134,6 +136,14 @@ class HostSystem(HostEntity):
         shown = host_network.info(self.state)
         shown.proxySwitch = distributed.proxy_switches(self)
         return shown
+
+    @prop("config.option")
+    def _options(self) -> Any:
+        return self.manager(host_config.OWN_MOIDS["advancedOption"]).read("setting")
+
+    @prop("config.firewall")
+    def _firewall(self) -> Any:
+        return firewall(self.state)
 
     @prop("config.product")
     @prop("summary.config.product")

@@ -1,4 +1,4 @@
-"""VirtualMachine and its snapshots: properties, rendered from their state, and methods, done by `operations`.
+"""VirtualMachine: properties, rendered from its state, and methods, done by `operations`.
 
 Longer than other files because the API's type is: one short reader or method each, and no decisions here.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedValue, method, prop
+from gpuops.sim.core.managed_object import UNSET, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import custom_values
-from gpuops.sim.operations import (
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations.vms import (
     hardware_upgrade,
     instant_clone,
     movement,
@@ -29,47 +30,6 @@ from gpuops.sim.render.vm_capability import capability
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import VmEntity
-    from gpuops.sim.state.vm_state import VmState
-    from gpuops.sim.world import World
-
-
-class VirtualMachineSnapshot(ManagedObject):
-    """A snapshot of `vm`; `taken` is the VM's state at that time."""
-
-    wsdl_name = "VirtualMachineSnapshot"
-    world: World
-
-    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
-        super().__init__(world, moid)
-        self.vm = vm
-        self.taken = taken
-
-    @prop("vm")
-    def _vm(self) -> Any:
-        return self.vm
-
-    @prop("config")
-    def _config(self) -> Any:
-        return vm_config.config(self.taken, self.vm.host().state)
-
-    @prop("childSnapshot")
-    def _children(self) -> Any:
-        return [self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid]
-
-    @method
-    def RemoveSnapshot_Task(
-        self, call: Call, removeChildren: bool, consolidate: bool | None = None, spec: Any = None
-    ) -> Any:
-        return snapshots.remove_one(self.vm, call, self.moid, children=removeChildren)
-
-    @method
-    def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
-        quiet = bool(suppressPowerOn)
-        return snapshot_revert.revert_to(self.vm, call, call.method, self.moid, suppress_power_on=quiet)
-
-    @method
-    def RenameSnapshot(self, call: Call, name: str | None = None, description: str | None = None) -> None:
-        snapshots.rename(self.vm, call, self.moid, name, description)
 
 
 class VirtualMachine(VmEntity):
@@ -280,7 +240,7 @@ class VirtualMachine(VmEntity):
 
     @prop("network")
     def _networks(self) -> Any:
-        return [self.world.get(moid) for moid in dict.fromkeys(card.network for card in self.state.hardware.cards)]
+        return [self.world.get(moid) for moid in dict.fromkeys(card.network for card in self.state.network_cards)]
 
     @prop("snapshot")
     def _snapshot(self) -> Any:

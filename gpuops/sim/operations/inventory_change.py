@@ -12,7 +12,8 @@ from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
+from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
+from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.operations import cluster_change
 from gpuops.sim.operations.removal import forget

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity, PoolEntity, VmEntity
+from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
+from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.operations import distributed_change, movement, registering
+from gpuops.sim.operations.networks import distributed_change
+from gpuops.sim.operations.vms import movement, registering
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

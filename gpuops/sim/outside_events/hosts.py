@@ -8,7 +8,8 @@ from pyVmomi import vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.operations import maintenance, power
+from gpuops.sim.operations.hosts import maintenance
+from gpuops.sim.operations.vms import power
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import REBOOT_S
 

@@ -10,9 +10,9 @@ from pyVmomi import vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.operations import power, snapshot_revert
-from gpuops.sim.operations.host_admission import Admission, admission
+from gpuops.sim.operations.admission.host_admission import Admission, admission
 from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.operations.vms import power, snapshot_revert
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.passthrough import PCI_CONTROLLER, passed_through
+from gpuops.sim.render.passthrough import PCI_CONTROLLER, network_backing, network_of, passed_through
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, IDE_KEYS, CdromDrive, Disk, NetworkCard, StorageController
 from gpuops.sim.state.host_state import HostState
@@ -243,22 +243,8 @@ def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) ->
         addressType="assigned",
         macAddress=card.mac or f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
-        backing=_network_backing(card),
+        backing=network_backing(card),
         connectable=_connectable(vm, starts=card.starts_connected),
-        deviceInfo=vim.Description(
-            label=f"Network adapter {number}", summary=card.network_name or f"DVSwitch: {card.switch}"
-        ),
-    )
-
-
-def _network_backing(card: NetworkCard) -> Any:
-    if not card.switch:
-        network = vim.Network(card.network, None)
-        return D.VirtualEthernetCard.NetworkBackingInfo(
-            deviceName=card.network_name, useAutoDetect=False, network=network
-        )
-    return D.VirtualEthernetCard.DistributedVirtualPortBackingInfo(
-        port=vim.dvs.PortConnection(
-            switchUuid=card.switch, portgroupKey=card.network, portKey=card.port, connectionCookie=card.cookie
-        )
+        deviceInfo=vim.Description(label=f"Network adapter {number}", summary=network_of(card)),
+        **({"deviceProtocol": card.protocol} if card.protocol else {}),
     )

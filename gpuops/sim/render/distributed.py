@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.render.required_fields import filled
+from gpuops.sim.state.host_network import KernelAdapter
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -270,10 +271,10 @@ def switch_info(switch: DistributedSwitchEntity) -> Any:
 
 def ports(switch: DistributedSwitchEntity) -> list[Any]:
     """The DistributedVirtualPort of each port, in the order of the port groups."""
-    connections = switch.connections()
+    connections, adapters = switch.connections(), switch.adapters()
     uplinks = {key: (host, number) for host, proxy in switch.members() for number, key in enumerate(proxy.ports)}
     return [
-        _port(switch, portgroup, key, shown, connections.get(key), uplinks.get(key))
+        _port(switch, portgroup, key, shown, connections.get(key) or adapters.get(key), uplinks.get(key))
         for portgroup in switch.portgroups()
         for shown in (setting(portgroup),)
         for key in portgroup.port_keys()
@@ -293,7 +294,12 @@ def _port(
         conflict=False,
         lastStatusChange=switch.kept.createTime,
     )
-    if connection is not None:
+    if connection is not None and isinstance(connection[1], KernelAdapter):
+        host, adapter = connection
+        made.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=adapter.device, type="hostVmkVnic")
+        made.proxyHost = host.ref
+        made.state = _state(shown, up=True)
+    elif connection is not None:
         vm, card = connection
         made.connectee = vim.dvs.PortConnectee(connectedEntity=vm.ref, nicKey=str(card.key), type="vmVnic")
         made.connectionCookie = card.cookie

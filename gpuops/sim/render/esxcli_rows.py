@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.render.pci import BRIDGE, bridge_of, pci_devices
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.render import host_graphics, host_network, host_storage
-from gpuops.sim.render.host_settings import settings
+from gpuops.sim.render.host_settings import firewall, settings
+from gpuops.sim.render.pci import network_ports
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 
@@ -57,6 +58,7 @@ def config(host: HostEntity) -> Any:
         option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
         storageDevice=host_storage.device(host.datastores()),
         fileSystemVolume=host_storage.volumes(host.datastores()),
+        firewall=firewall(state),
         **settings(),
     )
 
@@ -139,7 +141,7 @@ def _hardware_summary(host: HostState) -> Any:
         numCpuPkgs=model.sockets,
         numCpuCores=model.cores,
         numCpuThreads=model.threads,
-        numNics=model.nics,
+        numNics=len(network_ports(host)),
         numHBAs=1,
     )
 

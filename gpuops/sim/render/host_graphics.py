@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.render.pci import bridge_of, device_name, network_ports
 from gpuops.sim.state.board import GpuMode, Sharing, VgpuType
 from gpuops.sim.state.device_mode import configurable_modes, configured_mode
 from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, offered_types, supported_types
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.network_port import NetworkPort
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -82,12 +83,7 @@ def capabilities(host: HostState, gpus: list[GpuLoad]) -> list[Any]:
 
 def passthrough_info(host: HostState) -> list[Any]:
     """`config.pciPassthruInfo`: configured and in force; the two differ while the host waits for a reboot."""
-    nics = [
-        vim.host.PciPassthruInfo(
-            id=id_, dependentDevice=id_, passthruEnabled=False, passthruCapable=True, passthruActive=False
-        )
-        for id_ in nic_addresses(host)
-    ]
+    nics = [each for port in network_ports(host) for each in _port_passthrough(port)]
     bridges = [
         vim.host.PciPassthruInfo(
             id=bridge_of(gpu.pci_id),
@@ -99,6 +95,26 @@ def passthrough_info(host: HostState) -> list[Any]:
         for gpu in host.devices
     ]
     return nics + bridges + [_gpu_passthrough(gpu) for gpu in host.devices]
+
+
+def _port_passthrough(port: NetworkPort) -> list[Any]:
+    """A network port, and its virtual functions, which are passed through from the first on (from memory)."""
+    shown = {"id": port.pci_id, "dependentDevice": port.pci_id}
+    flags = {"passthruEnabled": False, "passthruCapable": True, "passthruActive": False}
+    if not port.max_functions:
+        return [vim.host.PciPassthruInfo(**shown, **flags)]
+    divided = vim.host.SriovInfo(
+        **shown,
+        **flags,
+        sriovCapable=True,
+        sriovEnabled=port.next_functions > 0,
+        sriovActive=port.functions > 0,
+        numVirtualFunctionRequested=port.next_functions,
+        numVirtualFunction=port.functions,
+        maxVirtualFunctionSupported=port.max_functions,
+    )
+    given = {"passthruEnabled": True, "passthruCapable": True, "passthruActive": True}
+    return [divided, *(vim.host.PciPassthruInfo(id=id_, dependentDevice=id_, **given) for id_ in port.function_ids())]
 
 
 def _gpu_passthrough(gpu: HostGpu | OtherHostDevice) -> Any:

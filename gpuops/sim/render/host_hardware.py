@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.pci import bridge_of, nic_addresses, pci_devices
+from gpuops.sim.render.pci import bridge_of, network_ports, pci_devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 
@@ -75,7 +75,7 @@ def numa(host: HostState) -> Any:
 
 
 def _devices_of_node(host: HostState, node: int) -> list[str]:
-    nics = nic_addresses(host) if node == 0 else []
+    nics = [port.pci_id for port in network_ports(host) if port.numa_node == node]
     return nics + [id_ for gpu in host.devices if gpu.numa_node == node for id_ in (bridge_of(gpu.pci_id), gpu.pci_id)]
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.render.pci import NIC_NAME, network_ports
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_network import KernelAdapter, NetworkPolicy, PortGroup, VirtualSwitch
 from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.network_port import NetworkPort
 
-LINK_MBIT: Final = 25_000
 GATEWAY: Final = "203.0.113.254"
 NIC_TYPES: Final = (
     "faultToleranceLogging", "management", "vmotion", "vSphereProvisioning", "vSphereReplication",
@@ -27,7 +27,8 @@ def info(host: HostState) -> Any:
     return vim.host.NetworkInfo(
         vswitch=[_switch(host, each) for each in host.network.switches],
         portgroup=[_group(host, each) for each in host.network.groups],
-        pnic=[_pnic(host, number, address) for number, address in enumerate(nic_addresses(host))],
+        pnic=[_pnic(host, number, port) for number, port in enumerate(network_ports(host))],
+        rdmaDevice=_rdma_devices(host),
         vnic=vnics(host),
         dnsConfig=_dns(host),
         ipRouteConfig=_route(),
@@ -61,7 +62,7 @@ def config(host: HostState) -> Any:
         portgroup=[vim.host.PortGroup.Config(spec=each.spec) for each in shown.portgroup],
         pnic=[vim.host.PhysicalNic.Config(device=each.device, spec=each.spec) for each in shown.pnic],
         vnic=[
-            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup, spec=each.spec)
+            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup or None, spec=each.spec)
             for each in shown.vnic
         ],
         dnsConfig=shown.dnsConfig,
@@ -183,18 +184,38 @@ def _policy(policy: NetworkPolicy) -> Any:
     )
 
 
-def _pnic(host: HostState, number: int, address: str) -> Any:
+def _pnic(host: HostState, number: int, port: NetworkPort) -> Any:
     return filled(
         vim.host.PhysicalNic,
         key=f"key-vim.host.PhysicalNic-vmnic{number}",
         device=f"vmnic{number}",
-        pci=address,
+        pci=port.pci_id,
         driver="nmlx5_core",
-        linkSpeed=vim.host.PhysicalNic.LinkSpeedDuplex(speedMb=LINK_MBIT, duplex=True),
+        linkSpeed=vim.host.PhysicalNic.LinkSpeedDuplex(speedMb=port.speed_mbit, duplex=True) if port.link else None,
         wakeOnLanSupported=False,
         mac=_mac(host, number),
         autoNegotiateSupported=True,
     )
+
+
+def _rdma_devices(host: HostState) -> list[Any]:
+    """HostRdmaDevice of each network port that has one; its state is `active` while there is a link (from memory)."""
+    kind = vim.host.RdmaDevice
+    ports = [(number, port) for number, port in enumerate(network_ports(host)) if port.rdma]
+    return [
+        kind(
+            key=f"key-vim.host.RdmaDevice-vmrdma{device}",
+            device=f"vmrdma{device}",
+            driver="nmlx5_rdma",
+            description=NIC_NAME,
+            backing=kind.PnicBacking(pairedUplink=f"key-vim.host.PhysicalNic-vmnic{number}"),
+            connectionInfo=kind.ConnectionInfo(
+                state="active" if port.link else "down", mtu=4096, speedInMbps=port.speed_mbit
+            ),
+            capability=kind.Capability(roceV1Capable=True, roceV2Capable=True, iWarpCapable=False),
+        )
+        for device, (number, port) in enumerate(ports)
+    ]
 
 
 def _low(host: HostState) -> int:
@@ -212,8 +233,13 @@ def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
     return vim.host.VirtualNic(
         device=adapter.device,
         key=f"key-vim.host.VirtualNic-{adapter.device}",
-        portgroup=adapter.group,
+        portgroup="" if adapter.switch else adapter.group,
         spec=vim.host.VirtualNic.Specification(
+            distributedVirtualPort=vim.dvs.PortConnection(
+                switchUuid=adapter.switch, portgroupKey=adapter.group, portKey=adapter.port
+            )
+            if adapter.switch
+            else None,
             ip=vim.host.IpConfig(dhcp=False, ipAddress=address, subnetMask=adapter.mask),
             mac=_mac(host, 0x60 + number),
             mtu=adapter.mtu,

@@ -1,4 +1,5 @@
-"""The parts of `HostSystem.config` that all hosts have alike after installation: services, firewall, time, power."""
+"""The parts of `HostSystem.config` that all hosts have alike after installation: services, time, power; and the
+firewall."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.render.required_fields import filled
+from gpuops.sim.state.host_state import HostState
 
 SERVICES: Final = (
     ("DCUI", "Direct Console UI", True, "on"),
@@ -29,8 +31,10 @@ RULESETS: Final = (
     ("vSphereClient", "vSphere Web Client", 443, "inbound", "tcp", True),
     ("vpxHeartbeats", "VMware vCenter Agent", 902, "outbound", "udp", True),
     ("vMotion", "vMotion", 8000, "inbound", "tcp", True),
+    ("pvrdma", "pvrdma", 28250, "inbound", "tcp", False),
 )
-"""Key, label, port, direction, protocol and whether it is enabled (VMware Ports and Protocols, ESXi)."""
+"""Key, label, port, direction, protocol and whether it is enabled after the installation (VMware Ports and Protocols,
+ESXi; that of pvrdma from memory)."""
 POWER_POLICIES: Final = ("static", "dynamic", "low", "custom")
 BALANCED: Final = 1
 """The policy of a new host, by its place in POWER_POLICIES (VMware, Host Power Management)."""
@@ -50,10 +54,6 @@ def settings() -> dict[str, Any]:
     ]
     return {
         "service": vim.host.ServiceInfo(service=[_service(*each) for each in SERVICES]),
-        "firewall": vim.host.FirewallInfo(
-            defaultPolicy=vim.host.FirewallInfo.DefaultPolicy(incomingBlocked=True, outgoingBlocked=True),
-            ruleset=[_ruleset(*each) for each in RULESETS],
-        ),
         "dateTimeInfo": vim.host.DateTimeInfo(
             timeZone=vim.host.DateTimeSystem.TimeZone(key="UTC", name="UTC", description="UTC", gmtOffset=0),
             systemClockProtocol="ntp",
@@ -92,6 +92,14 @@ def settings() -> dict[str, Any]:
         ),
         "offloadCapabilities": vim.host.NetOffloadCapabilities(csumOffload=True, tcpSegmentation=True),
     }
+
+
+def firewall(host: HostState) -> Any:
+    """HostFirewallInfo."""
+    return vim.host.FirewallInfo(
+        defaultPolicy=vim.host.FirewallInfo.DefaultPolicy(incomingBlocked=True, outgoingBlocked=True),
+        ruleset=[_ruleset(*each[:-1], host.rulesets.get(each[0], each[-1])) for each in RULESETS],
+    )
 
 
 def _service(key: str, label: str, running: bool, policy: str) -> Any:

@@ -6,8 +6,9 @@ from typing import Any, Final, assert_never
 
 from pyVmomi import vim
 
-from gpuops.sim.render.pci import MELLANOX, NIC_DEVICE, NIC_NAME
+from gpuops.sim.render.pci import FUNCTION_DEVICE, FUNCTION_NAME, MELLANOX, NIC_DEVICE, NIC_NAME
 from gpuops.sim.render.required_fields import filled
+from gpuops.sim.state.hardware import NetworkCard
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
@@ -63,8 +64,8 @@ def _summary(device: PciDevice) -> str:
             return "Dynamic DirectPath IO"
         case DvxBacking(device_class):
             return device_class
-        case SriovBacking(network=network):
-            return network
+        case SriovBacking(card=card):
+            return network_of(card)
         case _:
             assert_never(device.backing)
 
@@ -104,36 +105,68 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
                 deviceClass=device_class,
                 configParams=[vim.option.OptionValue(key=key, value=value) for key, value in parameters],
             )
-        case SriovBacking(network=network):
-            return D.VirtualEthernetCard.NetworkBackingInfo(deviceName=network, useAutoDetect=False)
+        case SriovBacking(card=card):
+            return network_backing(card)
         case _:
             assert_never(backing)
 
 
 def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: HostState | None, mac: str) -> Any:
     """A VirtualSriovEthernetCard: a network card to the VM, and a passthrough device to all that binds it to a host."""
-    function = D.VirtualPCIPassthrough.DeviceBackingInfo(
-        deviceName=NIC_NAME,
-        id=backing.physical_function,
-        deviceId=f"{NIC_DEVICE:x}",
-        systemId=host.system_id if host else "",
-        vendorId=MELLANOX,
-    )
+    function = _nic_function(backing.physical_function, NIC_NAME, NIC_DEVICE, host)
     return filled(
         D.VirtualSriovEthernetCard,
         key=device.key,
         controllerKey=PCI_CONTROLLER,
         unitNumber=device.unit,
         addressType="assigned",
-        macAddress=f"02:50:{device.key - NIC:02x}:{mac}",  # locally administered: its port takes what it is told
+        macAddress=backing.card.mac
+        or f"02:50:{device.key - NIC:02x}:{mac}",  # locally administered: its port takes what it is told
         wakeOnLanEnabled=False,
         allowGuestOSMtuChange=False,
         backing=_backing(vm, device, host),
-        sriovBacking=D.VirtualSriovEthernetCard.SriovBackingInfo(physicalFunctionBacking=function),
+        sriovBacking=D.VirtualSriovEthernetCard.SriovBackingInfo(
+            physicalFunctionBacking=function, virtualFunctionBacking=_virtual_function(vm, device, host)
+        ),
         connectable=D.VirtualDevice.ConnectInfo(
             startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
         ),
         deviceInfo=vim.Description(label=f"SR-IOV network adapter {device.key - NIC + 1}", summary=_summary(device)),
+    )
+
+
+def _nic_function(pci_id: str, name: str, device_id: int, host: HostState | None) -> Any:
+    return D.VirtualPCIPassthrough.DeviceBackingInfo(
+        deviceName=name,
+        id=pci_id,
+        deviceId=f"{device_id:x}",
+        systemId=host.system_id if host else "",
+        vendorId=MELLANOX,
+    )
+
+
+def _virtual_function(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
+    """The virtual function that a card has while its VM runs."""
+    held = next((pci_id for key, pci_id in vm.held if key == device.key), None)
+    return held and _nic_function(held, FUNCTION_NAME, FUNCTION_DEVICE, host)
+
+
+def network_of(card: NetworkCard) -> str:
+    """The line the client shows for a network card."""
+    return card.network_name or f"DVSwitch: {card.switch}"
+
+
+def network_backing(card: NetworkCard) -> Any:
+    """The backing of a network card: a network, or a port of a distributed switch."""
+    if not card.switch:
+        network = vim.Network(card.network, None)
+        return D.VirtualEthernetCard.NetworkBackingInfo(
+            deviceName=card.network_name, useAutoDetect=False, network=network
+        )
+    return D.VirtualEthernetCard.DistributedVirtualPortBackingInfo(
+        port=vim.dvs.PortConnection(
+            switchUuid=card.switch, portgroupKey=card.network, portKey=card.port, connectionCookie=card.cookie
+        )
     )
 
 

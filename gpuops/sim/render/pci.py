@@ -6,19 +6,23 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.network_port import NetworkPort
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3
 NIC_DEVICE: Final = 0x101D
+FUNCTION_DEVICE: Final = 0x101E
 ROOT_PORT: Final = 0x347A
 DISPLAY_3D: Final = 0x0302
 ETHERNET: Final = 0x0200
 BRIDGE: Final = 0x0604
 FIRST_NIC_BUS: Final = 0x31
 NIC_NAME: Final = "MT2892 Family [ConnectX-6 Dx]"
+FUNCTION_NAME: Final = "ConnectX Family mlx5Gen Virtual Function"
+"""Names and ids: PCI ID Repository."""
 
 
 def short(value: int) -> int:
@@ -32,16 +36,31 @@ def _byte(value: int) -> int:
 
 def pci_devices(host: HostState) -> list[Any]:
     """`hardware.pciDevice`: what lspci would list, in order of address."""
-    return [_nic(address) for address in nic_addresses(host)] + [
-        device for gpu in host.devices for device in (_root_port(gpu), pci_device(gpu))
+    nics = [
+        device for port in network_ports(host) for device in (_nic(port.pci_id), *map(_function, port.function_ids()))
     ]
+    return nics + [device for gpu in host.devices for device in (_root_port(gpu), pci_device(gpu))]
+
+
+def network_ports(host: HostState) -> list[NetworkPort]:
+    """vmnic0 and so on: those of the card that every host has, on a bus of the first NUMA node without a GPU; then
+    the others that it has."""
+    taken = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
+    bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in taken)
+    own = {port.pci_id: port for port in host.ports}
+    first = (f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics))
+    every = {address: own.get(address) or NetworkPort(address) for address in first}
+    return list((every | own).values())
 
 
 def nic_addresses(host: HostState) -> list[str]:
-    """The ports of the network card on the first NUMA node, on a bus without a GPU."""
-    taken = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
-    bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in taken)
-    return [f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics)]
+    """The PCI addresses of its network ports."""
+    return [port.pci_id for port in network_ports(host)]
+
+
+def nic_names(host: HostState) -> list[str]:
+    """The names of its physical network adapters."""
+    return [f"vmnic{number}" for number in range(len(network_ports(host)))]
 
 
 def gpu_device(gpu: HostGpu) -> Any:
@@ -102,6 +121,18 @@ def _nic(pci_id: str) -> Any:
         class_id=ETHERNET,
         vendor=(MELLANOX, "Mellanox Technologies"),
         device=(NIC_DEVICE, NIC_NAME),
+        subsystem=(MELLANOX, 0x0043),
+        class_name="Ethernet controller",
+    )
+
+
+def _function(pci_id: str) -> Any:
+    """A virtual function of a network port."""
+    return _device(
+        pci_id,
+        class_id=ETHERNET,
+        vendor=(MELLANOX, "Mellanox Technologies"),
+        device=(FUNCTION_DEVICE, FUNCTION_NAME),
         subsystem=(MELLANOX, 0x0043),
         class_name="Ethernet controller",
     )

@@ -10,7 +10,7 @@ from pyVmomi import vim
 from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import managed_by, version
-from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
+from gpuops.sim.state.vm_state import Power, SnapshotState, VgpuBacking, VmState
 
 OVERHEAD_BYTES = 110 << 20
 """Memory overhead of a small VM; only shown, never counted."""
@@ -101,8 +101,7 @@ def config_summary(vm: VmState) -> Any:
         cpuReservation=vm.cpu_reservation_mhz,
         memoryReservation=vm.reserved_mib,
         numCpu=vm.cpus,
-        numEthernetCards=len(vm.hardware.cards)
-        + sum(isinstance(device.backing, SriovBacking) for device in vm.devices),
+        numEthernetCards=len(vm.network_cards),
         numVirtualDisks=len(vm.hardware.disks),
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,

@@ -21,6 +21,7 @@ from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.direct_path import add_direct_path
 from gpuops.sim.scenario.hosts import add_clusters, newcomer
 from gpuops.sim.scenario.measurement import measure
+from gpuops.sim.scenario.networks import add_switches
 from gpuops.sim.scenario.saved_state import restore, save
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.scenario.site import new_site
@@ -107,6 +108,7 @@ def build_declared(
     world.tasks.queues = declared.busy == "queue"
     world.number_from(_above(declared))
     site = new_site(world, declared, dict(declared.parameters if parameters is None else parameters))
+    add_switches(site)
     add_clusters(site)
     world.new_host = newcomer(site)
     add_direct_path(site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuops.errors import PolicyError
-from gpuops.sim.scenario.scenario_file import DirectPathProfileDeclared
+from gpuops.sim.scenario.declared import DirectPathProfileDeclared
 from gpuops.sim.state.direct_path import DirectPathConfig, DirectPathProfileState, DirectPathState, ReservationState
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.environment import HostDatastoreBrowser
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.scenario.as_read import ClusterAsRead
-from gpuops.sim.scenario.scenario_file import (
+from gpuops.sim.scenario.declared import (
     ClusterDeclared,
     GpuDeclared,
     HostsDeclared,
@@ -23,6 +23,7 @@ from gpuops.sim.scenario.scenario_file import (
     OtherDeviceDeclared,
     numbers,
 )
+from gpuops.sim.scenario.networks import equip, port
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
 from gpuops.sim.state.gpu_admission import Deviation
@@ -135,12 +136,15 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         datastores=tuple(store.moid for store in site.datastores) if seen is None else seen,
         networks=tuple(network.moid for network in networks),
         others=tuple(_other(each) for each in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))),
+        ports=tuple(port(each) for each in declared.ports),
         network=installed(tuple(network.name for network in networks)),
     )
     if read is not None:
         state.connection, state.in_maintenance = read.connection, read.in_maintenance
         state.default_graphics_type = read.default_graphics_type
-    return enter_host(world, read.moid if read is not None else new_moid(world, "host"), state)
+    host = enter_host(world, read.moid if read is not None else new_moid(world, "host"), state)
+    equip(site, host, declared)
+    return host
 
 
 def newcomer(site: ScenarioSite) -> Callable[[ComputeEntity, str], HostSystem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
 from gpuops.sim.state.vm_state import DynamicBacking, Power, StaticBacking, VgpuBacking
 

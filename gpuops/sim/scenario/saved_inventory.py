@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.inventory_tree import ancestors
-from gpuops.sim.inventory.entities import ComputeEntity, FolderEntity, HostEntity
+from gpuops.sim.inventory.entities import ComputeEntity, HostEntity
+from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.objects.compute_resource import ClusterComputeResource, ComputeResource, furnish
 from gpuops.sim.objects.folder import Folder, new_datacenter
 from gpuops.sim.objects.resource_pool import new_pool

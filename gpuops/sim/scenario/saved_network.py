@@ -1,6 +1,6 @@
 """The part of a saved state about networking: networks made and gone, and what each host is set to.
 
-What clients set of distributed switches and port groups is saved as it was given: no scenario has any, so all are.
+What clients set of distributed switches and port groups is saved as it was given: of all, also of a scenario's own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.operations.networks.distributed_change import drop
 from gpuops.sim.scenario.saved_values import from_json, to_json
 from gpuops.sim.state.host_network import HostNetwork
 
@@ -50,6 +51,9 @@ def restore(world: World, saved: dict[str, Any]) -> None:
         if isinstance(gone, Network):  # not gone with its datacenter
             world.get(gone.parent).remove(gone)
             world.unregister(gone)
+    for switch in list(world.by_type("DistributedVirtualSwitch")):
+        for each in (*switch.portgroups(), switch):
+            drop(each)
     for switch in saved["switches"]:
         _restore_switch(world, switch)
     for moid, values in saved["hosts"].items():

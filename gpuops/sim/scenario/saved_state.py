@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.sim.inventory.registration import enter, leave
-from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.scenario import saved_inventory, saved_network
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
@@ -52,6 +53,7 @@ GPU_FIELDS: Final = (
     "label",
     "waits_for_maintenance",
 )
+PORT_FIELDS: Final = ("functions", "next_functions")
 DEVICE_FIELDS: Final = ("passthrough_enabled", "passthrough_active", "label", "waits_for_maintenance")
 
 
@@ -184,6 +186,9 @@ def _hosts(world: World) -> Iterator[tuple[str, Any]]:
                 "others": {
                     device.pci_id: {name: getattr(device, name) for name in DEVICE_FIELDS} for device in state.others
                 },
+                "ports": {port.pci_id: {name: getattr(port, name) for name in PORT_FIELDS} for port in state.ports},
+                "options": dict(state.options),
+                "rulesets": dict(state.rulesets),
             },
         )
 
@@ -221,6 +226,12 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
     for device in state.others:
         for name in DEVICE_FIELDS:
             setattr(device, name, values["others"][device.pci_id][name])
+    for port in state.ports:
+        for name in PORT_FIELDS:
+            setattr(port, name, values["ports"][port.pci_id][name])
+    # in place, for a manager shows them; a state of before has none
+    state.options.update(values.get("options", {}))
+    state.rulesets.update(values.get("rulesets", {}))
 
 
 class StateFile:

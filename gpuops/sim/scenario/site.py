@@ -15,7 +15,8 @@ from gpuops.sim.objects.folder import Folder, new_datacenter
 if TYPE_CHECKING:
     from gpuops.sim.objects.folder import Datacenter
     from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.scenario.scenario_file import GuestDeclared, ModelDeclared, ScenarioFile
+    from gpuops.sim.scenario.declared import GuestDeclared, ModelDeclared
+    from gpuops.sim.scenario.scenario_file import ScenarioFile
     from gpuops.sim.world import World
 
 

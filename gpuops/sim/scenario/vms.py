@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from itertools import count, cycle
@@ -11,21 +12,23 @@ from typing import TYPE_CHECKING, Final
 from pyVmomi import vmodl
 
 from gpuops.errors import PolicyError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.inventory.registration import enter, new_moid, new_uuid
 from gpuops.sim.objects.folder import Folder
-from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
-from gpuops.sim.operations import snapshots
-from gpuops.sim.operations.host_admission import admission
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations.admission.host_admission import admission
+from gpuops.sim.operations.vms import snapshots
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.scenario.declared import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.scenario.read_vms import runs_as_read, set_as_read
-from gpuops.sim.scenario.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, Disk, Hardware, NetworkCard, StorageController
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
     FIRST_SRIOV_KEY,
+    SRIOV,
     Backing,
     DvxBacking,
     DynamicBacking,
@@ -43,7 +46,8 @@ from gpuops.sim.state.vm_state import (
 )
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.entities import FolderEntity, VmEntity
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.inventory.folder_entity import FolderEntity
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.site import ScenarioSite
 
@@ -69,7 +73,8 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     store = site.datastores[index % len(site.datastores)]
     if read is not None and read.datastore is not None:
         store = world.get(read.datastore)
-    devices, groups = _devices(declared, host, site.networks[0].name)
+    network = (site.networks[0].moid, site.networks[0].name)
+    devices, groups = _devices(declared, host, network)
     reserved = bool(devices) if declared.reserved is None else declared.reserved
     memory_mib = (declared.memory_gib << 10) if declared.memory_mib is None else declared.memory_mib
     state = VmState(
@@ -91,7 +96,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
         managed_by=(declared.managed_by.extension, declared.managed_by.type) if declared.managed_by else None,
         memory_reservation_mib=memory_mib if reserved else 0,
         memory_locked=reserved,
-        hardware=_hardware(declared.disk_gib, site.networks[0].moid, site.networks[0].name),
+        hardware=_hardware(declared.disk_gib, *network),
         devices=devices,
         groups=groups,
         extra_config=_options(tuple(sorted(declared.extra_config.items()))),
@@ -163,7 +168,7 @@ def _folder(site: ScenarioSite, path: str) -> FolderEntity:
 
 
 def _devices(
-    declared: VmsDeclared, host: HostSystem, network: str
+    declared: VmsDeclared, host: HostSystem, network: tuple[str, str]
 ) -> tuple[tuple[PciDevice, ...], tuple[tuple[int, str], ...]]:
     backings: list[tuple[Backing, tuple[int, int] | None]] = []
     groups: list[tuple[int, str]] = []
@@ -185,13 +190,13 @@ def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterato
     for backing, group in backings:
         if isinstance(backing, SriovBacking):
             key = next(cards)
-            yield PciDevice(key, 8 + key - FIRST_SRIOV_KEY, backing)
+            yield PciDevice(key, 8 + key - FIRST_SRIOV_KEY, replace(backing, card=replace(backing.card, key=key)))
         else:
             key = next(keys)
             yield PciDevice(key, 18 + key - FIRST_PCI_KEY, backing, group=group)
 
 
-def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
+def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str]) -> Backing:
     if device.vgpu is not None:
         return VgpuBacking(device.vgpu)
     if device.dynamic is not None:
@@ -202,7 +207,7 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
     if device.sriov is not None:
         if device.sriov not in nic_addresses(host.state):
             raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
-        return SriovBacking(device.sriov, network)
+        return SriovBacking(device.sriov, NetworkCard(FIRST_SRIOV_KEY, SRIOV, *network))
     there = host.state.device(device.direct_path or "")
     if there is None:
         raise PolicyError(f"host {host.name} has no GPU and no other device {device.direct_path!r}")

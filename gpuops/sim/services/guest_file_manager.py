@@ -11,7 +11,7 @@ from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.guests.file_transfers import FileTransfer
-from gpuops.sim.operations import guest_files, guest_programs
+from gpuops.sim.operations.guests import guest_files, guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

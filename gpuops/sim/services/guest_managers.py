@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.operations import guest_files, guest_programs
+from gpuops.sim.operations.guests import guest_files, guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

@@ -9,6 +9,8 @@ from pyVmomi import vim
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
@@ -24,9 +26,19 @@ class OptionManager(ManagedObject):
     wsdl_name = "OptionManager"
     world: World
 
-    def __init__(self, world: World, moid: str, options: dict[str, Any], *, name: str = "") -> None:
+    def __init__(
+        self,
+        world: World,
+        moid: str,
+        options: dict[str, Any],
+        *,
+        name: str = "",
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` touches what else shows the options."""
         super().__init__(world, moid)
         self.options = options
+        self.changed = changed
         self.name = name or moid
 
     @prop("setting")
@@ -55,6 +67,7 @@ class OptionManager(ManagedObject):
         after = {option.key: _as_before(option.value, before[option.key]) for option in changedValue}
         self.options |= after
         self.touch("setting", "supportedOption")
+        self.changed()
         self.world.ledger.record(call, self, before=before, after=after)
 
 

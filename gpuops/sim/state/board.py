@@ -9,10 +9,10 @@ from functools import cache, cached_property
 
 from gpuops.catalog import load
 from gpuops.errors import PolicyError
-from gpuops.model import catalog
-from gpuops.model.catalog import Generation
-from gpuops.model.mig import InstanceProfile, MigGeometry
-from gpuops.model.vgpu import VgpuProfile
+from gpuops.model.devices import catalog
+from gpuops.model.devices.catalog import Generation
+from gpuops.model.devices.mig import InstanceProfile, MigGeometry
+from gpuops.model.devices.vgpu import VgpuProfile
 
 Shape = tuple[int, tuple[int, ...]]
 """What a vGPU takes of a GPU: so much, from one of these starts on."""

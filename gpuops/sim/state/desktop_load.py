@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.measurement import CPU_MHZ, GPU_USE, OF_GPUS, Samples
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, OF_GPUS, Samples
 from gpuops.sim.state.desktop_people import DAY_S, DAYS, ENDS_S, HOUR_S, MINUTE_S, Office, People, people
 
 if TYPE_CHECKING:

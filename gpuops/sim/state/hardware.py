@@ -50,6 +50,8 @@ class NetworkCard:
     switch: str = ""
     port: str = ""
     cookie: int = 0
+    protocol: str = ""
+    """Of a card for paravirtual RDMA: `rocev1` or `rocev2`."""
 
 
 @dataclass(frozen=True, slots=True)

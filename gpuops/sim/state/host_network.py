@@ -54,7 +54,11 @@ class PortGroup:
 
 @dataclass(frozen=True, slots=True)
 class KernelAdapter:
-    """A VMkernel adapter; one without `ip` has the host's management address."""
+    """A VMkernel adapter; one without `ip` has the host's management address.
+
+    On a distributed switch `group` is the key of its port group, and it has the uuid of the switch and the key of its
+    port.
+    """
 
     device: str
     group: str
@@ -62,6 +66,8 @@ class KernelAdapter:
     mask: str = "255.255.255.0"
     mtu: int = 1500
     services: tuple[str, ...] = ()
+    switch: str = ""
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)

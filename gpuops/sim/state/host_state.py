@@ -6,12 +6,19 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Final
 
-from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.state.board import GpuBoard, GpuMode
 from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
 from gpuops.sim.state.host_network import HostNetwork, installed
+from gpuops.sim.state.network_port import NetworkPort
 
 REBOOT_S: Final = 600.0
+PVRDMA_ADAPTER: Final = "Net.PVRDMAVmknic"
+"""The advanced setting that names the VMkernel adapter for paravirtual RDMA; '' = none."""
+OPTIONS: Final[dict[str, str | int]] = {
+    PVRDMA_ADAPTER: "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1
+}  # fmt: skip
+"""Advanced settings of a host as it is installed."""
 
 
 @dataclass(slots=True)
@@ -188,6 +195,12 @@ class HostState:
     """The VMs registered there, in the order they came."""
     others: tuple[OtherHostDevice, ...] = ()
     """Devices that are no NVIDIA GPU."""
+    ports: tuple[NetworkPort, ...] = ()
+    """Of network cards, beside those that every host has; one at the address of such a one is in its place."""
+    options: dict[str, str | int] = field(default_factory=lambda: dict(OPTIONS))
+    """Advanced settings."""
+    rulesets: dict[str, bool] = field(default_factory=dict)
+    """Rule sets of its firewall that are not as after the installation: whether each is enabled."""
 
     @property
     def board_names(self) -> tuple[str, ...]:
@@ -197,7 +210,7 @@ class HostState:
     @property
     def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
         """All that is set on each GPU and other device, comparable: hosts alike in it show them alike."""
-        others = tuple(astuple(device) for device in self.others)
+        others = (*(astuple(device) for device in self.others), *(astuple(port) for port in self.ports))
         return others + tuple(
             (
                 gpu.pci_id,
@@ -236,6 +249,7 @@ class HostState:
                 device.passthrough_enabled != device.passthrough_active and not device.waits_for_maintenance
                 for device in self.others
             )
+            or any(port.functions != port.next_functions for port in self.ports)
             or (self.module_options != self.loaded_module_options)
         )
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.gpu_admission import RunningVgpu
-from gpuops.sim.state.hardware import NO_HARDWARE, Hardware
+from gpuops.sim.state.hardware import NO_HARDWARE, Hardware, NetworkCard
 
 FIRST_PCI_KEY: Final = 13000
 """Keys of passthrough devices start here (govmomi's device tests)."""
 FIRST_SRIOV_KEY: Final = 4001
 """Keys of network cards start at 4000, and that is the VM's own."""
+PVRDMA: Final = "VirtualVmxnet3Vrdma"
+SRIOV: Final = "VirtualSriovEthernetCard"
+"""Kinds of network cards: paravirtual RDMA, and a virtual function of a host's network card."""
 
 
 class Power(StrEnum):
@@ -64,8 +68,9 @@ class SriovBacking:
     """VirtualSriovEthernetCardSriovBackingInfo, of a card that vCenter finds a virtual function for at power-on."""
 
     physical_function: str
-    """PCI address of the port of the host's network card."""
-    network: str
+    """PCI address of the port of the host's network card, or `automatic...`."""
+    card: NetworkCard
+    """What the VM sees of it."""
 
 
 Backing = VgpuBacking | StaticBacking | DynamicBacking | DvxBacking | SriovBacking
@@ -254,6 +259,23 @@ class VmState:
     @property
     def vgpus(self) -> tuple[VgpuBacking, ...]:
         return tuple(device.backing for device in self.devices if isinstance(device.backing, VgpuBacking))
+
+    @property
+    def network_cards(self) -> tuple[NetworkCard, ...]:
+        """All of them, those of SR-IOV last."""
+        given = (device.backing.card for device in self.devices if isinstance(device.backing, SriovBacking))
+        return (*self.hardware.cards, *given)
+
+    def set_network_cards(self, cards: Iterable[NetworkCard]) -> None:
+        """Put each in the place of the one of its key."""
+        by_key = {card.key: card for card in cards}
+        self.hardware = replace(self.hardware, cards=tuple(by_key[card.key] for card in self.hardware.cards))
+        self.devices = tuple(
+            replace(device, backing=replace(device.backing, card=by_key[device.key]))
+            if isinstance(device.backing, SriovBacking)
+            else device
+            for device in self.devices
+        )
 
     @property
     def has_fixed_devices(self) -> bool:

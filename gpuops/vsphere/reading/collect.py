@@ -12,19 +12,20 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Cluster, Datastore, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import RunningTask, Vm
-from gpuops.vsphere.reading import property_paths as paths
-from gpuops.vsphere.reading.decode_device import ADAPTERS, DISK_PATHS, NETWORK, carried
-from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_devices, thin_host
-from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.reading.pages import ReadObject
-from gpuops.vsphere.reading.reader import Reader, reading
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Cluster, Datastore, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import RunningTask, Vm
+from gpuops.vsphere.reading.bulk import property_paths as paths
+from gpuops.vsphere.reading.bulk.pages import ReadObject
+from gpuops.vsphere.reading.bulk.reader import Reader, reading
+from gpuops.vsphere.reading.bulk.values import flag, items, leaves, number, said, text, whole
+from gpuops.vsphere.reading.decoding.decode_cluster import decode_cluster
+from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, carried
+from gpuops.vsphere.reading.decoding.decode_host import ThinHost, host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.reservations import reservations
-from gpuops.vsphere.reading.values import flag, items, leaves, number, said, text, whole
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 

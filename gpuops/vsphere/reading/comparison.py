@@ -11,8 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError
-from gpuops.model.inventory import Inventory
-from gpuops.model.login import Difference
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import Difference
 from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.session import Session
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, UsageError
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget, StunEstimate
-from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget, StunEstimate
+from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 AT_A_TIME: Final = 4

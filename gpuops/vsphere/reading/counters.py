@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
-from gpuops.model.measurement import CounterWindow
+from gpuops.model.measurements.measurement import CounterWindow
 from gpuops.vsphere.faults import is_gone
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 SAMPLE_S: Final = 20

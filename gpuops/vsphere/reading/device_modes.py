@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, ProtocolError
-from gpuops.model.device_mode import DeviceMode, HostDevice, VmClassReservation
-from gpuops.model.host_settings import HostSettings
+from gpuops.model.devices.device_mode import DeviceMode, HostDevice, VmClassReservation
+from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.transport.automation_login import Purpose, automation_login, said_by
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 SINCE: Final = version_numbers("9.1.0.0")

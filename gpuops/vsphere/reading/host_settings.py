@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
-from gpuops.model.host import Host
-from gpuops.model.host_settings import (
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import (
     Custody,
     DeviceGroup,
     GraphicsDevice,

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.model.wire_reply import FreeText, Reference, Told, WireReply
-from gpuops.vsphere.reading import property_paths as paths
+from gpuops.model.vcenter.wire_reply import FreeText, Reference, Told, WireReply
+from gpuops.vsphere.reading.bulk import property_paths as paths
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session

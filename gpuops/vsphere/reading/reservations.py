@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.model.host import Host
-from gpuops.model.reservation import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
-from gpuops.vsphere.reading.reader import Reader
-from gpuops.vsphere.reading.values import child, children, kind, number, text
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.vsphere.reading.bulk.reader import Reader
+from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import decoding
 from gpuops.vsphere.transport.request_text import written

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gpuops.errors import GpuopsError
-from gpuops.model.measurement import Samples
+from gpuops.model.measurements.measurement import Samples
+from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
-from gpuops.vsphere.reading.reader import Reader, reading
 from gpuops.vsphere.transport.request_text import written
 from gpuops.vsphere.transport.wire import WireFault
 from gpuops.vsphere.transport.xml_values import child, children, moment, number, text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.vsphere.transport.automation_login import Purpose, automation_login
 
 if TYPE_CHECKING:
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.session import Session
 
 OBJECTS_PER_CALL: Final = 1000

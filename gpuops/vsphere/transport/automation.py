@@ -24,7 +24,7 @@ from gpuops.vsphere.transport.stub import CALL_S
 if TYPE_CHECKING:
     from requests import PreparedRequest
 
-    from gpuops.model.target import Target
+    from gpuops.model.vcenter.target import Target
 
 DEADLINE_S: Final = 600
 """For all calls of one session, however slowly they are answered."""

@@ -19,7 +19,7 @@ from gpuops.vsphere.transport import network
 if TYPE_CHECKING:
     import requests
 
-    from gpuops.model.target import Target
+    from gpuops.model.vcenter.target import Target
 
 _LONGEST_SAID: Final = 200
 

@@ -19,7 +19,7 @@ from xml.parsers.expat import ExpatError
 
 from gpuops.config.file import read_bytes
 from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, Trouble, VcenterUnreachable
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 
 SILENCE_S: Final = 30
 """The longest silence on a connection."""

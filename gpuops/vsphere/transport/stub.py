@@ -23,7 +23,7 @@ from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, 
 from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
-    from gpuops.model.target import Target
+    from gpuops.model.vcenter.target import Target
 
 CALL_S: Final = 120
 """For one call and its whole reply; the longest wait that we ask for is 20 s."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gpuops.errors import LoginRefused, NotConnected, ProtocolError
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuops import clock
 from gpuops.errors import ProtocolError
-from gpuops.model.target import Target
+from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
 from gpuops.vsphere.transport.reply import elements

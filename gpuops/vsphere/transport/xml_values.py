@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
 from gpuops.errors import UsageError
-from gpuops.model.gpu import PciAddress
+from gpuops.model.devices.gpu import PciAddress
 
 VIM: Final = "{urn:vim25}"
 XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
-from gpuops.model.host import has_booted
-from gpuops.model.vm import Guest
+from gpuops.model.vcenter.host import has_booted
+from gpuops.model.vcenter.vm import Guest
 from gpuops.vsphere.waiting.updates import Updates
 
 if TYPE_CHECKING:
-    from gpuops.model.vm import PowerState
+    from gpuops.model.vcenter.vm import PowerState
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
-from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates

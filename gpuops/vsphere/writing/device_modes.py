@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, ProtocolError, Refused
-from gpuops.model.device_mode import ConfigureImpact, Impacts
+from gpuops.model.devices.device_mode import ConfigureImpact, Impacts
 from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.automation_login import automation_login, said_by, vapi_errors
@@ -19,9 +19,9 @@ from gpuops.vsphere.transport.automation_login import automation_login, said_by,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuops.model.gpu import PciAddress
-    from gpuops.model.inventory import Inventory
-    from gpuops.plan.core.steps import ConfigureModes, ModeChange
+    from gpuops.model.devices.gpu import PciAddress
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.plan.core.host_steps import ConfigureModes, ModeChange
     from gpuops.vsphere.session import Session
 
 TASK_S: Final = 540.0

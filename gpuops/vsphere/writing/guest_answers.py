@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
-from gpuops.model.guest import GuestReply, GuestSystem
+from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.guest import script
-from gpuops.vsphere.reading.guest_file import read_guest_file
-from gpuops.vsphere.reading.guest_systems import vcenter_time
+from gpuops.vsphere.guest_login import NO_LOGIN_HINT
+from gpuops.vsphere.reading.guests.guest_file import HostUnreached, read_guest_file
+from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
 from gpuops.vsphere.writing import guest_programs
-from gpuops.vsphere.writing.guest_programs import NO_LOGIN, NO_LOGIN_HINT, POLL_S
+from gpuops.vsphere.writing.guest_programs import NO_LOGIN, POLL_S
 
 if TYPE_CHECKING:
-    from gpuops.model.task import TaskRef
-    from gpuops.model.vm import Vm
+    from gpuops.model.vcenter.task import TaskRef
+    from gpuops.model.vcenter.vm import Vm
     from gpuops.vsphere.connection import Connection
 
 AT_ONCE: Final = 32
@@ -56,6 +57,8 @@ class ToolsAnswers:
         self._say = say
         self._refused = ""
         self._found: dict[str, GuestReply] = {}
+        self._unreached: dict[str, HostUnreached] = {}
+        """By host (ref): each that does not answer is waited for once, not for each of its VMs."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
         """By VM (ref), what each guest printed. Raises NotConnected in its kinds."""
@@ -65,14 +68,17 @@ class ToolsAnswers:
             while waiting and len(running) < AT_ONCE:
                 self._start(*waiting.pop(), frameworks, running)
             began_s = clock.passed_s()
-            for end in guest_programs.wait(self._connection, tuple(running), POLL_S) if running else ():
-                asked = running.pop(end.task)
-                self._found[asked.vm.ref] = self._fetched(asked, end.error)
+            ends = list(guest_programs.wait(self._connection, tuple(running), POLL_S) if running else ())
+            waited_s = max(POLL_S, clock.passed_s() - began_s)
+            ended = [(running.pop(end.task), end.error) for end in ends]
+            # before answers are fetched, which may take long: a program that ends meanwhile has not taken so long
             for task, asked in list(running.items()):
-                asked.waited_s += max(POLL_S, clock.passed_s() - began_s)
+                asked.waited_s += waited_s
                 if asked.waited_s >= LIMIT_S:
                     del running[task]
                     self._found[asked.vm.ref] = self._given_up(asked)
+            for asked, error in ended:
+                self._found[asked.vm.ref] = self._fetched(asked, error)
         return self._found
 
     def _start(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _Asked]) -> None:
@@ -111,13 +117,17 @@ class ToolsAnswers:
         return reply
 
     def _reply(self, asked: _Asked) -> GuestReply:
-        after = vcenter_time(self._connection)
+        after, host = vcenter_time(self._connection), asked.vm.host or ""
         try:
+            if host in self._unreached:
+                raise self._unreached[host]
             text = read_guest_file(self._connection, asked.vm.ref, asked.vm.name, asked.path).decode("utf-8", "replace")
             return GuestReply(text, before=asked.before, after=after)
         except NotConnected:
             raise
         except GpuopsError as error:
+            if host and isinstance(error, HostUnreached):
+                self._unreached[host] = error
             return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
 
     def _given_up(self, asked: _Asked) -> GuestReply:

@@ -18,29 +18,34 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
-from gpuops.model.guest_command import CommandEnd, RunningCommand
-from gpuops.vsphere.reading.guest_file import read_guest_file
-from gpuops.vsphere.writing.guest_programs import guest_auth
+from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.vsphere.guest_login import guest_change, guest_read
+from gpuops.vsphere.reading.guests.guest_file import read_guest_file
 
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
 SHELL: Final = "/bin/sh"
 POLL_S: Final = 1.0
+FIRST_POLL_S: Final = 0.1
+"""The first pause; each is twice the one before it, up to `POLL_S`: most scripts are done at once."""
 PRINTED: Final = 64 * 1024
 """Bytes of what a command printed that are read, the last ones."""
 _PREFIX: Final = "gpuops-"
 _TOLD: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
 
 
-def start_command(connection: Connection, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
-    """The command on its way. Raises Refused without a login for guests, OutcomeUnknown when a reply was lost."""
+def start_command(
+    connection: Connection, vm: str, name: str, command: str, op_id: str, prefix: str = _PREFIX, refusals: int = 1
+) -> RunningCommand:
+    """The command on its way, in a temporary directory whose name begins so. `refusals` as `guest_change` has it.
+
+    Raises Refused without a login for guests, OutcomeUnknown when a reply was lost.
+    """
     from pyVmomi import vim
 
-    auth, target = guest_auth(connection, name), connection.vm(vm)
-    directory = connection.change(
-        connection.guest_files.CreateTemporaryDirectoryInGuest, target, auth, _PREFIX, "", subject=name, op_id=op_id
-    )
+    make = connection.guest_files.CreateTemporaryDirectoryInGuest
+    directory = guest_change(connection, make, vm, name, prefix, "", op_id=op_id, refusals=refusals)
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise ProtocolError(f"{name}: its guest names no directory that it made")
     # by a shell of its own: whatever it says, what comes after it is done; the file is there whole or not at all
@@ -52,9 +57,7 @@ def start_command(connection: Connection, vm: str, name: str, command: str, op_i
     spec = vim.vm.guest.ProcessManager.ProgramSpec(
         programPath=SHELL, arguments=f"-c {shlex.quote(script)}", workingDirectory=directory
     )
-    pid = connection.change(
-        connection.guest_processes.StartProgramInGuest, target, auth, spec, subject=name, op_id=op_id
-    )
+    pid = guest_change(connection, connection.guest_processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
     if not isinstance(pid, int):
         raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
     return RunningCommand(vm, name, int(pid), directory)
@@ -67,29 +70,29 @@ def wait_for_commands(
 
     Raises NotConnected; whatever else is wrong in a guest is in its end.
     """
-    left, until = list(commands), clock.passed_s() + timeout_s
+    left, until, pause_s = list(commands), clock.passed_s() + timeout_s, FIRST_POLL_S
     while left:
         for each in list(left):
-            end = _end(connection, each)
+            end = command_end(connection, each)
             if end is not None:
                 left.remove(each)
                 yield end
         if clock.passed_s() >= until:
             break
         if left:
-            clock.pause(min(POLL_S, max(0.05, until - clock.passed_s())))
+            clock.pause(min(pause_s, max(0.05, until - clock.passed_s())))
+            pause_s = min(POLL_S, 2 * pause_s)
     for each in left:
-        _terminate(connection, each)
+        end_command(connection, each)
         yield CommandEnd(each.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")
 
 
-def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
-    """How it ended; None = it runs."""
-    target, name = connection.vm(command.vm), command.name
+def command_end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
+    """How it ended, and its directory is removed; None = it runs. Raises NotConnected."""
+    name = command.name
     try:
-        auth = guest_auth(connection, name)
-        listed = connection.read(
-            connection.guest_processes.ListProcessesInGuest, target, auth, [command.pid], subject=name
+        listed = guest_read(
+            connection, connection.guest_processes.ListProcessesInGuest, command.vm, name, [command.pid]
         )
         process = next((each for each in listed or () if each.pid == command.pid), None)
         if process is not None and process.endTime is None:
@@ -112,15 +115,16 @@ def _end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
     return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
 
 
-def _terminate(connection: Connection, command: RunningCommand) -> None:
-    # its VM is removed next: what cannot be ended ends with it
+def end_command(connection: Connection, command: RunningCommand) -> None:
+    """Asks for its end; what it has started is not ended by that."""
+    # its VM is removed next, or all of its processes are ended by another command
     with suppress(GpuopsError):
-        connection.change(
+        guest_change(
+            connection,
             connection.guest_processes.TerminateProcessInGuest,
-            connection.vm(command.vm),
-            guest_auth(connection, command.name),
+            command.vm,
+            command.name,
             command.pid,
-            subject=command.name,
             op_id=f"{_PREFIX}end-{command.pid}",
         )
 
@@ -128,12 +132,12 @@ def _terminate(connection: Connection, command: RunningCommand) -> None:
 def _remove(connection: Connection, command: RunningCommand) -> None:
     # its VM is removed next, and its disk with it
     with suppress(GpuopsError):
-        connection.change(
+        guest_change(
+            connection,
             connection.guest_files.DeleteDirectoryInGuest,
-            connection.vm(command.vm),
-            guest_auth(connection, command.name),
+            command.vm,
+            command.name,
             command.directory,
             True,
-            subject=command.name,
             op_id=f"{_PREFIX}clear-{command.pid}",
         )

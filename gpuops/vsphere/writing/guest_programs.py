@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, StepFailed
-from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.vsphere.guest_login import NO_LOGIN_HINT, guest_change, guest_read
 from gpuops.vsphere.waiting.states import wait_for_power
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ POLL_S: Final = 5.0
 _REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
 NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
 NO_SHELL: Final = "there is no way in over SSH here"
-NO_LOGIN_HINT: Final = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
 
 
 class GuestShell(Protocol):
@@ -67,15 +68,8 @@ def start_program(connection: Connection, step: RunInGuest, name: str, op_id: st
     from pyVmomi import vim
 
     spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=step.program, arguments=step.arguments)
-    target = connection.vm(step.vm)
-    pid = connection.change(
-        connection.guest_processes.StartProgramInGuest,
-        target,
-        guest_auth(connection, name),
-        spec,
-        subject=name,
-        op_id=op_id,
-    )
+    start = connection.guest_processes.StartProgramInGuest
+    pid = guest_change(connection, start, step.vm, name, spec, op_id=op_id, refusals=CHECKPOINT_REFUSALS)
     if not isinstance(pid, int):
         raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
     return TaskRef(f"guest-process:{step.vm}:{int(pid)}")
@@ -130,11 +124,9 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
             if connection.guest_shell is not None
             else TaskEnd(task, OutcomeUnknown(NO_SHELL))
         )
-    pid, asked = int(number), connection.vm(vm)
+    pid = int(number)
     try:
-        found = connection.read(
-            connection.guest_processes.ListProcessesInGuest, asked, guest_auth(connection, vm), [pid], subject=vm
-        )
+        found = guest_read(connection, connection.guest_processes.ListProcessesInGuest, vm, vm, [pid])
     except NotConnected:
         raise
     except GpuopsError as error:
@@ -150,15 +142,3 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
     if process.exitCode:
         return TaskEnd(task, StepFailed(f"its program ended with exit code {int(process.exitCode)}"), duration_s)
     return TaskEnd(task, None, duration_s)
-
-
-def guest_auth(connection: Connection, name: str) -> Any:
-    """As whom guest operations act. Raises Refused where there is no login for guests."""
-    from pyVmomi import vim
-
-    guest = connection.target.guest
-    if guest is None:
-        raise Refused(f"{name}: there is no login for programs in guests", hint=NO_LOGIN_HINT)
-    return vim.vm.guest.NamePasswordAuthentication(
-        username=guest.username, password=guest.password.reveal(), interactiveSession=False
-    )

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
-from gpuops.model.task import TaskRef
-from gpuops.plan.core.steps import (
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
@@ -29,9 +29,9 @@ from gpuops.vsphere.transport.xml_values import pci_address
 from gpuops.vsphere.waiting.states import wait_for_boot
 
 if TYPE_CHECKING:
-    from gpuops.model.device_mode import Impacts
-    from gpuops.model.host_settings import GraphicsSettings
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.devices.device_mode import Impacts
+    from gpuops.model.vcenter.host_settings import GraphicsSettings
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.vsphere.connection import Connection
 
 DESCRIPTIONS: Final[Mapping[type, str]] = {

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
-from gpuops.model.task import GpuTask, TaskRef
+from gpuops.model.vcenter.task import GpuTask, TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
 from gpuops.vsphere.faults import is_gone
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
-from gpuops.model.vm import VmDrs
+from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
 from gpuops.plan.core.versions import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuops.model.inventory import Inventory
+    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.core.steps import SetVmDrs
     from gpuops.vsphere.session import Session
 

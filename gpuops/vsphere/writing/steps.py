@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, assert_never
 
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.model.task import TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.privileges import changes_pool
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -29,8 +29,8 @@ from gpuops.vsphere.writing.specs import config_spec, overriding
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuops.model.inventory import Inventory
-    from gpuops.model.vm import Vm
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.model.case import SERIES, LabelledCase
-from gpuops.model.component import FAULTS, Component
+from gpuops.model.measurements.case import SERIES, LabelledCase
+from gpuops.model.measurements.component import FAULTS, Component
 from tests.bench.diagnosis_fleets import FLEETS, fleet_cases
 
 TRAINING = "4428b67bf219ce961b9b79dc7b0d2ac398c8ba72371b952e701f3d19d2f3e882"

@@ -9,22 +9,24 @@ import numpy as np
 import pytest
 
 from gpuops.advise.diagnosis.answer import CERTAIN, scores
-from gpuops.advise.diagnosis.features import NAMES, features
+from gpuops.advise.diagnosis.channels import CHANNELS
+from gpuops.advise.diagnosis.features import FACTS, NAMES, STATISTICS, columns, features
 from gpuops.advise.diagnosis.judging import alarms_right, components_right, false_alarms
-from gpuops.advise.diagnosis.learning import examples, fitted, trained
+from gpuops.advise.diagnosis.learning import _winner, examples, fitted, taught, trained, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, ForestSettings, read, written
 from gpuops.advise.diagnosis.rules import certain, ruled_out
-from gpuops.model.case import CaseFacts, DiagnosisCase
-from gpuops.model.component import COMPONENTS, Component
+from gpuops.advise.diagnosis.symptoms import NAMES as SYMPTOMS
+from gpuops.advise.diagnosis.symptoms import UNKNOWN, symptoms
+from gpuops.model.measurements.case import CaseFacts, DiagnosisCase
+from gpuops.model.measurements.component import COMPONENTS, Component
 
 CASES = list(made_cases(11, 6))
 
 
 @pytest.fixture(scope="module")
 def model() -> Forest:
-    rows, labels = examples(CASES)
-    return replace(fitted(rows, labels, np.ones(len(rows)), ForestSettings(trees=8), 1), right=0.5)
+    return replace(fitted(examples(CASES), ForestSettings(trees=8, trees_of_each=3), 1), right=0.5)
 
 
 def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
@@ -37,24 +39,85 @@ def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
     rows = features([case.case for case in CASES])
     again = read(json.loads(json.dumps(written(model))))
     assert again.probabilities(rows) == pytest.approx(model.probabilities(rows), abs=0.01)
-    assert model.probabilities(rows).sum(axis=1) == pytest.approx(1.0)
+    assert 0 <= model.probabilities(rows).min() <= model.probabilities(rows).max() <= 1
     assert (model.probabilities(rows).argmax(axis=1) == examples(CASES)[1]).mean() > 0.95, "these it has seen"
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        {"format": 2},
+        {"format": 1},
         {"features": ["other"]},
         {"trees": []},
-        {"trees": [{"feature": [0]}]},
-        {"trees": [{"feature": [9999], "threshold": [0], "low": [0], "high": [0], "shares": [[0] * len(COMPONENTS)]}]},
+        {"trees": {"feature": [0]}},
         {"settings": {"bogus": 1}},
+        {"settings": {"trees": 8, "trees_of_each": 4}},
     ],
 )
 def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"it |a tree "):
         read({**written(model), **edit})
+
+
+@pytest.mark.parametrize("name", ["feature", "low", "high", "roots", "leaf", "component", "share", "threshold"])
+@pytest.mark.parametrize("value", [10**9, -2, None, "x"])
+def test_trees_that_go_nowhere_are_refused(model: Forest, name: str, value: object) -> None:
+    told = json.loads(json.dumps(written(model)))
+    if (name, value) in {("threshold", 10**9), ("threshold", -2), ("share", 10**9), ("share", -2), ("feature", -2)}:
+        return  # any number is a threshold
+    told["trees"][name][0] = value
+    with pytest.raises(ValueError, match=r"it |a tree |invalid literal|could not convert"):
+        read(told)
+
+
+def test_what_tells_a_component_alone_are_its_own_channels_and_facts() -> None:
+    told = {NAMES[at].partition(":")[0] for at in columns(Component.PCIE_LINK)}
+    assert told == {"link", *FACTS}
+    pairs = [NAMES[at] for at in columns(Component.DATASTORE) if " with " in NAMES[at] and ":" not in NAMES[at]]
+    assert pairs == ["gpu use with disk latency", "disk latency with disk"]
+
+
+def test_a_backup_is_a_short_spell_and_a_slow_datastore_a_long_one() -> None:
+    of = {name: np.full(20, np.nan) for name in CHANNELS}
+    of["disk latency"] = np.log1p(np.where(np.arange(20) % 4 == 0, 60.0, 3.0))
+    row = dict(zip(SYMPTOMS, symptoms(of, np.full(20, np.nan)), strict=True))
+    assert row["disk latency: share beyond 3.26"] == 0.25
+    assert row["disk latency: longest beyond 3.26"] == 0.05
+    assert row["ready: share beyond 0.05"] == UNKNOWN
+
+
+def test_statistics_and_spells_go_over_the_steps_that_are_known() -> None:
+    gaps = [np.nan, 9_000.0, 3_000.0, np.nan, 9_000.0, 9_000.0, np.nan]
+    told = dict(zip(NAMES, features([case(vm__gpu_utilization_average=gaps)])[0], strict=True))
+    found = {name: told[f"gpu use: {name}"] for name in STATISTICS}
+    assert found == pytest.approx(
+        {
+            "mean": 0.75,
+            "lowest": 0.3,
+            "tenth": 0.3,
+            "median": 0.9,
+            "nine tenths": 0.9,
+            "highest": 0.9,
+            "spread": ((3 * 0.15**2 + 0.45**2) / 4) ** 0.5,
+            "change": 0.0,  # one step at each end is a third of four
+            "at its top": 0.75,
+        }
+    )
+    assert (told["gpu use: share beyond 0.27"], told["gpu use: longest beyond 0.27"]) == (1.0, 1.0)
+    assert told["GPU total: mean"] == UNKNOWN
+
+
+def test_a_confirmed_case_counts_in_its_leaves_and_moves_no_node(model: Forest) -> None:
+    corrected = replace(CASES[0], at_fault=frozenset({Component.NETWORK}))
+    after = taught(model, examples(CASES), [corrected])
+    rows, network = features([CASES[0].case]), COMPONENTS.index(Component.NETWORK)
+    assert (after.trees.threshold == model.trees.threshold).all()
+    assert after.probabilities(rows)[0, network] > model.probabilities(rows)[0, network] + 0.2
+    leaves = after.trees.leaves(features([each.case for each in CASES]))
+    apart = [at for at, its in enumerate(leaves) if not (its == leaves[0]).any()]
+    others = features([CASES[at].case for at in apart])
+    assert len(apart) > len(CASES) / 2, "most cases share no leaf with it"
+    assert (after.trees.summed(others) == model.trees.summed(others)).all()
 
 
 def case(facts: CaseFacts | None = None, **series: list[float]) -> DiagnosisCase:
@@ -69,6 +132,26 @@ def test_what_is_certain_is_named_with_its_number() -> None:
     assert errors == {Component.ECC: "3 new errors that were not corrected"}
     assert certain(case(gpu__smi_gpu_eccUncorrected_latest=[4, 4, 4, 0])) == {}, "a boot is no error"
     assert Component.DRIVER in certain(case(CaseFacts(host_driver=535, guest_driver=550)))
+
+
+@pytest.mark.parametrize(
+    ("looks", "named"),
+    [([1, 0, 0, 0, 0, 0], False), ([1, 1, 0, 0, 0, 0], False), ([1, 0, 1, 0, 1, 0], True), ([1] * 3 + [0] * 28, False)],
+)
+def test_a_gpu_is_certainly_slowed_where_three_looks_and_a_tenth_of_all_say_so(looks: list[float], named: bool) -> None:
+    assert (Component.THROTTLING in certain(case(gpu__smi_gpu_slowedByPower_latest=looks))) is named
+
+
+def test_models_learn_of_hosts_without_nvidia_smi_from_each_case_that_has_it() -> None:
+    shown = with_hidden(CASES)
+    smi = [each for each in CASES if any(":smi." in name for name in each.case.series)]
+    hidden = shown[len(CASES) :]
+    assert shown[: len(CASES)] == CASES and 0 < len(smi) < len(CASES)
+    assert [(each.name, each.at_fault, each.case.facts) for each in hidden] == [
+        (each.name, each.at_fault, each.case.facts) for each in smi
+    ]
+    assert not any(":smi." in name for each in hidden for name in each.case.series)
+    assert with_hidden(hidden) == hidden, "what has no such counter is not there twice"
 
 
 def test_what_is_unknown_is_neither_certain_nor_ruled_out() -> None:
@@ -103,10 +186,16 @@ def test_counted_strictly_one_named_too_many_counts() -> None:
     assert false_alarms(row, [{Component.ECC}, set()]) == 0.0
 
 
+def test_settings_win_where_chance_does_not_explain_what_they_have_more() -> None:
+    start, other = ForestSettings(), ForestSettings(features_tried=0.45)
+    assert _winner([(start, 0.958), (other, 0.961)], 2600) == start
+    assert _winner([(start, 0.950), (other, 0.961)], 2600) == other
+
+
 @pytest.mark.long
 def test_a_worse_model_never_replaces_the_one_that_stands() -> None:
     good = trained([], None, each_fault=30)
-    assert good.replaced and good.before is None
+    assert good.replaced and good.before is None and good.model.cases == 30 * 26, "each once"
     worse = trained([], good.model, seed=2, each_fault=2)
     assert worse.before is not None and worse.after < worse.before
     assert not worse.replaced and worse.model is good.model

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
 from gpuops.advise.sizing.pairs import fitted
 from gpuops.advise.sizing.question import BusyShares, SharingLimits
-from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.model.shared_gpu import ObservedPair
+from gpuops.advise.sizing.sharing import SWITCHING
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.devices.shared_gpu import ObservedPair
 
 BEST, EQUAL = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE
 DAYS = np.repeat(np.arange(4), 6)
@@ -97,7 +98,7 @@ def test_pairs_correct_what_busy_shares_say() -> None:
 
     plain = sized(shares("y", "y"), 2, SharingLimits()).rows[0].shares[BEST].slowdown
     slowed = sized(shares("x", "x"), 2, SharingLimits()).rows[0].shares[BEST].slowdown
-    assert plain == pytest.approx(1.04), "y was in no pair"
+    assert plain == pytest.approx(1 + 0.04 * (1 + 2 * SWITCHING)), "y was in no pair"
     assert slowed == pytest.approx(2.0, rel=0.05)
 
 
@@ -113,6 +114,6 @@ def test_plain_numbers() -> None:
     assert [row.sharers for row in found.rows] == [1, 2, 3, 4, 6]
     assert sized_numbers(0.9, None, SharingLimits(1.1, 4, guaranteed=True)).advice is not None, "alone by equal share"
     [row] = sized_numbers(0.7, 24, SharingLimits()).rows
-    assert row.shares[BEST].slowdown == pytest.approx(24 * 0.7, rel=1e-3)
-    assert row.shares[EQUAL].slowdown == pytest.approx(1 + 23 * 0.7)
+    assert row.shares[BEST].slowdown == pytest.approx(24 * 0.7 * (1 + SWITCHING), rel=1e-3)
+    assert row.shares[EQUAL].slowdown == pytest.approx(0.3 + 24 * 0.7 * (1 + SWITCHING))
     assert row.shares[BEST].throughput > row.shares[EQUAL].throughput

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.advise.sizing.measured import measured_curve
+from gpuops.advise.sizing.measured import measured_curve, overheads
 from gpuops.advise.sizing.sharing import staggered
-from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.model.sharing_measurement import MeasuredCount
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice
 
 BEST, EQUAL, FIXED = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 SLOTS = 6
@@ -18,6 +18,7 @@ def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.
     return MeasuredCount(policy, sharers, tuple(10.0 * staggered(policy, busy, sharers, SLOTS, overlap)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.5, 0.71, 1.0])
 @pytest.mark.parametrize("policies", [(BEST,), (EQUAL,), (BEST, EQUAL, FIXED)])
 def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple[SchedulerPolicy, ...]) -> None:
@@ -58,3 +59,13 @@ def test_times_are_divided_by_the_mean_alone_under_the_same_scheduler() -> None:
 def test_nothing_is_fitted_to_what_tells_nothing(counts: tuple[MeasuredCount, ...]) -> None:
     curve = measured_curve(counts, SLOTS, 1.0)
     assert (curve.busy, curve.worst_error, len(curve.rows)) == (None, None, len(counts))
+
+
+def test_one_vm_with_a_whole_gpu_is_compared_and_not_fitted() -> None:
+    direct, whole = MeasuredDevice.DIRECT_PATH, MeasuredDevice.WHOLE_VGPU
+    shared = [MeasuredCount(BEST, 1, (10.5,)), MeasuredCount(BEST, 2, (14.0, 14.0)), MeasuredCount(EQUAL, 1, (11.0,))]
+    counts = [MeasuredCount(BEST, 1, (10.0,), device=direct), MeasuredCount(BEST, 1, (10.3,), device=whole), *shared]
+    assert overheads(counts) == pytest.approx({"whole vGPU": 1.03, "best-effort": 1.05, "equal-share": 1.1})
+    assert measured_curve(counts, SLOTS, 1.0) == measured_curve(shared, SLOTS, 1.0)
+    failed = MeasuredCount(BEST, 1, error="it is held", device=direct)
+    assert overheads([failed, *counts[1:]]) == {}

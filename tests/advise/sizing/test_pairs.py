@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuops.advise.sizing.pairs import error_on_unknown, fitted
-from gpuops.model.shared_gpu import ObservedPair
+from gpuops.model.devices.shared_gpu import ObservedPair
 
 KEEPS = {"a": 0.95, "b": 0.8, "c": 0.6, "d": 0.7, "e": 0.85, "f": 0.5}
 LEAVES = {"a": 0.9, "b": 0.6, "c": 0.75, "d": 0.95, "e": 0.5, "f": 0.8}

@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.advise.sizing.sharing import MOST_SHARERS, alone, best_effort, slowdowns, staggered
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.advise.sizing.sharing import (
+    MOST_SHARERS,
+    SWITCHING,
+    alone,
+    best_effort,
+    pairwise_slowdowns,
+    slowdowns,
+    staggered,
+)
+from gpuops.model.devices.scheduler import SchedulerPolicy
 
+FIXED = SchedulerPolicy.FIXED_SHARE
 Shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 
 
-def constant(busy: list[float]) -> Fraction:
-    """The normalising constant by its definition, in exact arithmetic: the sum of k! times the k-th coefficient."""
+def constant(busy: list[float], switching: Fraction = Fraction(0)) -> Fraction:
+    """The normalising constant by its definition, in exact arithmetic: the sum of k! times the k-th coefficient, and of
+    each customer beside the first the factor by which the station is slower then."""
     coefficients = [Fraction(1)]
     for share in map(Fraction, busy):
         longer = [Fraction(0)] * (len(coefficients) + 1)
@@ -25,14 +35,22 @@ def constant(busy: list[float]) -> Fraction:
             longer[power] += each * (1 - share)
             longer[power + 1] += each * share
         coefficients = longer
-    return sum((factorial(power) * each for power, each in enumerate(coefficients)), Fraction(0))
+    slower = 1 + switching
+    return sum(
+        (factorial(power) * slower ** max(0, power - 1) * each for power, each in enumerate(coefficients)), Fraction(0)
+    )
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(0, 64).map(lambda share: share / 64), min_size=1, max_size=12))
-def test_it_is_the_ratio_of_normalising_constants(busy: list[float]) -> None:
-    exact = [constant(busy) / constant(busy[:at] + busy[at + 1 :]) for at in range(len(busy))]
-    assert best_effort(np.array(busy)) == pytest.approx([float(each) for each in exact], rel=1e-9)
+@given(
+    st.lists(st.integers(0, 64).map(lambda share: share / 64), min_size=1, max_size=12),
+    st.sampled_from([Fraction(0), Fraction(1, 16), Fraction(1, 2)]),
+)
+def test_it_is_the_ratio_of_normalising_constants(busy: list[float], switching: Fraction) -> None:
+    whole = constant(busy, switching)
+    exact = [whole / constant(busy[:at] + busy[at + 1 :], switching) for at in range(len(busy))]
+    found = best_effort(np.array(busy), float(switching))
+    assert found == pytest.approx([float(each) for each in exact], rel=1e-9)
 
 
 def test_as_many_as_a_gpu_ever_holds_are_exact() -> None:
@@ -66,8 +84,11 @@ def test_nobody_is_slower_by_best_effort_than_by_equal_share_or_by_that_than_by_
 
 def test_equal_share_divides_among_those_that_run_and_fixed_share_among_those_that_could() -> None:
     busy = np.array([0.5, 0.0, np.nan])
-    assert slowdowns(SchedulerPolicy.EQUAL_SHARE, busy, 8)[:2] == pytest.approx([1.5, 1.0]), "one idle, one is off"
-    assert slowdowns(SchedulerPolicy.FIXED_SHARE, busy, 8)[:2] == pytest.approx([4.5, 1.0])
+    longer = 1 + SWITCHING
+    equal, fixed = (slowdowns(policy, busy, 8)[:2] for policy in (SchedulerPolicy.EQUAL_SHARE, FIXED))
+    assert equal == pytest.approx([0.5 + 0.5 * 2 * longer, 1.0]), "one idle, one is off"
+    assert fixed == pytest.approx([0.5 + 0.5 * 8 * longer, 1.0])
+    assert slowdowns(FIXED, np.array([0.5, np.nan]), 8)[0] == pytest.approx(4.5), "there is nobody to change to"
     best = slowdowns(SchedulerPolicy.BEST_EFFORT, busy, 8)
     assert best[:2] == pytest.approx([1.0, 1.0]) and np.isnan(best[2])
 
@@ -86,9 +107,11 @@ def test_of_a_full_gpu_more_was_wanted_than_was_used() -> None:
 
 def test_vms_that_begin_one_after_another() -> None:
     best = SchedulerPolicy.BEST_EFFORT
-    pair = best_effort(np.full(2, 0.6))[0] - 1.0
+    pair = slowdowns(best, np.full(2, 0.6), 2)[0] - 1.0
+    assert 1 + pair == pytest.approx(pairwise_slowdowns(np.full(2, 0.6))[0, 1])
     found = staggered(best, 0.6, 3, 3, 0.25)
     assert found == pytest.approx([1 + pair / 4, 1 + pair / 2, 1 + pair / 4])
-    assert staggered(best, 0.6, 3, 3, 1.0) == pytest.approx(best_effort(np.full(3, 0.6)))
+    assert staggered(best, 0.6, 3, 3, 1.0) == pytest.approx(slowdowns(best, np.full(3, 0.6), 3))
     assert staggered(best, 0.6, 5, 5, 0.0) == pytest.approx(np.ones(5))
-    assert staggered(SchedulerPolicy.FIXED_SHARE, 0.5, 3, 6, 0.25) == pytest.approx([3.5] * 3), "absent ones count"
+    third = staggered(FIXED, 0.5, 3, 6, 0.25)
+    assert third[0] == third[2] == pytest.approx(3.5 + 3 * SWITCHING * 0.25), "absent ones count"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
 from tests.bench.readers.account import Account

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import lxml.etree  # noqa: F401 - gpuops imports it where it is used first; here imports are over before the count begins
 
 from gpuops.cli.app import NEW_OBJECTS_BEFORE_COLLECTION
-from gpuops.model.host import Host
-from gpuops.model.target import Secret, Target
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.target import Secret, Target
+from gpuops.model.vcenter.vm import Vm
+from gpuops.vsphere.reading.bulk.pages import ReadObject
+from gpuops.vsphere.reading.bulk.reader import reading
 from gpuops.vsphere.reading.collect import inventory
-from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_devices, thin_host
-from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.pages import ReadObject
-from gpuops.vsphere.reading.reader import reading
+from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
+from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
 from tests.bench.readers.question import Question, asked

@@ -23,7 +23,7 @@ from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.rotation.status import status
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter, small_world

@@ -20,9 +20,10 @@ from gpuops.execute.journal.record import Kind, Record, text_of
 from gpuops.execute.journal.step_json import dump_step, load_step
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.gpu import PciAddress
-from gpuops.model.rotation import LATE, Original, Role
-from gpuops.model.vm import VmDrs
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDirectPath,

@@ -14,7 +14,7 @@ from gpuops.execute.journal.journal_state import DURATIONS_KEPT, KEPT_AFTER_RETU
 from gpuops.execute.journal.journal_state_json import FOLD, dump_state, load_state
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import DurationKey
-from gpuops.model.rotation import LATE
+from gpuops.model.nights.rotation import LATE
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)

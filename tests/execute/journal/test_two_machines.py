@@ -11,7 +11,7 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.nights import POLICY, Night

@@ -21,8 +21,9 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.rotation.unlock import unlock
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.rotation import LATE, MOST_LEASES, Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.night_record import MOST_LEASES
+from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation import lease as rules

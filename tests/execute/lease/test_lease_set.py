@@ -16,8 +16,8 @@ from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.rotation.rotation import restore, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, lease_text, parse_lease

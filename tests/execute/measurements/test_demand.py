@@ -18,11 +18,11 @@ from gpuops.advise.replay import STEP, desktop_night
 from gpuops.execute.measurements.demand import in_use, limits_of, slot_use
 from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
 from gpuops.execute.measurements.store import Measurements
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import Vm
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, CounterSeries, Measured, Span
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
 from tests.measured_use import measure
 

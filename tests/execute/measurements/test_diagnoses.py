@@ -12,7 +12,7 @@ from gpuops.advise.diagnosis.answer import Suspect
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.errors import StateDamaged
 from gpuops.execute.measurements.diagnoses import Diagnoses
-from gpuops.model.component import Component
+from gpuops.model.measurements.component import Component
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.execute.measurements.packing import WHOLE, Block, pack, unpack
-from gpuops.model.measurement import CPU_MHZ, GPU_USE
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE
 
 EXACT_BELOW: Final = 32
 OFF_AT_MOST: Final = 0.032

@@ -8,8 +8,8 @@ import pytest
 from gpuops.execute.measurements.packing import WHOLE, Block
 from gpuops.execute.measurements.rolling_up import empty, hours, merged, placed, steps_of_averages, steps_of_samples
 from gpuops.execute.measurements.unknown_use import without_unknown_use
-from gpuops.model.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, Samples
-from gpuops.model.vm import VgpuDevice, Vm
+from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, Samples
+from gpuops.model.vcenter.vm import VgpuDevice, Vm
 
 BEGIN = 1_795_000_200
 MISSING = [-1, -1, 0]

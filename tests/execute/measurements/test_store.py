@@ -10,14 +10,15 @@ from typing import Final
 
 import numpy as np
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.measurements.packing import WHOLE, Block
-from gpuops.execute.measurements.store import Measurements, Step, stored
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.measurements.store_reads import Step, stored
 from gpuops.execute.measurements.tables import FILE_NAME, SCHEMA_VERSION, made_database, schema_table, vgpus_table
-from gpuops.model.measurement import CPU_MHZ, Measured, Retention, Span
+from gpuops.model.measurements.measurement import CPU_MHZ, Measured, Retention, Span
 
 VC: Final = "vc-1"
 MIDNIGHT: Final = datetime(2026, 11, 20, tzinfo=UTC)
@@ -193,6 +194,7 @@ def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: P
         _say_schema(database, 1)
         with database.writing() as connection:
             vgpus_table.drop(connection)  # schema 1 had none
+            connection.execute(text("DROP TABLE alembic_version"))  # nor had its gpuops
         found = Measurements.found(tmp_path, url, VC)
         assert found is not None
         with found:

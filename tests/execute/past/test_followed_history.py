@@ -23,9 +23,9 @@ from gpuops.execute.past.history import history
 from gpuops.execute.rotation.standing import standing
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
-from gpuops.model.history import GpuHours, PastEvents
-from gpuops.model.rotation import Role
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.history import GpuHours, PastEvents
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.sim.world import World
 from tests.execute.nights import Night
 from tests.execute.small_vcenter import SmallVcenter

@@ -8,8 +8,8 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.runs.nights import NightVms
-from gpuops.model.owner import NotedOwner
-from gpuops.model.rotation import Original, Role
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.owner import NotedOwner
 
 AT = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 

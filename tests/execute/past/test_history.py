@@ -14,17 +14,14 @@ from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.past.history import history, past_night
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.history import EventKind, PastNight, PastOutcome
-from gpuops.model.inventory import Inventory
-from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.rotation import Original, Role
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.history import EventKind, PastNight, PastOutcome
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
-from tests.execute.journal.conftest import postgresql
 from tests.execute.nights import Night
 from tests.execute.power_log import PowerLog
-
-__all__ = ["postgresql"]
 
 HOURS = 8
 NIGHT = "2026-11-20"

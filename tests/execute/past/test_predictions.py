@@ -18,9 +18,9 @@ from gpuops.execute.journal.prediction_json import (
 )
 from gpuops.execute.past.followed_history import FollowedHistory
 from gpuops.execute.past.history import history, past_predictions
-from gpuops.model.gpu import PciAddress
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.prediction import Compared, Misprediction, Predicted, PredictedGpu, Prediction
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm
 
 NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)

@@ -14,8 +14,8 @@ from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.nights import POLICY_TEXT

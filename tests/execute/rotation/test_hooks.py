@@ -11,7 +11,7 @@ from gpuops.errors import StepFailed
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest
 from tests.execute.nights import POLICY_TEXT, Night

@@ -20,8 +20,14 @@ from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import lock_path, locked, rotating
-from gpuops.model.rotation import LockHolder
-from gpuops.plan.rotation.return_time import FINISHES_WITHIN, HANGS_AFTER, HANGS_AFTER_DUE, ends_at, holder_advice
+from gpuops.model.nights.night_record import LockHolder
+from gpuops.plan.rotation.returns.return_time import (
+    FINISHES_WITHIN,
+    HANGS_AFTER,
+    HANGS_AFTER_DUE,
+    ends_at,
+    holder_advice,
+)
 from tests.execute.nights import POLICY, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 

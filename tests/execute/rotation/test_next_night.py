@@ -17,7 +17,7 @@ from gpuops.execute.rotation.status import status
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import locked
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from tests.execute.nights import POLICY, POLICY_TEXT, Night
 from tests.execute.small_vcenter import SmallVcenter
 

@@ -29,9 +29,9 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.model.rotation import LATE
-from gpuops.model.task import TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts

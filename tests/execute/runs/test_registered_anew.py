@@ -15,7 +15,7 @@ from gpuops.execute.runs.exclusion import in_rotation
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import ResumeVm, SuspendVm
 from tests.execute.nights import POLICY, effects

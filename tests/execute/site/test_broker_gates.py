@@ -10,9 +10,9 @@ import pytest
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
-from gpuops.model.broker import DesktopMachine, DesktopPool, DesktopPowerPolicy, DesktopSession, PoolKind
-from gpuops.model.gate import NO_MACHINE, Gate
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopMachine, DesktopPool, DesktopPowerPolicy, DesktopSession, PoolKind
+from gpuops.model.desktops.gate import NO_MACHINE, Gate
+from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 VM = Vm("vm-1", "a", "/dc/vm/a")

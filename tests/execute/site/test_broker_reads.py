@@ -10,8 +10,8 @@ import pytest
 from gpuops.advise.desktop_sessions import NOT_IN_LIST, matched
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
 from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerRest, BrokerSessions
-from gpuops.model.broker import DesktopMachine, DesktopSession
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.broker import DesktopMachine, DesktopSession
+from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 VMS = (Vm("vm-1", "a", "/dc/vm/a"), Vm("vm-2", "b", "/dc/vm/b"), Vm("vm-3", "c", "/dc/vm/c"))

@@ -18,8 +18,8 @@ from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
-from gpuops.model.rotation import Policy
-from gpuops.model.target import Secret, Target
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.network import connection_error
@@ -79,6 +79,20 @@ def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
     )  # each look at the clock takes a second
     assert watched.pauses[:4] == [10, 20, 40, 60]
     assert max(watched.pauses) == 60
+
+
+def test_what_somebody_agreed_to_is_not_asked_about_again(watched: Watched) -> None:
+    """The lock would wait for the answer: whoever agreed may have left hours ago."""
+    watched.night.run(RunKind.NIGHT)
+    watched.night.world.now = MORNING
+    watched.down_from(ResumeVm, minutes=25)
+    asked: list[Report] = []
+    world = watched.night.world
+    site = Site(SmallVcenter(world), watched.night.state_dir, world.tick, pause=watched.pause, say=watched.said.append)
+    report = rotate(RunKind.DAY, POLICY, site, apply=True, consent=asked.append, asks=True)
+    assert (report.exit_code, len(asked)) == (0, 1)
+    assert watched.pauses
+    morning_is_good(watched.night)
 
 
 def test_whose_work_had_less_time_is_said_after_an_outage_too(watched: Watched) -> None:

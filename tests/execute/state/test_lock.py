@@ -14,7 +14,7 @@ from pytest_mock import MockerFixture
 
 from gpuops.errors import Locked
 from gpuops.execute.state.lock import locked, rotating
-from gpuops.model.rotation import LockHolder
+from gpuops.model.nights.night_record import LockHolder
 
 NOW = datetime(2026, 11, 20, 21, 5, tzinfo=UTC)
 

@@ -22,7 +22,8 @@ from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.audit_log import FILE_NAME as AUDIT_FILE
 from gpuops.execute.state.audit_log import append
 from gpuops.execute.state.lock import locked, locked_to_return
-from gpuops.model.vm import PowerState
+from gpuops.execute.state.state_dir import private_file
+from gpuops.model.vcenter.vm import PowerState
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, _vm, small_world
 
@@ -277,3 +278,20 @@ def test_a_directory_behind_a_link_is_judged_by_where_it_leads(tmp_path: Path) -
     behind.chmod(0o777)
     with pytest.raises(StateDamaged, match=f"everybody can write in {behind}"):
         journal(tmp_path / "home" / "state")
+
+
+def test_a_file_beside_a_database_that_another_thread_removes_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite removes its log with the last connection that is closed: of a run, or of another one beside it."""
+    companion, stated = tmp_path / f"{FILE_NAME}-wal", os.fstat
+
+    def removed_first(descriptor: int) -> os.stat_result:
+        companion.unlink(missing_ok=True)
+        return stated(descriptor)
+
+    companion.touch(mode=0o600)
+    monkeypatch.setattr(os, "fstat", removed_first)
+    private_file(companion, make=False)
+    private_file(companion, make=False)
+    assert not companion.exists(), "and none is made in its place"

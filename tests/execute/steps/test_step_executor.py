@@ -18,15 +18,16 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.step_queue import HUNG_S
-from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, STARTED_SINCE, VmExecutor
-from gpuops.model.evidence import SessionCount, Source
-from gpuops.model.inventory import Inventory
-from gpuops.model.measurement import CPU_MHZ, CounterWindow
-from gpuops.model.ml_queue import QueuedVm
+from gpuops.execute.steps.vm_executor import STARTED_SINCE, VmExecutor
+from gpuops.execute.steps.vm_looks import FRESH, LOOK_S
+from gpuops.model.desktops.evidence import SessionCount, Source
+from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import IdleRule, Limits, Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.prediction import Prediction
-from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
-from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
@@ -41,8 +42,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.rotation.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.guard import Guard
+from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
 LIMITS = Limits()

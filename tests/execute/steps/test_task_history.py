@@ -9,8 +9,8 @@ from typing import Any, cast
 from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.steps.task_history import ENOUGH, MOST_STEPS, TOO_MANY, TaskHistory
-from gpuops.model.inventory import Inventory
-from gpuops.model.task import GpuTask
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask
 
 NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
 LOOK = Inventory("vc-uuid", "8.0.3.0", NOW, {}, {}, {}, {})

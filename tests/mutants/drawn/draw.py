@@ -18,16 +18,19 @@ from tests.mutants.table import ROOT
 ROTATION: Final = "gpuops/plan/rotation"
 EXECUTE: Final = "gpuops/execute"
 AREAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/stop_conditions.py"),
-    "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/other_machines.py"),
+    "guard": (f"{ROTATION}/nights/guard.py", f"{ROTATION}/nights/stop_conditions.py"),
+    "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/returns/other_machines.py"),
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease/lease.py"),
     "adoption": (
-        f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/settle.py",
-        "gpuops/vsphere/writing/lost_replies.py",
+        f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/vm_looks.py",
+        f"{EXECUTE}/steps/step_gates.py", f"{EXECUTE}/steps/settle.py", "gpuops/vsphere/writing/lost_replies.py",
     ),
-    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "journal_state", "record", "store", "sql")),
+    "journal": tuple(
+        f"{EXECUTE}/journal/{name}.py"
+        for name in ("journal", "journal_reads", "journal_state", "record", "store", "sql")
+    ),
     "return": (
-        f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
+        f"{ROTATION}/returns/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/returns/return_time.py",
         f"{EXECUTE}/runs/nights.py", f"{EXECUTE}/rotation/rotation_run.py", f"{EXECUTE}/rotation/rotation.py",
     ),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from gpuops.errors import BrokerUnreachable, LoginRefused, OutcomeUnknown, ProtocolError
-from gpuops.model.broker import (
+from gpuops.model.desktops.broker import (
     AfterLogoff,
     DesktopMachine,
     DesktopPool,

@@ -19,8 +19,8 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerRest, BrokerSessions
-from gpuops.model.evidence import Source
-from gpuops.model.inventory import Inventory
+from gpuops.model.desktops.evidence import Source
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.pod import ALWAYS_ON

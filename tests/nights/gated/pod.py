@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.model.evidence import SessionCount
-from gpuops.model.vm import Vm
+from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.pod import Pod, PodSession
 from gpuops.sim.outside_events import vms as vm_events

@@ -17,6 +17,7 @@ from tests.nights.results import FILE
 from tests.sample import every_nth, mostly_long
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
     found = tally(every_nth(range(32), nth), jobs=1)
@@ -26,9 +27,9 @@ def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_four_hundred_gated_nights_break_no_invariant_and_keep_the_harvest() -> None:
+def test_two_hundred_gated_nights_break_no_invariant_and_keep_the_harvest() -> None:
     """Every kind of trouble strikes in them."""
-    found = tally(range(400), jobs=1)
+    found = tally(range(200), jobs=1)
     assert found.violations == []
     assert (found.seen, found.harvest >= LEAST_HARVEST) == (0, True)
     assert {kind for kind in KINDS if not found.struck[kind]} == set()

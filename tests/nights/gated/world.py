@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpuops.config import policy
-from gpuops.model.rotation import Policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from tests.nights.gated.schedule import is_calm
 from tests.nights.worlds import Site, Size, _full, _scenario, policies_read_quickly

@@ -194,7 +194,7 @@ POOLS: Final = (
             s.kept.CreateResourcePool("P11", pool_spec()),
             s.kept.DestroyChildren(),
         )[-1],
-        lambda s: len(s.kept.resourcePool),
+        lambda s: s.settled(lambda: len(s.kept.resourcePool), 0),  # vcsim removes them by tasks that it does not name
     ),
     Op(
         "ResourcePool.MoveIntoResourcePool",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
@@ -19,6 +20,7 @@ from tests.peers.processes import Endpoint
 VERSION: Final = "vim.version.v8_0_3_0"
 """Of the API; vcsim announces 6.5, and answers in any."""
 VMS: Final = 4
+SETTLED_S: Final = 60.0
 FLAGS: Final = ("-cluster=1", "-host=3", "-standalone-host=0", f"-vm={VMS}", "-ds=2", "-pg=1")
 
 
@@ -142,6 +144,13 @@ class Site:
             if told["info.state"] == "error":
                 raise TaskFailed(told["info.error"])
             self._wait()
+
+    def settled(self, read: Callable[[], Any], wanted: Any) -> Any:
+        """What is read once it is what is wanted; else as it is after SETTLED_S, for what ends after its call did."""
+        until = time.monotonic() + SETTLED_S
+        while (found := read()) != wanted and time.monotonic() < until:
+            self._wait()
+        return found
 
     @contextmanager
     def another_session(self, *, login: bool = True) -> Iterator[Any]:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.model.across_sites import Assignment
-from gpuops.model.fair_share import Team
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.owner import NotedOwner
-from gpuops.model.rotation import Role
+from gpuops.model.nights.across_sites import Assignment
+from gpuops.model.nights.fair_share import Team
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.plan.across.choice import AcrossSites, Fate, changes, choose
-from gpuops.plan.rotation.queue_look import Turn
+from gpuops.plan.rotation.ml_queue.queue_look import Turn
 from tests.plan.across.worlds import BY_TEAM, EVENING, HALF, Fleet, Request, SiteWorld, reason_of, sites_of
 
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from gpuops.model.fair_share import Team
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.owner import NotedOwner
-from gpuops.model.rotation import Role
+from gpuops.model.nights.fair_share import Team
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.vcenter.owner import NotedOwner
 from tests.plan.across.worlds import BY_TEAM, EVENING, HALF, WHOLE, Fleet, Request, SiteWorld
 
 WEIGHTS: Final = {"audio": 1.0, "vision": 2.0, "web": 1.0}

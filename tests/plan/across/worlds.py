@@ -8,20 +8,20 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock
 from typing import Final
 
-from gpuops.model.across_sites import Assignment, Elsewhere, RequestsHere, assigned_to
-from gpuops.model.fair_share import FairShare, Team
-from gpuops.model.history import PastNight
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.owner import OwnerKey
-from gpuops.model.rotation import Policy
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.across_sites import Assignment, Elsewhere, RequestsHere, assigned_to
+from gpuops.model.nights.fair_share import FairShare, Team
+from gpuops.model.nights.history import PastNight
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Window
 from gpuops.plan.across.choice import AcrossSites, changes, choose
 from gpuops.plan.across.offer import SiteOffer, offer_in
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.night_plan import NightPlan
-from gpuops.plan.rotation.queue_look import look_at_queue
+from gpuops.plan.rotation.ml_queue.queue_look import look_at_queue
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.night_plan import NightPlan
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
 CATALOG: Final = catalog()

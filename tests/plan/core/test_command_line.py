@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.command_line import called, command, hosts_called
 
 NAMES: Final = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.vm import ManagedBy, PowerState, VmDrs
+from gpuops.model.vcenter.vm import ManagedBy, PowerState, VmDrs
 from gpuops.plan.core.step_checks import as_it_is_now, objection
 from gpuops.plan.core.steps import (
     CloseGate,

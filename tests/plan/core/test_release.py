@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.core.versions import hardware_on, release
 from gpuops.plan.queue.one_workload import Placed, Refusal, recipe

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import VmNotFound
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
     NewVgpu,

@@ -22,10 +22,12 @@ def kinds_of(match: ast.Match) -> set[str]:
 def matching_all() -> set[str]:
     """Files with a match that must know every kind of step, as paths below the package."""
     package = ROOT / "gpuops"
+    texts = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     return {
         str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, text in texts.items()
+        if all(kind in text for kind in KINDS)  # the others need not be parsed
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Match) and kinds_of(node) >= KINDS
     }
 

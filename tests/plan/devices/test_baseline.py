@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.baseline import KEY, Baseline, kept_with, read, restored, write
 from gpuops.plan.placement.project import project

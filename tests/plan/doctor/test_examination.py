@@ -10,11 +10,11 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.errors import HostNotFound
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, Host, OfferedProfile
-from gpuops.model.host_settings import Custody, HostSettings, SmiState, SoftwarePackage
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Cluster, Host, OfferedProfile
+from gpuops.model.vcenter.host_settings import Custody, HostSettings, SmiState, SoftwarePackage
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination, examine
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from gpuops.model.host import Cluster, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.role import IMPLIED, RoleWish
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.role import IMPLIED, RoleWish
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.doctor.roles import of_roles
 
 SUSPEND, ON, OFF, MARK = "V.Interact.Suspend", "V.Interact.PowerOn", "V.Interact.PowerOff", "Global.SetCustomField"

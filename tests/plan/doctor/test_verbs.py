@@ -9,11 +9,11 @@ from typing import Final
 import pytest
 
 from gpuops.config.role_file import load_roles
-from gpuops.model.host import Cluster, Datastore, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.login import ObjectKind
-from gpuops.model.role import ASSIGN_TO_POOL
-from gpuops.model.vm import Vm
+from gpuops.model.vcenter.host import Cluster, Datastore, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.doctor.verbs import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
 
 TEMPLATES: Final = Path(__file__).resolve().parents[3] / "templates"
@@ -31,6 +31,7 @@ SEEN: Final = Inventory(
         "t": Vm("t", "golden", path="/dc/vm/ml/golden", template=True),
     },
 )
+OF_TEMPLATE: Final = "job run, VMs of a template"
 EVERYTHING: Final = {
     "a": ASKED[ObjectKind.VM],
     "b": ASKED[ObjectKind.VM],
@@ -62,19 +63,26 @@ def test_who_has_everything_lacks_nothing() -> None:
     [
         ("a", "VirtualMachine.Interact.Suspend", ["rotate night, day"], "VM", "/dc/vm/vdi"),
         ("b", "VirtualMachine.Config.EditDevice", ["attach, detach"], "VM", "/dc/vm/ml"),
+        ("b", "VirtualMachine.GuestOperations.Modify", ["job run"], "VM", "/dc/vm/ml"),
         ("b", "Resource.HotMigrate", ["--reboot rolling, change", "defrag --execute"], "VM", "/dc/vm/ml"),
         ("h", "Host.Config.Maintenance", ["--reboot rolling, change"], "host", "esx-1"),
         ("h", "Host.Config.Settings", ["scheduler, mode, passthrough", "--reboot rolling, change"], "host", "esx-1"),
         ("c", "Host.Inventory.EditCluster", ["rotate, drs_override"], "cluster", "gpus"),
-        ("c", "Resource.AssignVMToPool", ["attach --move cold", "new VM from a template"], "cluster", "gpus"),
+        (
+            "c",
+            "Resource.AssignVMToPool",
+            ["attach --move cold", OF_TEMPLATE, "new VM from a template"],
+            "cluster",
+            "gpus",
+        ),
         (
             "t",
             "VirtualMachine.Provisioning.DeployTemplate",
-            ["new VM from a template"],
+            [OF_TEMPLATE, "new VM from a template"],
             "template",
             "/dc/vm/ml",
         ),
-        ("d", "Datastore.AllocateSpace", ["new VM from a template"], "datastore", "nfs"),
+        ("d", "Datastore.AllocateSpace", [OF_TEMPLATE, "new VM from a template"], "datastore", "nfs"),
     ],
 )
 def test_what_is_lacking_is_named_with_its_place(

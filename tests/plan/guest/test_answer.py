@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from base64 import b64decode
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.guest import GuestAnswer, GuestSystem, RdmaLink
+from gpuops.model.guests.guest import GuestAnswer, GuestSystem, RdmaLink
 from gpuops.plan.guest.answer import read_answer
 from gpuops.plan.guest.script import LONGEST_CMD, answer_path, over_ssh, removal, to_file
 from tests.plan.guest.test_smi import R580
@@ -129,6 +130,43 @@ def test_the_program_of_linux_is_run_by_a_real_shell_and_its_answer_is_read() ->
     assert found.frameworks["none-such"] is None
     assert found.frameworks.keys() == {"pip", "none-such"}
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("timedatectl", "chronyc", "synchronized"),
+    [
+        ("echo yes", "exit 1", True),
+        ("echo no", "echo 'Leap status     : Normal'", True),
+        ("echo no", "echo 'Leap status     : Not synchronised'", False),
+        ("echo no", "echo '506 Cannot talk to daemon'; exit 1", False),
+        ("exit 1", "echo 'Leap status     : Normal'", True),
+        ("exit 1", "exit 1", None),
+    ],
+)
+def test_either_time_service_of_linux_speaks_for_the_clock(
+    tmp_path: Path, timedatectl: str, chronyc: str, synchronized: bool | None
+) -> None:
+    assert told_with(tmp_path, timedatectl=timedatectl, chronyc=chronyc).synchronized is synchronized
+
+
+@pytest.mark.parametrize(
+    ("rdma", "link"),
+    [(f"echo '{RDMA}'", "mlx5_0/1"), ("echo 'no option -j' >&2; exit 255", "mlx5_1/1"), ("echo '[]'", None)],
+)
+def test_an_rdma_that_tells_nothing_leaves_it_to_ibv_devinfo(tmp_path: Path, rdma: str, link: str | None) -> None:
+    told = told_with(tmp_path, rdma=rdma, ibv_devinfo="echo 'hca_id: mlx5_1'; echo ' state: PORT_ACTIVE (4)'")
+    assert told.rdma is not None and [each.name for each in told.rdma] == ([link] if link else [])
+
+
+def told_with(directory: Path, **programs: str) -> GuestAnswer:
+    """What a real shell tells where these programs do that."""
+    for name, does in programs.items():
+        program = directory / name
+        program.write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
+    path = {"PATH": f"{directory}:{os.environ['PATH']}"}
+    done = subprocess.run(["/bin/sh", "-c", over_ssh(GuestSystem.LINUX, [])], capture_output=True, timeout=60, env=path)
+    return read_answer(done.stdout.decode())
 
 
 def test_the_answer_goes_to_a_file_of_its_own(tmp_path: Path) -> None:

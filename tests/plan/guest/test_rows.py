@@ -9,12 +9,21 @@ import pytest
 
 from gpuops.catalog.driver_file import load_drivers
 from gpuops.errors import UsageError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.model.guest import GuestAnswer, GuestGpu, GuestMode, GuestReply, GuestSystem, GuestWay, RdmaLink, SmiReport
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, SoftwarePackage
-from gpuops.model.ml_queue import SshDoor
-from gpuops.model.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.guests.guest import (
+    GuestAnswer,
+    GuestGpu,
+    GuestMode,
+    GuestReply,
+    GuestSystem,
+    GuestWay,
+    RdmaLink,
+    SmiReport,
+)
+from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
 from gpuops.plan.guest.question import GuestQuestion, not_asked, ssh_door, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, rows_of
 

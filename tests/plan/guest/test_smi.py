@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.guest import GuestGpu, GuestMode
+from gpuops.model.guests.guest import GuestGpu, GuestMode
 from gpuops.plan.guest.smi import MOST_ELEMENTS, MOST_GPUS, read_smi
 
 R580 = """<?xml version="1.0" ?>

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpuops.errors import Trouble
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.prediction import Compared, Predicted
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.host_steps import ConfigureModule, EnterMaintenance, RebootHost
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import ConfigureModule, EnterMaintenance, RebootHost
 from gpuops.plan.hosts.predicted import GONE, compare_host, predict_host
 
 Ended = Outcome[Any]

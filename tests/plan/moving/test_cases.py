@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
 from tests.plan.case import Words, case_of, changed, compare, read_cases

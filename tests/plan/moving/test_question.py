@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.moving.frontier import TABLES
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag

@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation

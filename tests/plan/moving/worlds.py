@@ -7,10 +7,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.host import Cluster, Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.placement.project import project
 from tests.plan import snapshots

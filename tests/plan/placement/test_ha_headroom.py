@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuops.model.host import AdmissionControl
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.host import AdmissionControl
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.placement.ha_headroom import Headroom

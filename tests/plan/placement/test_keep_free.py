@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly, place_in_fleet

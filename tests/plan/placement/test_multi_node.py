@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.model.gpu import PciAddress, VgpuMode
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of

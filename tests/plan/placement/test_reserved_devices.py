@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vmodl
 
-from gpuops.model.vm import DynamicDevice
+from gpuops.model.vcenter.vm import DynamicDevice
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
-from gpuops.sim.operations.initial_placement import place
-from gpuops.sim.operations.power import start
-from gpuops.sim.operations.reserved_capacity import capacity as counted
+from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.operations.admission.reserved_capacity import capacity as counted
+from gpuops.sim.operations.vms.power import start
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.board import board
@@ -148,11 +148,12 @@ def test_no_whole_gpu_is_promised_that_is_reserved(nth: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_thousands_of_such_fleets() -> None:
+    """A quarter of them a run."""
     found: Counter[str] = Counter()
-    for seed in range(60, 2060):
+    for seed in every_nth(range(60, 2060), 4):
         check(seed, found)
     print(found)
-    assert min(found[each] for each in ("started", "reserved", "kube", "equal")) > 100, found
+    assert min(found[each] for each in ("started", "reserved", "kube", "equal")) > 20, found
 
 
 def test_two_gpus_of_an_nvlink_bridge_are_one_group() -> None:

@@ -15,8 +15,8 @@ from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
-from gpuops.sim.operations.initial_placement import place
-from gpuops.sim.operations.power import start
+from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.operations.vms.power import start
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.board import GpuMode, board
@@ -166,9 +166,10 @@ def test_capacity_counts_what_vcenter_counts() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_thousands_of_fleets() -> None:
+    """A quarter of them a run."""
     found: Counter[str] = Counter()
-    for seed in MANY:
+    for seed in every_nth(MANY, 4):
         check_starts(seed, found)
         check_capacity(seed, found)
     print(found)
-    assert min(found[each] for each in ("managed", "started", "reserved", "equal")) > 1000, found
+    assert min(found[each] for each in ("managed", "started", "reserved", "equal")) > 200, found

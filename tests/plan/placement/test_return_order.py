@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.catalog import load
-from gpuops.model.gpu import AssignmentPolicy, PciAddress
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.return_order import may_return, return_order
 from gpuops.plan.placement.room import Room
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_mock import MockerFixture
 
 from gpuops.advise.occupancy import gpu_states
-from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.vm import Vm
+from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement import start_orders
 from gpuops.plan.placement.start_orders import Late, too_late
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm

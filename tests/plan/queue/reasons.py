@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Final
 
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.vm import DirectPathDevice, Vm
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.vm import DirectPathDevice, Vm
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Placements

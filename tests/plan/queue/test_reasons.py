@@ -9,18 +9,18 @@ from random import Random
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.host import NumaPolicy
-from gpuops.model.vm import PowerState
-from gpuops.model.workload import Vgpus, Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement import multi_node, seating
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
+from gpuops.report.advice.placement import placements_document, placements_text
 from gpuops.report.layout import plain
-from gpuops.report.placement import placements_document, placements_text
 from tests.plan.queue.reasons import Judge, told
 from tests.plan.queue.test_admitted import MODELS, names
 from tests.plan.small_vcenter import SmallVcenter
@@ -206,4 +206,4 @@ def test_each_printed_reason_is_true(seed: int) -> None:
 
 @pytest.mark.long
 def test_each_printed_reason_is_true_in_many_worlds() -> None:
-    assert sum(check(seed) for seed in every_nth(range(1000, 2000), 2)) > 500
+    assert sum(check(seed) for seed in every_nth(range(1000, 2000), 4)) > 250

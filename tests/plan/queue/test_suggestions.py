@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.gpu import Passthrough, PciAddress
-from gpuops.model.ml_queue import Checkpoint, QueuedVm
-from gpuops.model.rotation import DirectPath, IdleRule, Limits, Original, Policy, Pool, Role
-from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import DirectPathDevice, PowerState
+from gpuops.model.devices.gpu import Passthrough, PciAddress
+from gpuops.model.nights.ml_queue import Checkpoint, QueuedVm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import DirectPath, IdleRule, Limits, Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState
 from gpuops.model.window import Weekday, Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.day import RotateDay, is_returned
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.day import RotateDay, is_returned
+from gpuops.plan.rotation.returns.return_time import Durations
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
 
 CATALOG = load(profiles=SLOTS)

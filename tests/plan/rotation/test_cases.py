@@ -12,12 +12,13 @@ import yaml
 
 from gpuops.catalog import load
 from gpuops.config.policy import parse_policy
-from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy, Role
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, small_world
 from tests.plan.case import Words, altered, case_of, compare, read_cases, said
 

@@ -7,15 +7,17 @@ from datetime import UTC, datetime, time
 
 import pytest
 
+from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.catalog import load
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
-from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState
+from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.day import RotateDay, hooks_of
+from gpuops.plan.rotation.returns.day import RotateDay, hooks_of
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -81,6 +83,15 @@ def test_when_no_time_is_left_it_is_stopped_at_once_and_named(world: World, at: 
     assert not any(isinstance(step, RunInGuest) for step in found.steps)
     assert ShutDownGuest("vm-91", 120, True) in found.steps
     assert found.warnings == ("ml-01: 0 s to keep its work, not 600: it is late",)
+
+
+def test_who_lends_its_gpus_is_stopped_for_desktops_and_named(world: World) -> None:
+    world.vms["vm-91"] = replace(world.vms["vm-91"], attributes={POOL_MARK: "lab"})
+    found = plan(world, morning(5, 0))
+    assert ShutDownGuest("vm-91", 120, True) in found.steps
+    [warning] = found.warnings
+    assert warning.startswith("ml-01 lends its GPUs over the network (pool lab), and its clients lose that at once: ")
+    assert "gpuops pool reclaim --server ml-01" in warning
 
 
 def test_nobody_waits_so_it_has_all_its_time_however_late(world: World) -> None:

@@ -8,27 +8,17 @@ from datetime import UTC, datetime, time, timedelta
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
-from gpuops.model.rotation import (
-    LATE,
-    IdleRule,
-    Marker,
-    MorningOrder,
-    Original,
-    Policy,
-    Pool,
-    Role,
-    marker_value,
-    parse_marker,
-)
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState, RunningTask
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
+from gpuops.model.nights.night_record import Marker, Original, Role, marker_value, parse_marker
+from gpuops.model.nights.rotation import LATE, IdleRule, MorningOrder, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState, RunningTask
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.day import RotateDay, is_returned
-from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.rotation.returns.day import RotateDay, is_returned
+from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 

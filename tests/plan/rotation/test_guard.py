@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gpuops.execute.site import catalog_of
-from gpuops.model.gpu import PciAddress
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
-from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, VmDrs
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, VmDrs
 from gpuops.model.window import Window
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import (
@@ -27,9 +27,9 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
-from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.rotation.stop_conditions import StepCounts
+from gpuops.plan.rotation.nights.desktops import SPACE_MARGIN_MIB, suspend_size_mib
+from gpuops.plan.rotation.nights.guard import Guard
+from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())

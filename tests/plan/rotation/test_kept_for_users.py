@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.rotation.desktops import KeptForUsers
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.rotation.nights.desktops import KeptForUsers
 
 COUNTS = st.integers(0, 30)
 

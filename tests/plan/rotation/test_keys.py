@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from gpuops.model.selector import Mark, Selector
+from gpuops.model.nights.selector import Mark, Selector
 from gpuops.plan.core.privileges import needed, refused_without
 from tests.execute.small_vcenter import small_world
 from tests.plan.rotation.test_night import POLICY, POOL, plan, suspended

@@ -6,20 +6,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, time
 
 from gpuops.catalog import load
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Datastore, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
-from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.host import Datastore, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.room import Room
-from gpuops.plan.rotation.ml_vms import waiting_vms
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.queue import decide_queue
+from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
+from gpuops.plan.rotation.ml_queue.queue import decide_queue
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)

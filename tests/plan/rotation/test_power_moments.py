@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.model.rotation import Original, Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.rotation.power_moments import GRAIN, started_anew
 
 STARTED = datetime(2026, 11, 2, 20, tzinfo=UTC)

@@ -8,17 +8,17 @@ from datetime import UTC, datetime, time
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import OfferedProfile
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState, VgpuDevice
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.host import OfferedProfile
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.rotation import preview
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.preview import NightPreview, preview_night, prove
+from gpuops.plan.rotation.nights import preview
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.preview import NightPreview, preview_night, prove
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)

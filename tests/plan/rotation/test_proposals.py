@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, time
 
 from gpuops.catalog import load
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import IdleRule, Policy, Pool
-from gpuops.model.selector import Selector
-from gpuops.model.vm import PowerState, VgpuDevice
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.rotation import IdleRule, Policy, Pool
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SuspendVm
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.bench import night as fleet
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
 from tests.plan.snapshots import catalog

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.ml_queue import MlStop
-from gpuops.model.rotation import Limits, MorningOrder, Policy
-from gpuops.model.vm import Vm
-from gpuops.plan.rotation.return_time import ENOUGH_MEASURED, Durations, Load, ReturnTime
+from gpuops.model.nights.ml_queue import MlStop
+from gpuops.model.nights.rotation import Limits, MorningOrder, Policy
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.rotation.returns.return_time import ENOUGH_MEASURED, Durations, Load, ReturnTime
 
 DEADLINE = datetime(2026, 11, 24, 6, 0, tzinfo=UTC)
 POLICY = Policy(

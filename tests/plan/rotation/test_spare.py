@@ -10,17 +10,19 @@ from types import MappingProxyType
 
 import pytest
 
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm
-from gpuops.model.rotation import KeptSlots, Mode, Original, Policy, Role, SpareRule
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import KeptSlots, Mode, Policy, SpareRule
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
-from gpuops.plan.rotation.ml_vms import Start
-from gpuops.plan.rotation.spare import GiveWay, KeptState, SlotHistory, SpareRoom, give_way, kept_states
+from gpuops.plan.rotation.ml_queue.ml_vms import Start
+from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, SlotHistory, SpareRoom, give_way, kept_states
+from gpuops.plan.rotation.returns.way_free import cheapest_way_back, stops_for
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
-from gpuops.plan.rotation.way_free import cheapest_way_back, stops_for
 from tests.plan.snapshots import FIRST, SECOND, TAKEN_AT, catalog, gpu, host, inventory, on_gpu, vm
 
 EIGHTH, HALF, WHOLE = "nvidia_a40-8q", "nvidia_a40-24c", "nvidia_a40-48c"
@@ -258,6 +260,32 @@ def test_a_desktop_finds_its_way_back_with_the_least_loss() -> None:
     both = cheapest_way_back([([desktop], 3), ([elsewhere], 2)], running, snapshot, catalog(), TAKEN_AT)
     assert {each.original.name for each in both.desktops} == {"desk-20", "desk-21"}
     assert [each.original.name for each in both.stops] == ["ml-02"]
+
+
+def of_cluster(snapshot: Inventory, *numbers: int) -> Inventory:
+    """The same where these ML VMs are the VMs of cluster `ml`."""
+    for number in numbers:
+        marker = ClusterMarker("ml", number, len(numbers), "0a1b2c3d", "0" * 12, 1, RdmaKind.NONE)
+        found = snapshot.vms[f"vm-{number}"]
+        snapshot = snapshot.with_vm(replace(found, extra_config={MARKER_KEY: marker.text}))
+    return snapshot
+
+
+def test_a_cluster_gives_way_whole_and_counts_all_that_it_loses() -> None:
+    """`ml-01` loses the least by itself; with `ml-03`, on another host, it loses more than `ml-02`."""
+    ran: dict[str, float] = {"ml-01": 10, "ml-02": 30, "ml-03": 90}
+    plain = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
+    of = policy(QueuedVm("ml-01", others=("ml-02", "ml-03")))
+    snapshot = of_cluster(plain, 1, 3)
+    mine = [each for each in taken(of, snapshot, ran) if each.original.name < "ml-04"]
+    assert names(give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)) == ["ml-02"]
+    alone = [each for each in mine if each.original.name != "ml-02"]
+    assert set(names(give_way(RULE, alone, snapshot, catalog(), TAKEN_AT))) == {"ml-01", "ml-03"}
+    snapshot, desktop = away(snapshot, 20, "1")
+    assert desktop.vm is not None
+    for running, stopped in ((mine, ["ml-02"]), (alone, ["ml-01", "ml-03"])):
+        stops = stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
+        assert stops is not None and [each.original.name for each in stops] == stopped
 
 
 def test_a_desktop_that_no_stop_helps_stays_away() -> None:

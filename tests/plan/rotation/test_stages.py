@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.vm import VgpuDevice
+from gpuops.model.devices.gpu import AssignmentPolicy
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.room import Room
-from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, ml, small_world
 from tests.plan.rotation.test_night import EVENING, POLICY
 

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.model.fair_share import NO_OWNER, FairShare, Team
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.owner import OwnerKey
-from gpuops.model.rotation import Policy, Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.nights.night_record import Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.steps import PowerOnVm
-from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.night_plan import NightPlan
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.nights.night_plan import NightPlan
 from tests.bench import night as fleet
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
@@ -96,6 +97,18 @@ def test_a_higher_priority_is_served_first_whatever_its_team_had() -> None:
     found = night(world("a", "a", "b"), policy(shares(), *entries), past(ml_1=100))
     assert [waits.name for waits in found.queue] == ["ml-1", "ml-3", "ml-2"]
     assert started(found) == ["ml-1", "ml-3"]
+
+
+def test_a_vm_that_starts_for_a_job_counts_for_the_jobs_owner() -> None:
+    entries = (QueuedVm("ml-1", owner="b"), QueuedVm("ml-2"), QueuedVm("ml-3"))
+    found = night(world("-", "a", "a"), policy(shares(Team("b", gpus=0.5)), *entries), past(ml_2=30))
+    assert found.shares is not None and found.shares.team_by_vm == {"vm-1": "b", "vm-2": "a", "vm-3": "a"}
+    assert started(found) == ["ml-2", "ml-3"] and "team b has 0 of 0.5 GPUs" in reasons(found)["ml-1"]
+    request = RotateNight(policy(shares(), *entries))
+    snapshot = world("-", "a", "a")
+    plan = request.plan(snapshot, CATALOG, EVENING)
+    noted = {each.name: each.owner.owner for each in request.saved(plan, snapshot, EVENING) if each.owner is not None}
+    assert noted == {"ml-1": "b", "ml-2": "a"}
 
 
 def test_twice_the_weight_is_twice_the_gpus() -> None:

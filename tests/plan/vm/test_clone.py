@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import HostNotFound, UsageError, VmAmbiguous, VmNotFound
-from gpuops.model.host import Datastore
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import Datastore
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.vm.clone import Clone, NewClone
 from tests.plan.snapshots import SNAPSHOTS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.vm.attach import Attach

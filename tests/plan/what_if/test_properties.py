@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.fleet_change import AddHosts, AddVms, LoseHost
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
-from gpuops.model.workload import Workload
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.what_if.question import WhatIf, WhatIfAnswer
 from tests.plan import snapshots
 

@@ -12,10 +12,10 @@ import pytest
 
 from gpuops.advise.capacity import Slots
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board, MixedSizeRule
+from gpuops.model.devices.catalog import Board, MixedSizeRule
+from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.fleet_change import AddHosts, GpuServing
-from gpuops.model.vgpu import VgpuProfile
-from gpuops.model.workload import Workload
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.what_if.fleet import changed_fleet

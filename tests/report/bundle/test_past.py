@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.history import (
+from gpuops.model.nights.history import (
     HeldPeriod,
     Incident,
     PastChange,
@@ -19,10 +19,10 @@ from gpuops.model.history import (
     PastVm,
     RunBy,
 )
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.nights.night_record import Role
 from gpuops.model.prediction import Misprediction, PastMisprediction, PastPredictions, Predicted
-from gpuops.model.rotation import Role
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.mispredictions import mispredictions_document
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms

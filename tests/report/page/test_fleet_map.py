@@ -9,10 +9,10 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.site import catalog_of
-from gpuops.model.gpu import GraphicsType
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import VgpuDevice, Vm
-from gpuops.report.fleet import fleet
+from gpuops.model.devices.gpu import GraphicsType
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import VgpuDevice, Vm
+from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.page.fleet_map import VmRole, fleet_map, role_of
 
 POLICY = parse_policy(

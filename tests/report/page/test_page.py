@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpuops.advise.showback import showback
-from gpuops.model.history import HeldPeriod, PastNight, PastVm
-from gpuops.model.rotation import Role
+from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.night_record import Role
 from gpuops.report.page.focus_csv import FOCUS_COLUMNS, focus_csv
 from gpuops.report.page.html import findings_together, page
 from tests.report.page.conftest import Reported

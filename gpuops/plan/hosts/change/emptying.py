@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
+from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.host_settings import Displacement
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm, is_gpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import Displacement
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm, is_gpu
+from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOffVm, RelocateVm
 from gpuops.plan.moving.movability import (
@@ -180,6 +182,11 @@ class _World:
             hint = f"have its manager move or stop {vm.name}: gpuops changes no VM of others"
             rule = f"{vm.name} cannot leave it while it runs: {managed}"
             return Staying(vm, Rejection(host.name, rule, hint=hint), (managed,))
+        lending = lends(vm)
+        if lending is not None:  # nor is it shut down under its clients: it is drained first
+            rule = f"{vm.name} cannot leave it while it runs: {lending}"
+            hint = f"{command('pool reclaim', server=called(vm))} drains it; its clients have the pool's grace"
+            return Staying(vm, Rejection(host.name, rule, hint=hint), (lending,))
         if _may_move(vm, stands):
             target, reasons = self._target(vm, host)
             if target is not None:

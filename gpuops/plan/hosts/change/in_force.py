@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import assert_never
 
-from gpuops.model.device_mode import SERVED_AS
-from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
-from gpuops.model.host import Host, has_booted
-from gpuops.model.host_settings import GraphicsSettings, HostSettings
+from gpuops.model.devices.device_mode import SERVED_AS
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host, has_booted
+from gpuops.model.vcenter.host_settings import GraphicsSettings, HostSettings
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.core.steps import (
+from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuops.model.host_settings import Rolling
-from gpuops.model.inventory import Inventory
 from gpuops.model.prediction import Misprediction
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.roll import Roll
 
 

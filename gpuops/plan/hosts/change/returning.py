@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuops.advise.managed_vms import managed_elsewhere
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, ShutDownGuest, Step
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import return_order
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of, pins_of
+from gpuops.plan.placement.wanted import demands_of
 
 GUEST_GRACE_S = 300
 """So long a guest has for its shutdown (the default of ShutDownGuest)."""

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.host_settings import Rolling
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
-from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
+from gpuops.plan.core.host_steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
 NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"

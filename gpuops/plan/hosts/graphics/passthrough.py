@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import Annotated, TypeGuard
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Board, Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, PassthroughState
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
-from gpuops.plan.core.plan import Plan, Rejection, refuse
-from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import (
+from gpuops.plan.core.host_steps import (
     ConfigureModes,
     ConfigurePassthrough,
     GpuDifference,
@@ -30,6 +28,8 @@ from gpuops.plan.core.steps import (
     ModeChange,
     PassthroughChange,
 )
+from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode
 from gpuops.plan.hosts.graphics.reserved import with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are

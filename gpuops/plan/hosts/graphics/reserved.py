@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.device_mode import DeviceMode
-from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.host_settings import GraphicsDevice
-from gpuops.model.inventory import Inventory
-from gpuops.model.other_device import OtherDevice
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.device_mode import DeviceMode
+from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import GraphicsDevice
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep
 from gpuops.plan.placement.reserved import reserved_left, reserved_unknown
 
 Device = TypeVar("Device", PhysicalGpu, OtherDevice)

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, OtherPassthrough, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm
 from gpuops.plan.moving.places import find_places
 from gpuops.plan.placement.host_filters import sees_files

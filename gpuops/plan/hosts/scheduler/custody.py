@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gpuops.model.host import Host
-from gpuops.model.host_settings import Custody, HostSettings
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import Custody, HostSettings
+from gpuops.model.vcenter.inventory import Inventory
 
 SHOWN: Final = 4
 """So many hosts are named; of a hundred the rest are counted."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.scheduler import RoundRobin
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.scheduler import RoundRobin
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, decode
 
 FOR_ALL: Final = "NVreg_RegistryDwords"
@@ -85,6 +85,13 @@ def written(options: str, word: int, gpus: tuple[PciAddress, ...] = ()) -> str:
     for gpu in addressed(options):
         options = _with_word(options, PER_DEVICE, gpu, word)
     return _with_word(options, FOR_ALL, None, word)
+
+
+def differs_in(before: str, now: str, gpu: PciAddress) -> bool:
+    """Whether `now` is `before` with another word for this GPU, and nothing else. Needs strings as `written` does."""
+    own = [entry for group in _groups(now, PER_DEVICE) if group.address == gpu for entry in group.entries]
+    words = {_number(entry.text) for entry in own}
+    return any(word is not None and written(before, word, (gpu,)) == now for word in words)
 
 
 def _with_word(options: str, name: str, gpu: PciAddress | None, word: int) -> str:

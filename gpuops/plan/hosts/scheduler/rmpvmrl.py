@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from gpuops.model.scheduler import (
+from gpuops.model.devices.scheduler import (
     BEST_EFFORT,
     Frequency,
     RoundRobin,

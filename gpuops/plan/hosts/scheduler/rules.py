@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuops.model.catalog import Catalog, Generation
-from gpuops.model.gpu import PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.scheduler import DriverBranch, SchedulerPolicy, VgpuScheduler
+from gpuops.model.devices.catalog import Catalog, Generation
+from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
+from gpuops.model.devices.scheduler import DriverBranch, SchedulerPolicy, VgpuScheduler
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.host_plan import kept_as_they_are

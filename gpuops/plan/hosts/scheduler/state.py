@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.catalog import Catalog, Generation
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, SoftwarePackage
-from gpuops.model.inventory import Inventory
-from gpuops.model.scheduler import BEST_EFFORT, DriverBranch, RoundRobin
+from gpuops.model.devices.catalog import Catalog, Generation
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.scheduler import BEST_EFFORT, DriverBranch, RoundRobin
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading

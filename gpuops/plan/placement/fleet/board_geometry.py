@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.catalog import Board
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT
 from gpuops.plan.placement.fleet.prices import slot_prices
 from gpuops.plan.placement.fleet.site_demand import WHOLE

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.model.catalog import Board
+from gpuops.model.devices.catalog import Board
 from gpuops.plan.placement.fleet.board_geometry import BoardGpus
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.index import FleetIndex

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host, NumaPolicy
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.host_choices import HostChoices, first_choice, host_choices
 from gpuops.plan.placement.fleet.index import FleetIndex

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.host import NumaPolicy
+from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.fleet.index import BY_SIZE, ORDER_UNIT, FleetIndex
 from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsDynamic, WantsVgpu

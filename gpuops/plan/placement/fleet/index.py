@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.host import Host, NumaNode, OfferedProfile
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host, NumaNode, OfferedProfile
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.fleet.states import GpuStates

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host
 from gpuops.plan.placement.fleet.board_pools import BoardPools, PricedPool
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.index import FleetIndex

@@ -16,9 +16,9 @@ from itertools import compress
 from operator import is_not
 from typing import Final, NamedTuple
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 
 WHOLE: Final = ""
 """In place of a profile: a GPU given whole."""

@@ -14,10 +14,10 @@ from gpuops.advise.capacity import free_slots
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import Rooms
-from gpuops.model.catalog import Board, Catalog
-from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.fleet.geometry import Table
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
 from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import VgpuDevice
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import VgpuDevice
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near

@@ -15,10 +15,10 @@ from dataclasses import replace
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import room_for
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.queue.batch.request_kinds import RequestKind
 
 _WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)

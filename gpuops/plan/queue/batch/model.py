@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host, NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import Host, NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.gpu_filters import holders, matches_type
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved

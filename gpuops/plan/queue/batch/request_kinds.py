@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
-from gpuops.model.workload import Workload
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.nodes import free_cores
 from gpuops.plan.queue.eligible_hosts import eligible_hosts

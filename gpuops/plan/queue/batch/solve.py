@@ -4,17 +4,22 @@
 
 The search shares the hosts out among patterns, in fractions. Then the shares become whole hosts: whole parts stay, else
 the largest share is rounded up; the rest of the hosts is priced anew for the rest of the VMs. At last the VMs that are
-left go where there is room, beside their GPUs or not: a remote VM is better than an unplaced one.
+left go where there is room, beside their GPUs or not: a remote VM is better than an unplaced one. In fleets that are
+not large, hosts are then planned anew by threes, with those that are still left.
 One program over all hosts does not end: hundreds of equal hosts make it symmetric. A pattern exists once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Final
 
+from gpuops.plan.queue.batch import few_hosts
 from gpuops.plan.queue.batch.column_generation import ColumnGeneration, bound_whole, solve_fluid
+from gpuops.plan.queue.batch.few_hosts import plan_anew
 from gpuops.plan.queue.batch.patterns import PatternProgram, PatternShares, cut_to_demand
 from gpuops.plan.queue.batch.problem import (
     BatchProblem,
@@ -38,6 +43,8 @@ _USED_HOST_COST: Final = 0.0001
 """Cost of using a host at all, as a share of the largest worth: fewer hosts decide between equals, and no more."""
 _BOUND_SLACK: Final = 0.002
 """Slack of the patterns where the bound is wanted: finer than for a solution."""
+_MOST_HOSTS_ANEW: Final = 64
+"""Hosts up to which some are planned anew at the end: in a larger fleet rounding loses a smaller share."""
 _MANY_SHAPES: Final = 32
 """Host shapes: with more, the fluid bound is as good as that of column generation."""
 
@@ -63,7 +70,35 @@ def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
     # 4. VMs that are left, remote options included, beside the patterns and on unused hosts.
     if any(left):
         chosen = fill_remaining(problem, chosen, hosts, left)
-    return BatchSolution(tuple(chosen))
+    # 5. Where some are left even so: a few hosts at a time planned anew with them, then once more what fits beside.
+    return BatchSolution(tuple(_worked_in(problem, chosen)))
+
+
+def _worked_in(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> Sequence[tuple[HostPattern, int]]:
+    """The patterns with more of the VMs that have no place, where those of other VMs can be changed for that."""
+    left, unused = _not_used(problem, chosen)
+    if not any(left) or sum(shape.count for shape in problem.shapes) > _MOST_HOSTS_ANEW:
+        return chosen
+    # Nothing is looked for where the least that could be gained is more than any plan could place.
+    placed = sum(times * problem.memory(pattern) for pattern, times in chosen)
+    least, loosest = placed + gcd(*problem.worth), with_loosest_options(problem)
+    if least > solve_fluid(loosest)[0] + 1e-6 or least > bound_whole(loosest) + 1e-6:
+        return chosen
+    hosts = [pattern for pattern, times in chosen for _ in range(times)]
+    hosts += [HostPattern(number, (), ()) for number, count in enumerate(unused) for _ in range(count)]
+    anew = Counter(pattern for pattern in plan_anew(problem, hosts, left, few_hosts.WORK) if pattern.vms)
+    left, unused = _not_used(problem, tuple(anew.items()))
+    return fill_remaining(problem, tuple(anew.items()), unused, left)
+
+
+def _not_used(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> tuple[list[int], list[int]]:
+    """The VMs of each kind that have no place, and the hosts of each shape without a pattern."""
+    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    for pattern, times in chosen:
+        hosts[pattern.shape] -= times
+        for kind, count in pattern.counts:
+            left[kind] -= times * count
+    return left, hosts
 
 
 def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:

@@ -17,8 +17,8 @@ from typing import Final
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import room_for
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.plan.placement.gpu_filters import refuse_vgpus
 
 VgpuLayout = tuple[tuple[str, int], ...]

@@ -11,12 +11,12 @@ import pytest
 from gpuops.config.date_text import parse_window
 from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
-from gpuops.model.host import AdmissionControl
-from gpuops.model.host_settings import Displacement, Rolling
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.vcenter.host import AdmissionControl
+from gpuops.model.vcenter.host_settings import Displacement, Rolling
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.host_steps import ConfigureModule, HostStep
 from gpuops.plan.core.plan import Plan, Wave
-from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.change.roll import Roll, rolled
 from gpuops.plan.moving.movability import HOT_MIGRATE
@@ -111,6 +111,15 @@ def test_who_opted_out_is_neither_moved_nor_shut_down() -> None:
     assert refusal.startswith(
         "esx-01: vdi-001 can neither be moved nor shut down: opted out (attribute gpuops.opt-out)"
     )
+
+
+def test_who_lends_gpus_over_the_network_is_drained_before_its_host_is_emptied() -> None:
+    lending = seen(cluster(2, [desktops(1, 1, first=1, attributes={"gpuops.pool": "lab"})]))
+    [refusal] = planned(lending, vms=Displacement.POWER_OFF).rejections
+    assert str(refusal) == "esx-01: vdi-001 cannot leave it while it runs: lends its GPUs over the network (pool lab)"
+    assert refusal.hint.startswith("gpuops pool reclaim --server vdi-001 drains it")
+    drained = seen(cluster(2, [desktops(1, 1, first=1, attributes={"gpuops.pool": ""})]))
+    assert leaving(planned(drained), "esx-01") == {"vdi-001": (Leaving.VMOTION, "esx-02")}
 
 
 def test_a_vm_without_a_gpu_is_left_to_drs_where_that_moves_it() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.device_mode import ConfigureImpact, DeviceMode
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.host_settings import (
+from gpuops.model.devices.device_mode import ConfigureImpact, DeviceMode
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import (
     GraphicsDevice,
     GraphicsSettings,
     HostSettings,
@@ -20,11 +20,11 @@ from gpuops.model.host_settings import (
     SharedType,
     SizeMode,
 )
-from gpuops.model.inventory import Inventory
-from gpuops.model.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import ProfileCapacity, Reservations, UnknownCapacity
+from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
-from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep, ModeChange
 from gpuops.plan.hosts.change.in_force import not_in_force
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough

@@ -10,13 +10,13 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.errors import UsageError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
-from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.core.host_steps import ConfigureGraphics, HostStep
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.steps import ConfigureGraphics, HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 
 CATALOG = load(boards=("a40", "m10", "t4"))

@@ -10,14 +10,14 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu
-from gpuops.model.host import DeviceBinding, Host
-from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember, HostSettings, PassthroughState
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu
+from gpuops.model.vcenter.host import DeviceBinding, Host
+from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember, HostSettings, PassthroughState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
+from gpuops.plan.core.host_steps import ConfigurePassthrough, HostStep, PassthroughChange
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.steps import ConfigurePassthrough, HostStep, PassthroughChange
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
 ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:3b:00.1")

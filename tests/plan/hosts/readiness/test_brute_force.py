@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.inventory import Inventory
+from gpuops.model.devices.gpu import AssignmentPolicy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.hosts.readiness.question import Readiness, readiness

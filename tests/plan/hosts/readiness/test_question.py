@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpuops.errors import HostNotFound, UsageError
-from gpuops.model.gpu import NVIDIA_VENDOR_ID, AssignmentPolicy, PciAddress
-from gpuops.model.host import AdmissionControl, ConfigTarget, DrsRule, RuleKind, StunEstimate
-from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, ManagedBy
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, AssignmentPolicy, PciAddress
+from gpuops.model.vcenter.host import AdmissionControl, ConfigTarget, DrsRule, RuleKind, StunEstimate
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, ManagedBy
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Leaving, stun_hosts
 from gpuops.plan.hosts.readiness.question import HostReadiness, readiness
@@ -69,6 +69,11 @@ def test_each_move_has_its_place_and_its_turn() -> None:
             (KUBERNETES,),
         ),
         (
+            vm(FIRST, attributes={"gpuops.pool": "lab"}),
+            FIRST,
+            ("lends its GPUs over the network (pool lab)",),
+        ),
+        (
             vm(FIRST, datastores=("local-1",)),
             FIRST,
             ("esx-02: which datastores it sees cannot be read; vm-1-1-1 has files to take along",),
@@ -90,7 +95,7 @@ def test_each_move_has_its_place_and_its_turn() -> None:
         ),
         (telling({10_000: 101}), FIRST, ("esx-02: estimates a stun of 101 s for vm-1-1-1, and 100 s are tolerated",)),
     ],
-    ids=["managed", "unread files", "local storage", "rule", "failover host", "stun"],
+    ids=["managed", "lends", "unread files", "local storage", "rule", "failover host", "stun"],
 )
 def test_what_blocks_is_named(inventory: Inventory, name: str, reasons: tuple[str, ...]) -> None:
     found = answer(inventory)

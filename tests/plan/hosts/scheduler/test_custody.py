@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.model.host import Cluster, Host
-from gpuops.model.host_settings import Custody, HostSettings
-from gpuops.model.inventory import Inventory
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.host_settings import Custody, HostSettings
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.custody import setting_back
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.model.host_settings import SoftwarePackage
-from gpuops.model.scheduler import DriverBranch
+from gpuops.model.devices.scheduler import DriverBranch
+from gpuops.model.vcenter.host_settings import SoftwarePackage
 from gpuops.plan.hosts.scheduler.state import branch_of, driver_of
 
 BASE = SoftwarePackage("esx-base", "8.0.3-0.0.24022510", "VMware")

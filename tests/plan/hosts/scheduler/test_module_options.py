@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.scheduler import BEST_EFFORT, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.plan.hosts.scheduler.module_options import addressed, read, unfit, written
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.scheduler import BEST_EFFORT, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
+from gpuops.plan.hosts.scheduler.module_options import addressed, differs_in, read, unfit, written
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 
 ONE, TWO, THREE = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:86:00.0", "0000:af:00.0"))
@@ -151,3 +151,23 @@ def test_what_was_written_is_read_back_and_other_gpus_keep_theirs(options: str, 
         read(options, gpu, ADAPTIVE) for gpu in (ONE, THREE)
     ]
     assert {read(written(options, word), gpu, ADAPTIVE) for gpu in (ONE, TWO, THREE)} == {expected}
+
+
+OWN = "NVreg_RegistryDwordsPerDevice=pci=0000:5e:00.0;RmPVMRL=0x01"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "only"),
+    [
+        ("", OWN, True),
+        ("NVreg_A=1", f"NVreg_A=1 {OWN}", True),
+        (OWN, OWN.replace("0x01", "0x11"), True),
+        ("NVreg_A=1", f"NVreg_A=2 {OWN}", False),
+        ("", f"{OWN} NVreg_A=1", False),
+        ("", OWN.replace("5e", "86"), False),
+        ("", "NVreg_RegistryDwords=RmPVMRL=0x01", False),
+        ("", OWN.replace("0x01", "what"), False),
+    ],
+)
+def test_whether_one_gpu_alone_was_set_is_told(before: str, now: str, only: bool) -> None:
+    assert differs_in(before, now, PciAddress.parse("0000:5e:00.0")) is only

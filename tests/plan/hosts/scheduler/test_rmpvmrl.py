@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.model.scheduler import (
+from gpuops.model.devices.scheduler import (
     BEST_EFFORT,
     DriverBranch,
     Frequency,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
-from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import NumaPolicy
-from gpuops.model.inventory import Inventory
-from gpuops.model.workload import Workload
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.place import Place, Placements

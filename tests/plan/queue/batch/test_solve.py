@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pytest_mock import MockerFixture
 
+from gpuops.plan.queue.batch import few_hosts
 from gpuops.plan.queue.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 
@@ -120,12 +123,12 @@ def near_first(problem: BatchProblem) -> int:
 
 @QUICK
 @given(problems())
-def test_on_several_it_is_between_the_best_and_what_is_known_to_fit(problem: BatchProblem) -> None:
+def test_on_up_to_three_hosts_it_is_the_best(problem: BatchProblem) -> None:
     solution = solve(problem)
     assert list(broken(problem, solution.patterns)) == []
     placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
     best = everything(problem)
-    assert placed <= best <= bound(problem) + 1e-6
+    assert placed == best <= bound(problem) + 1e-6
     assert list(still_fitting(problem, solution.patterns)) == []
 
 
@@ -159,7 +162,7 @@ def test_the_check_for_room_can_fail() -> None:
     assert len(list(still_fitting(problem, [(half, 1)]))) == 2
 
 
-def test_what_rounding_loses() -> None:
+def test_what_rounding_loses_is_worked_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hosts, one with half of the memory: all four VMs would be 24, the best is 20; the rounding finds 16."""
     layouts = (((2, 4), (5, 4)), ((3, 2), (6, 2)), ((4, 1), (7, 1)))
     options = {kind: (PlacementOption(((0, 2), (2 + kind, 1), (1, 2), (5 + kind, 1))),) for kind in range(len(SIZES))}
@@ -167,7 +170,32 @@ def test_what_rounding_loses() -> None:
     problem = BatchProblem((2, 2, 0), SIZES, tuple(shapes))
     solution = solve(problem)
     placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
-    assert (placed, everything(problem), list(still_fitting(problem, solution.patterns))) == (16, 20, [])
+    assert (placed, everything(problem), list(broken(problem, solution.patterns))) == (20, 20, [])
+    monkeypatch.setattr(few_hosts, "WORK", 0)
+    rounded = solve(problem)
+    placed = sum(times * problem.memory(pattern) for pattern, times in rounded.patterns)
+    assert (placed, list(still_fitting(problem, rounded.patterns))) == (16, [])
+
+
+def test_no_plan_of_a_few_hosts_places_less_for_being_beside_its_gpus() -> None:
+    """A VM of 2,000 takes one unit beside its GPUs, or none elsewhere; a VM of one needs that unit. 2,000 beside GPUs
+    are worth more than 2,001 of which most is not, and are no better plan."""
+    beside, anywhere = PlacementOption(((0, 1),)), PlacementOption((), remote=True)
+    shape = HostShape(1, (1, 0), (), {0: (beside, anywhere), 1: (beside,), 2: (PlacementOption(((1, 1),)),)})
+    problem = BatchProblem((1, 1, 1), (2000, 1, 1), (shape,))
+    known = HostPattern(0, ((0, 1, 1), (1, 0, 1)), ())
+    assert problem.value(HostPattern(0, ((0, 0, 1),), ())) > problem.value(known)
+    assert few_hosts.plan_anew(problem, [known], [0, 0, 1], few_hosts.WORK) == [known]
+
+
+@pytest.mark.parametrize(("kinds", "programs"), [(20, 40), (1197, 4)])
+def test_of_programs_with_many_rows_fewer_are_tried(kinds: int, programs: int, mocker: MockerFixture) -> None:
+    """Each counts for a thousand iterations of 120 rows, or for ten times as many."""
+    shape = HostShape(20, (1,), (), {kind: (PlacementOption(((0, 1),)),) for kind in range(kinds)})
+    hosts = [HostPattern(0, (), ())] * 20
+    best = mocker.patch.object(few_hosts._HostsProgram, "best", return_value=(hosts[:3], 0))
+    few_hosts.plan_anew(BatchProblem((20,) * kinds, (1,) * kinds, (shape,)), hosts, [20] * kinds, few_hosts.WORK)
+    assert best.call_count == programs
 
 
 def test_equal_hosts_are_one_shape_and_all_used() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuops.advise.occupancy import GpuState, Tenant
-from gpuops.model.gpu import VgpuMode
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.plan.queue.batch.vgpu_layouts import VgpuLayouts, hardest_first
 from tests.plan.snapshots import FIRST, catalog, gpu, whole
 

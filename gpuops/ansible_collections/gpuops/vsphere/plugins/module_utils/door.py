@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import traceback
 
-from ansible.module_utils.basic import missing_required_lib
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
 CONNECTION = {
     "hostname": {"type": "str"},
@@ -60,6 +60,17 @@ def vm_of(params):
     if params["moid"]:
         return f"moid:{params['moid']}"
     return f"uuid:{params['uuid']}" if params["uuid"] else params["vm"]
+
+
+def read(ask, options, *, mutually_exclusive=(), **rules):
+    """Runs a module that changes nothing: it has the connection and these options, and ends with what `ask` answers."""
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **options},
+        mutually_exclusive=[("password", "password_file"), *mutually_exclusive],
+        supports_check_mode=True,
+        **rules,
+    )
+    finish(module, ask)
 
 
 def finish(module, ask):

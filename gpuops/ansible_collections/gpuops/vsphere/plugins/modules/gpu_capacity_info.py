@@ -15,15 +15,9 @@ description:
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.read_only
   - gpuops.vsphere.connection
   - gpuops.vsphere.host_shell
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: N/A
-  platform:
-    platforms: all
 options:
   profile:
     description:
@@ -79,14 +73,7 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
-    CONNECTION,
-    HOST_SHELL,
-    connection,
-    finish,
-    host_shell,
-)
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import HOST_SHELL, connection, host_shell, read
 
 OPTIONS = {
     "profile": {"type": "str"},
@@ -104,12 +91,7 @@ def ask(module):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **HOST_SHELL, **OPTIONS},
-        mutually_exclusive=[("password", "password_file")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
+    read(ask, {**HOST_SHELL, **OPTIONS})
 
 
 if __name__ == "__main__":

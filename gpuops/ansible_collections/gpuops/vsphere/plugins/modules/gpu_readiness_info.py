@@ -13,14 +13,8 @@ description:
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.read_only
   - gpuops.vsphere.connection
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: N/A
-  platform:
-    platforms: all
 options:
   cluster:
     description:
@@ -71,8 +65,7 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
 
 OPTIONS = {
     "cluster": {"type": "str"},
@@ -87,12 +80,7 @@ def ask(module):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
-        mutually_exclusive=[("password", "password_file")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
+    read(ask, OPTIONS)
 
 
 if __name__ == "__main__":

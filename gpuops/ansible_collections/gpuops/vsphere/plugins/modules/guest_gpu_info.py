@@ -15,14 +15,8 @@ description:
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.read_only
   - gpuops.vsphere.connection
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: N/A
-  platform:
-    platforms: all
 options:
   vm:
     description:
@@ -106,8 +100,7 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
 
 OPTIONS = {
     "vm": {"type": "str"},
@@ -129,14 +122,13 @@ def ask(module):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
-        mutually_exclusive=[("password", "password_file"), ("vm", "pool")],
+    read(
+        ask,
+        OPTIONS,
+        mutually_exclusive=[("vm", "pool")],
         required_one_of=[("vm", "pool")],
         required_by={"pool": ["policy"]},
-        supports_check_mode=True,
     )
-    finish(module, ask)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,9 @@ description:
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.read_only
   - gpuops.vsphere.connection
   - gpuops.vsphere.vm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: N/A
-  platform:
-    platforms: all
 options:
   host:
     description:
@@ -156,8 +150,7 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import VM, connection, read, vm_of
 
 OPTIONS = {
     "host": {"type": "str"},
@@ -182,16 +175,11 @@ def ask(module):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **VM, **OPTIONS},
-        mutually_exclusive=[
-            ("vm", "moid", "uuid", "host"),
-            ("vm", "moid", "uuid", "profile"),
-            ("password", "password_file"),
-        ],
-        supports_check_mode=True,
+    read(
+        ask,
+        {**VM, **OPTIONS},
+        mutually_exclusive=[("vm", "moid", "uuid", "host"), ("vm", "moid", "uuid", "profile")],
     )
-    finish(module, ask)
 
 
 if __name__ == "__main__":

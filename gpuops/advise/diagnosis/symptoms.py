@@ -1,0 +1,162 @@
+"""What an experienced admin looks for in the counters of a case: how long each is beyond a customary limit.
+
+A share of the steps and the longest spell beyond a limit tell a backup from a slow datastore, and compare over windows
+of any length, where means and extremes do not. All numbers are shares or ratios, so that hardware of any size compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+UNKNOWN: Final = -1.0
+"""Of what no counter tells; what is known is not negative but for logarithms, which end above it."""
+
+_LATENCIES_MS: Final = (18, 25, 50)
+"""VMware calls 20 ms of a disk slow; a datastore at fault is well above for long."""
+_LOST: Final = (0.001, 0.003, 0.008)
+"""Of all packets; 16.5 packets of 1.2 kB in 20 s make 1 kB/s."""
+LIMITS: Final = (
+    ("GPU total", 0.93),
+    ("GPU total", 0.96),
+    ("gpu use", 0.004),
+    ("gpu use", 0.27),
+    ("use of its part", 1.06),
+    ("use of an equal part", 1.06),
+    ("frame buffer", 0.012),
+    ("frame buffer", 0.93),
+    ("frame buffer", 0.955),
+    ("ready", 0.03),
+    ("ready", 0.05),
+    ("ready", 0.1),
+    *(("disk latency", float(np.log1p(limit))) for limit in _LATENCIES_MS),
+    *(("packets lost", float(np.log1p(16_500 * limit))) for limit in _LOST),
+    ("host CPU", 0.75),
+    ("temperature", 81.0),
+    ("power", 0.95),
+)
+"""Channels, and beyond what each is looked at. KB 2002181 of VMware: 5 % ready of a vCPU is where it begins to show."""
+_LIMITS: Final = np.array([[limit] for _, limit in LIMITS])
+_LEAST_STEPS: Final = 3
+"""Of fewer no mean of what is used of the GPU is told."""
+_SPELLS: Final = ("share", "longest", "use then")
+_HELD: Final = ("use of its part", "use of an equal part")
+"""Channels that a scheduler holds at 1."""
+_RECLAIMED: Final = ("swapped", "ballooned")
+_TOPS: Final = ("temperature", "power")
+"""Channels that heat or a limit of power hold at their top."""
+
+NAMES: Final = (
+    *(f"{channel}: {spell} beyond {limit:.3g}" for channel, limit in LIMITS for spell in _SPELLS),
+    *(f"{channel}: {what}" for channel in _HELD for what in ("held at 1", "held at 1 with room beside it")),
+    *(f"{channel}: {what}" for channel in _RECLAIMED for what in ("most", "range", "range of the most", "rises")),
+    *(f"{channel}: {what}" for channel in _TOPS for what in ("near its top", "median to its top")),
+    "neighbours' use: while the GPU is full",
+    "use of an equal part: while the GPU is full",
+    "GPU total: spread while the GPU is full",
+    "gpu use: low to high level",
+    "CPU: while the GPU rests",
+    "temperature: with GPU total",
+    "power: with GPU total",
+    "swapped: with disk latency",
+)
+"""What each number is, and first the channel that it is of."""
+
+
+def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
+    """A number for each of NAMES, none of them NaN; `of`: the channels of a case, `watts`: the power of its GPU."""
+    use = of["gpu use"]
+    total = np.where(np.isnan(of["GPU total"]), use + of["neighbours' use"], of["GPU total"])
+    looked_at = np.array([total if channel == "GPU total" else of[channel] for channel, _ in LIMITS])
+    row: list[float] = _beyond(looked_at, use).ravel().tolist()
+    for channel in _HELD:
+        row += _held(of[channel], total)
+    for channel in _RECLAIMED:
+        row += _reclaimed(_known(of[channel]))
+    row += _at_top(_known(of["temperature"]), near=4.0) + _at_top(_known(watts), near_share=0.04)
+    return [
+        *row,
+        *_sharing(of, use, total),
+        together(of["temperature"], total),
+        together(watts, total),
+        together(of["swapped"], of["disk latency"]),
+    ]
+
+
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
+
+
+def _beyond(values: Floats, use: Floats) -> Floats:
+    """For each of LIMITS: in which share of the steps, for how long at most, and what is used of the GPU then to what
+    is used else; `values`: a row for each of LIMITS, a column for each step.
+    """
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    beyond, within = values > _LIMITS, values <= _LIMITS
+    first_known = np.take_along_axis(beyond, np.argsort(~known, axis=1, kind="stable"), axis=1)
+    at = np.arange(values.shape[1])
+    before = np.maximum.accumulate(np.where(first_known, -1, at), axis=1)  # the last step that was not beyond
+    longest = (at - before).max(axis=1, initial=0)
+    used, there = np.nan_to_num(use), (~np.isnan(use)).astype(float)
+    then, else_ = beyond @ there, within @ there
+    ratio = (beyond @ used) / np.maximum(then, 1) / np.maximum(0.01, (within @ used) / np.maximum(else_, 1))
+    spells = np.column_stack((beyond.sum(axis=1), longest, np.zeros(len(values))))
+    found: Floats = spells / np.maximum(count, 1)[:, None]
+    found[count == 0] = UNKNOWN
+    found[:, 2] = np.where(np.minimum(then, else_) < _LEAST_STEPS, 1.0, np.minimum(3.0, ratio))
+    return found
+
+
+def _held(values: Floats, total: Floats) -> list[float]:
+    known = ~np.isnan(values)
+    if not known.any():
+        return [UNKNOWN, UNKNOWN]
+    held = np.abs(values - 1) < 0.05
+    return [float(held.sum() / known.sum()), float((held & (total < 0.94)).sum() / known.sum())]
+
+
+def _reclaimed(known: Floats) -> list[float]:
+    """What was swapped once and rests is no cause; what changes is."""
+    if not len(known):
+        return [UNKNOWN] * 4
+    most, span = float(known.max()), float(known.max() - known.min())
+    rises = float((np.diff(known) > 1e-6).mean()) if len(known) > 1 else 0.0
+    return [most, span, span / max(most, 1e-4), rises]
+
+
+def _at_top(known: Floats, near: float = 0.0, near_share: float = 0.0) -> list[float]:
+    if not len(known) or known.max() <= 0:
+        return [UNKNOWN, UNKNOWN]
+    top = float(known.max())
+    return [float((known >= top - near - near_share * top).mean()), float(np.median(known)) / top]
+
+
+def together(one: Floats, other: Floats) -> float:
+    """Their correlation over the steps in which both are known; 0 = none, or too few steps."""
+    both = ~(np.isnan(one) | np.isnan(other))
+    if both.sum() < 8:
+        return 0.0
+    first, second = one[both] - one[both].mean(), other[both] - other[both].mean()
+    size = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / size if size > 1e-9 else 0.0
+
+
+def _sharing(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:
+    full = total > 0.96
+    others, equal, totals = (_known(each[full]) for each in (of["neighbours' use"], of["use of an equal part"], total))
+    used = _known(use)
+    low, high = used[used <= 0.27], used[used > 0.27]
+    idle = _known(of["CPU"][use < 0.004])
+    return [
+        float(others.mean()) if len(others) else UNKNOWN,
+        float(equal.mean()) if len(equal) else UNKNOWN,
+        float(totals.std()) if len(totals) > 2 else UNKNOWN,
+        float(low.mean() / high.mean()) if min(len(low), len(high)) > 1 else 1.0,
+        float(idle.mean()) if len(idle) else UNKNOWN,
+    ]

@@ -1,0 +1,132 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_job
+short_description: Submit jobs in containers for the night, or cancel one
+version_added: 0.1.0
+description:
+  - Submits the jobs of a file. Each waits for a night, which runs its image in a VM with the vGPU that it asks for. A
+    job that is there word for word, and has not ended, is left as it is.
+  - V(cancelled) cancels a job. One that runs saves its state by its checkpoint command first.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+options:
+  state:
+    description:
+      - Whether the jobs are to be submitted, or the job cancelled.
+    type: str
+    choices: [submitted, cancelled]
+    default: submitted
+  file:
+    description:
+      - The file of the jobs, on the machine that the module runs on. C(gpuops template show jobs.yaml) prints one.
+      - Needed with O(state=submitted).
+    type: path
+  name:
+    description:
+      - With O(state=cancelled), the name of the job, or its number.
+    type: str
+  policy:
+    description:
+      - The policy file whose mounts and quotas hold. Without it, those of the last night.
+    type: path
+seealso:
+  - module: gpuops.vsphere.gpu_job_info
+"""
+
+EXAMPLES = r"""
+- name: Tonight's jobs
+  gpuops.vsphere.gpu_job:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    file: jobs.yaml
+    policy: policy.yaml
+  delegate_to: localhost
+
+- name: One of them is not wanted any more
+  gpuops.vsphere.gpu_job:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    name: fit-3
+    state: cancelled
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+jobs:
+  description:
+    - The jobs as they are then, as C(gpuops job show --output json) has each. In check mode a job that would be
+      submitted has the number 0.
+  returned: when they were looked for
+  type: list
+  elements: dict
+reasons:
+  description: Every reason why it was not done, or not whole. Empty when it was, or need not be.
+  returned: always
+  type: list
+  elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
+exit_code:
+  description: As of the command line. 2 usage, 3 refused and nothing changed, 4 a job that runs has not ended well.
+  returned: on failure
+  type: int
+diff:
+  description: Job by job what becomes of it.
+  returned: when they were looked for
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+
+OPTIONS = {
+    "state": {"type": "str", "choices": ["submitted", "cancelled"], "default": "submitted"},
+    "file": {"type": "path"},
+    "name": {"type": "str"},
+    "policy": {"type": "path"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.jobs import gpu_job
+
+    return gpu_job(
+        connection(module),
+        submitted=module.params["state"] == "submitted",
+        file=module.params["file"],
+        name=module.params["name"],
+        policy=module.params["policy"],
+        apply=not module.check_mode,
+    )
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **OPTIONS},
+        mutually_exclusive=[("password", "password_file"), ("file", "name")],
+        required_if=[("state", "submitted", ["file"]), ("state", "cancelled", ["name"])],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

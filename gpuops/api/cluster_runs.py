@@ -1,0 +1,96 @@
+"""The functions that run a program over the VMs of a cluster, and that measure an all-reduce over them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.model.workloads.cluster import TrainingCluster
+    from gpuops.model.workloads.cluster_run import BenchResult, BenchWish, RunEnd, RunWish
+    from gpuops.plan.cluster_run.launch import LaunchPlan
+    from gpuops.plan.core.plan import Rejection
+
+PRIVILEGES: Final = (
+    "VirtualMachine.GuestOperations.Execute",
+    "VirtualMachine.GuestOperations.Modify",
+    "VirtualMachine.GuestOperations.Query",
+)
+"""Of each VM of the cluster."""
+MARKING: Final = "VirtualMachine.Config.AdvancedConfig"
+"""Of its first VM besides, which says that a run uses the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """A run over a cluster: what is started, and how it ended."""
+
+    cluster: str
+    plan: LaunchPlan
+    end: RunEnd | None = None
+    """None = nothing was started."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of the program; 3 = nothing was started, 4 = it did well, and something is left in a guest."""
+        if self.end is None:
+            return 3 if self.plan.rejections else 0
+        return self.end.exit_code or (4 if self.end.left else 0)
+
+
+def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], None], *, apply: bool) -> ClusterRun:
+    """What there is to start; with `apply` it is, and `hear` is told of what rank 0 prints.
+
+    Raises UsageError where the cluster does not run whole, Locked while another run uses it, Refused where a guest
+    cannot be made ready, NotConnected.
+    """
+    from gpuops.execute.cluster import standing
+    from gpuops.plan.cluster_run.launch import planned
+
+    cluster = standing(name, site)
+    plan = planned(wish, cluster, secrets.token_hex(8))
+    reasons = _no_way_in(cluster, site)
+    if reasons:
+        plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))
+    if plan.launch is None or not apply:
+        return ClusterRun(name, plan)
+    from gpuops.execute.cluster.use import used_alone
+    from gpuops.execute.cluster_run import running
+
+    with used_alone(site, cluster, "cluster run") as held:
+        return ClusterRun(name, plan, running.run(plan.launch, site, held, hear))
+
+
+def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
+    """All-reduces over the first nodes of a cluster. Raises as `cluster_run` does, and Refused where none can be."""
+    from gpuops.errors import Refused
+    from gpuops.execute.cluster import standing
+    from gpuops.execute.cluster_run.bench import bench
+
+    cluster = standing(name, site)
+    reasons = _no_way_in(cluster, site)
+    if reasons:
+        raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
+    return bench(wish, cluster, site)
+
+
+def _no_way_in(cluster: TrainingCluster, site: Site) -> tuple[Rejection, ...]:
+    """Why programs cannot be run in the guests, as far as can be known without trying."""
+    from gpuops.plan.core.plan import Rejection
+    from gpuops.plan.core.steps import RunInGuest
+
+    needed = {each.vm: PRIVILEGES for each in cluster.members}
+    lacking = site.vcenter.lacking({**needed, cluster.members[0].vm: (MARKING, *PRIVILEGES)})
+    reasons = [
+        Rejection(each.name, f"this login lacks {', '.join(sorted(lacking[each.vm]))}", hint="ask for a role with it")
+        for each in cluster.members
+        if lacking.get(each.vm)
+    ]
+    no_login = site.vcenter.no_way_in(RunInGuest(cluster.members[0].vm, "/bin/sh"))
+    if no_login is not None:
+        hint = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
+        reasons.append(Rejection(cluster.name, no_login, hint=hint))
+    return tuple(reasons)

@@ -1,0 +1,234 @@
+"""The counts of a measurement, one after another: the VMs of each are made, a command is run in them, they are removed.
+
+Nothing but VMs with the name and the notes of the measurement is removed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
+from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice, SharingMeasurement
+from gpuops.plan.capacity.measure import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.execute.site.kept_measurement import MeasuringPort
+    from gpuops.model.devices.gpu import PhysicalGpu
+    from gpuops.model.devices.scheduler import SchedulerPolicy
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.vm import Vm
+
+BOOT_S: Final = 900.0
+"""Until VMware Tools run in a new VM."""
+TASK_S: Final = 600.0
+_SAMPLE_S: Final = 20
+
+
+def own_vms(measurement: SharingMeasurement, inventory: Inventory) -> list[Vm]:
+    return [vm for vm in inventory.vms.values() if measurement.owns(vm.name)]
+
+
+@dataclass(slots=True)
+class MeasuringCall:
+    """One call on its way; `measurement` is what was measured so far."""
+
+    plan: MeasurePlan
+    measurement: SharingMeasurement
+    site: Site
+    port: MeasuringPort
+
+    def counts(self) -> None:
+        """Measures what is due now, whole GPUs first, then the fewest VMs first. A count that fails is told, and larger
+        ones are not tried."""
+        scheduler = self.plan.in_force
+        if scheduler is None:
+            return
+        for whole in self.plan.whole:
+            self._removed_all()  # a VM that is there has another device
+            self._kept(scheduler, 1, whole)
+        if self.measurement.wish.whole:
+            self._removed_all()
+        for sharers in self.plan.now:
+            if self._kept(scheduler, sharers).error:
+                return
+
+    def _kept(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None = None) -> MeasuredCount:
+        """What a count came to, on disk."""
+        from gpuops.execute.site.kept_measurement import keep_measurement
+
+        try:
+            found = self._count(scheduler, sharers, whole)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            found = MeasuredCount(scheduler, sharers, error=error.message)
+        found = replace(found, device=whole.device if whole is not None else MeasuredDevice.SHARE)
+        self.measurement = self.measurement.with_count(found)
+        keep_measurement(self.site.state_dir, self.site.vcenter.uuid, self.measurement)
+        return found
+
+    def _removed_all(self) -> None:
+        left = self.remove()
+        if left:
+            raise StepFailed(f"measurement {self.measurement.id}: {left[0]}")
+
+    def remove(self) -> tuple[str, ...]:
+        return remove_vms(self.measurement, self.site, self.port)
+
+    def _count(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None) -> MeasuredCount:
+        """So many VMs on the GPU, and what they took. Raises the error of whatever went wrong."""
+        from gpuops.execute.site.kept_measurement import keep_measurement
+
+        gpu = self.plan.gpu
+        assert gpu is not None, "a plan without a GPU is refused"
+        if sharers > self.measurement.made:  # on disk before the first is asked for
+            self.measurement = replace(self.measurement, made=sharers)
+            keep_measurement(self.site.state_dir, self.site.vcenter.uuid, self.measurement)
+        of_counts = f"{scheduler}, {sharers} of {max(self.measurement.wish.counts)} VMs on GPU {gpu.address}"
+        self.site.say(of_counts if whole is None else f"1 VM with a whole GPU: {whole}")
+        refs = [self._running(number, gpu, whole) for number in range(1, sharers + 1)]
+        for ref in refs:
+            if not self.site.vcenter.wait_for_guest(ref, BOOT_S, address=False).tools_running:
+                name = self.site.vcenter.inventory().vm(ref).name
+                raise StepFailed(f"{name}: VMware Tools did not run within {BOOT_S:.0f} s of its start")
+        if whole is not None and whole.address is not None:  # its GPU is its own
+            return self._measured(scheduler, refs, self.site.vcenter.inventory())
+        seen = self._alone_there(refs, gpu)
+        found = self._measured(scheduler, refs, seen)
+        after = self._alone_there(refs, gpu)
+        return replace(found, gpu_use=self._gpu_use(gpu, seen, after))
+
+    def _gpu_use(self, gpu: PhysicalGpu, seen: Inventory, after: Inventory) -> float | None:
+        """The mean of the host's samples of 20 s that lie between two looks; None = there are none yet."""
+        from gpuops.advise.gpu_counters import gpus_of_instances
+
+        host = self.plan.host
+        if host is None:
+            return None
+        first_s, span = seen.taken_at.timestamp() + _SAMPLE_S, (seen.taken_at, after.taken_at)
+        found: list[int] = []
+        for told in self.site.vcenter.samples("HostSystem", [host.ref], (GPU_USE,), _SAMPLE_S, span, lambda: None):
+            for samples in told:
+                series = {name.partition("@")[2]: values for name, values in samples.values.items() if "@" in name}
+                addresses = gpus_of_instances(series, host)
+                for instance, values in series.items():
+                    if addresses.get(instance) == gpu.address:
+                        found += values[(samples.ends >= first_s) & (values >= 0)].tolist()
+        return sum(found) / len(found) / 10_000 if found else None  # hundredths of a percent
+
+    def _alone_there(self, refs: Sequence[str], gpu: PhysicalGpu) -> Inventory:
+        """The inventory, in which these VMs, and nobody else, are on the GPU. Raises StepFailed otherwise."""
+        seen = self.site.vcenter.inventory()
+        shared = gpu_of(self.measurement, seen)
+        if shared is None or shared.address != gpu.address:
+            raise StepFailed(f"its VMs are not all on GPU {gpu.address}, to which they are bound: nothing was measured")
+        others = others_on(shared, refs, seen)
+        if others:
+            raise StepFailed(f"{', '.join(others)} shared GPU {gpu.address} with its VMs: what they took says nothing")
+        return seen
+
+    def _running(self, number: int, gpu: PhysicalGpu, whole: WholeGpu | None) -> str:
+        """The VM of that number, made if it is not there, with its device and powered on; its id."""
+        from gpuops.api.vms import run
+        from gpuops.plan.core.outcome import Verdict
+        from gpuops.plan.placement.wanted import pin_key
+        from gpuops.plan.vm.attach import Attach
+        from gpuops.plan.vm.power import PowerPolicy
+
+        if whole is not None and whole.address is not None:
+            vm = self._made(number, {})
+            request = Attach(f"moid:{vm}", device=(str(whole.address),), power=PowerPolicy.ON)
+        else:
+            vm = self._made(number, {pin_key(0): str(gpu.address)})
+            profile = self.plan.profile if whole is None else whole.profile
+            request = Attach(f"moid:{vm}", profile=profile, power=PowerPolicy.ON)
+        report = run(request, self.site, apply=True)
+        if not report.plan.feasible:
+            raise Refused("; ".join(each.line for each in report.plan.rejections))
+        failed = next((each for each in report.outcomes if each.verdict is not Verdict.DONE), None)
+        if failed is not None:
+            raise StepFailed(f"{self.measurement.name(number)}: {failed.reason or failed.verdict}")
+        return vm
+
+    def _made(self, number: int, settings: Mapping[str, str]) -> str:
+        from gpuops.execute.cloning import make
+        from gpuops.plan.vm.clone import Clone
+
+        wish, name = self.measurement.wish, self.measurement.name(number)
+        before = self.site.vcenter.inventory()
+        with suppress(VmNotFound):
+            return self._there(name, before)
+        set_back = self.measurement.before
+        host = wish.host if set_back is None else set_back.host
+        planned = Clone(name, wish.template, host).planned(before, None)
+        if planned.new is None:
+            raise Refused("; ".join(each.line for each in planned.rejections))
+        try:
+            make(replace(planned.new, notes=self.measurement.marker, settings=settings), self.site)
+        except StepFailed:
+            # one that was under way when the last call was cut off may have come in between
+            with suppress(VmNotFound):
+                return self._there(name, self.site.vcenter.inventory())
+            raise
+        try:
+            return self._there(name, self.site.vcenter.inventory())
+        except VmNotFound:
+            raise OutcomeUnknown(f"{name}: vCenter does not show it", hint="the same again goes on") from None
+
+    def _there(self, name: str, inventory: Inventory) -> str:
+        """The id of its VM of that name. Raises VmNotFound, Refused for one that only has the name."""
+        vm = inventory.find_vm(name)
+        self.port.require_made(vm.ref, vm.name, self.measurement.marker)
+        return vm.ref
+
+    def _measured(self, scheduler: SchedulerPolicy, refs: Sequence[str], seen: Inventory) -> MeasuredCount:
+        wish = self.measurement.wish
+        alone = self.measurement.measured(scheduler, 1)
+        alone_s = sum(alone.times_s) / len(alone.times_s) if alone is not None else 0.0
+        began_s, started = self.site.passed_s(), []
+        for number, ref in enumerate(refs):
+            self.site.pause(max(0.0, began_s + begins_s(number, wish.overlap, alone_s) - self.site.passed_s()))
+            op_id = f"gpuops-measure-{secrets.token_hex(8)}"
+            started.append(self.port.start_command(ref, seen.vm(ref).name, wish.command, op_id))
+        apart_s = self.site.passed_s() - began_s
+        ends = {end.name: end for end in self.port.wait_for_commands(started, float(wish.limit_s))}
+        failed = next((end for end in ends.values() if end.error), None)
+        if failed is not None:
+            raise StepFailed(f"{failed.name}: {failed.error}{_last_line(failed.printed)}")
+        times = tuple(ends[each.name].took_s or 0.0 for each in started)
+        return MeasuredCount(scheduler, len(refs), times, apart_s if wish.overlap == 1.0 else 0.0)
+
+
+def _last_line(printed: str) -> str:
+    lines = printed.strip().splitlines()
+    return f": {lines[-1][:200]}" if lines else ""
+
+
+def remove_vms(measurement: SharingMeasurement, site: Site, port: MeasuringPort) -> tuple[str, ...]:
+    """Powers its VMs off and removes them; those that are left, each with its reason. Raises NotConnected."""
+    left: dict[str, str] = {}
+    for _ in range(2):  # off, then gone
+        tasks = []
+        for vm in own_vms(measurement, site.vcenter.inventory()):
+            left[vm.ref] = ""
+            op_id = f"gpuops-measure-{secrets.token_hex(8)}"
+            try:
+                task = port.remove_vm(vm.ref, vm.name, measurement.marker, op_id)
+            except NotConnected:
+                raise
+            except (PartlyDone, Refused) as error:
+                left[vm.ref] = error.message
+                continue
+            if task is not None:
+                tasks.append(task)
+        for end in site.vcenter.wait(tasks, TASK_S):
+            if end.error is not None:
+                site.say(f"measurement {measurement.id}: {end.error.message}")
+    still = own_vms(measurement, site.vcenter.inventory())
+    return tuple(f"{vm.name}: {left.get(vm.ref) or 'it is still there'}" for vm in still)

@@ -1,0 +1,129 @@
+"""`gpuops place`: where VMs that do not exist yet would go."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, HostShellOptions
+from gpuops.cli.spread import Fixed, reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.plan.core.command_line import Names, Option
+from gpuops.plan.queue.place import Place
+
+if TYPE_CHECKING:
+    from gpuops.model.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class OneVm:
+    """The VM that the command line asks a place for; the same keys stand in a file (config/requests_file.py)."""
+
+    profile: Annotated[
+        tuple[str, ...],
+        Option("vGPU profile: a100-3-20c. Several, of one GPU model: a vGPU of each.", "NAME", Names.PROFILES),
+    ] = ()
+    count: Annotated[int | None, Option("How many vGPUs in the one VM; default one.", "N", least=1, most=64)] = None
+    gpus: Annotated[int | None, Option("Whole GPUs of one model, DirectPath I/O.", "N", least=1, most=64)] = None
+    model: Annotated[str | None, Option("Model of the whole GPUs or other devices: l40s; default any GPU.", "NAME")] = (
+        None
+    )
+    label: Annotated[str | None, Option("Hardware label the whole devices must carry.", "LABEL", Names.LABELS)] = None
+    device: Annotated[
+        tuple[str, ...],
+        Option(
+            "This whole GPU or other device, DirectPath I/O: 0000:5e:00.0. May be repeated.",
+            "PCI-ADDRESS",
+            Names.DEVICES,
+        ),
+    ] = ()
+    device_group: Annotated[str | None, Option("A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
+    vcpu: Annotated[int | None, Option("vCPUs of the VM.", "N", least=1, most=4096)] = None
+    memory: Annotated[str | None, Option("Memory of the VM: 64GiB.", "SIZE")] = None
+    numa: Annotated[
+        NumaPolicy | None, Option("How much CPU, memory and GPU must share a NUMA node; default preferred.")
+    ] = None
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
+    host: Annotated[str | None, Option("Only hosts named so: esx-0*.", "PATTERN", Names.HOSTS)] = None
+    tag: Annotated[
+        tuple[str, ...], Option("Only hosts that carry this tag. May be repeated: all of them.", "CATEGORY:TAG")
+    ] = ()
+    until: Annotated[
+        str | None,
+        Option(
+            "When the VM is gone again, 2026-11-03T05:00+01:00: what comes back later keeps no GPU from it.", "MOMENT"
+        ),
+    ] = None
+
+
+@spread
+@reads_sites
+def place(
+    common: CommonOptions,
+    one: OneVm,
+    request: Annotated[Place, Fixed(workloads=())],
+    host_shell: HostShellOptions,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
+    ] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    ] = None,
+) -> None:
+    """Say where a VM that does not exist yet would go, or many of them. Nothing is ever written.
+
+    Exit code 3 when one has no place; every reason is given. With --host-shell ssh the hosts' own nvidia-smi is asked
+    where vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter does not tell.
+
+    \b
+    Examples:
+      gpuops place --profile a100-3-20c --vcpu 16 --memory 64GiB --vcenter sim:lab
+      gpuops place --profile a100-3-20c --profile a100-1-5c --vcpu 16 --memory 64GiB --vcenter sim:lab
+      gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
+      gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
+      gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
+    """
+    given = _given(one)
+    workloads = _of_file(file, given) if file is not None else (_single(given),)
+
+    from gpuops import api
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.report.advice.placement import placements_document, placements_text
+
+    with open_site(common, saved=saved) as site:
+        host_shell.give_to(site, saved)
+        found = api.place(replace(request, workloads=workloads), site)
+    if saved is None:
+        remember(common, found.before)
+    output.show(
+        placements_text(found, explain=request.explain), placements_document(found, api.catalog_of(found.before))
+    )
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _given(one: OneVm) -> dict[str, object]:
+    """What was said of the VM, by option; lists, as a file has them."""
+    told = {f"--{name.replace('_', '-')}": value for name, value in asdict(one).items() if value not in (None, ())}
+    return {option: list(value) if isinstance(value, tuple) else value for option, value in told.items()}
+
+
+def _of_file(file: Path, given: dict[str, object]) -> tuple[Workload, ...]:
+    from gpuops.config.requests_file import load_requests
+
+    if given:
+        raise UsageError(
+            f"--file and {next(iter(given))} exclude each other", hint="say it in the file: templates/requests.yaml"
+        )
+    return load_requests(file)
+
+
+def _single(given: dict[str, object]) -> Workload:
+    from gpuops.config.requests_file import request_of
+
+    return request_of({option.removeprefix("--"): value for option, value in given.items()})

@@ -1,0 +1,126 @@
+"""`gpuops size`: how many VMs may share a GPU, under which vGPU scheduler, and which of them should not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.advice.size_measure import refuse_without_measure, size_measure
+from gpuops.cli.options import CommonOptions, MeasureOptions
+from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.plan.capacity.sizing import SizeRequest
+
+if TYPE_CHECKING:
+    from gpuops.plan.capacity.sizing import SizingAnswer
+
+
+@spread
+@reads_sites
+def size(
+    common: CommonOptions,
+    request: SizeRequest,
+    measuring: MeasureOptions,
+    pools_of: Annotated[  # not `policy`: VMs that are named are not only those of a site's own policy
+        Path | None, typer.Option("--policy", metavar="FILE", help="The VMs in the pools of this rotation policy.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this pool.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="SINCE", help="By history since then: 7d, 2w or 2026-11-20; default: 14d.")
+    ] = None,
+    workloads: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Workloads of a file instead (templates/workloads.yaml); no vCenter."),
+    ] = None,
+    busy: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="VMs alike, each busy so much alone: 0.7 or 70%; no vCenter."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="With --busy, --measure: each beside the next for this share of its work."),
+    ] = None,
+) -> None:
+    """Say how many VMs may share a GPU before they are slowed down too much, and by which scheduler.
+
+    By what `gpuops observe` has measured of them, by a file of workloads, or by plain numbers; that changes nothing.
+    With --measure by VMs that are made for it and removed again. A slowdown of 1.2 means that work takes 1.2 times as
+    long as with the GPU alone.
+
+    \b
+    Examples:
+      gpuops size --busy 0.7 --sharers 24
+      gpuops size --workloads templates/workloads.yaml --at-most 1.2
+      gpuops size --busy 20% --profile a40-8q --at-most 1.5
+      gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py' --dry-run
+    """
+    if measuring.measure:
+        _refuse_beside_measure(request, pools_of, pool, since, workloads, busy)
+        size_measure(common, measuring, request.profile, overlap)
+        return
+    refuse_without_measure(measuring)
+    from gpuops.report.advice.sizing import sizing_document, sizing_text
+
+    found = _answer(common, request, pools_of, pool, since, workloads, busy, overlap)
+    output.show(sizing_text(found), sizing_document(found))
+
+
+def _refuse_beside_measure(
+    request: SizeRequest,
+    policy: Path | None,
+    pool: str | None,
+    since: str | None,
+    workloads: Path | None,
+    busy: str | None,
+) -> None:
+    """Raises UsageError for an option that means nothing beside --measure."""
+    others = {
+        "--vm": request.vm,
+        "--tag": request.tag,
+        "--sharers": request.sharers,
+        "--at-most": request.at_most,
+        "--policy": policy,
+        "--pool": pool,
+        "--since": since,
+        "--workloads": workloads,
+        "--busy": busy,
+    }
+    given = next((name for name, value in others.items() if value is not None), None)
+    if given is not None:
+        raise UsageError(f"--measure and {given} exclude each other", hint="leave one out")
+
+
+def _answer(
+    common: CommonOptions,
+    request: SizeRequest,
+    policy: Path | None,
+    pool: str | None,
+    since: str | None,
+    workloads: Path | None,
+    busy: str | None,
+    overlap: str | None,
+) -> SizingAnswer:
+    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    from gpuops.api.sizing import size_stated
+
+    of_history = {"--policy": policy, "--pool": pool, "--since": since}
+    found = size_stated(request, workloads, busy, overlap, of_history)
+    return found if found is not None else _by_history(common, request, policy, pool, since)
+
+
+def _by_history(
+    common: CommonOptions, request: SizeRequest, policy: Path | None, pool: str | None, since: str | None
+) -> SizingAnswer:
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.config.date_text import parse_since
+    from gpuops.config.policy import load_policy
+
+    night = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        inventory = read_inventory(site, common)
+        begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
+        return api.size(request, inventory, site, night, pool=pool, since=begin)

@@ -1,0 +1,169 @@
+"""`gpuops size --measure`: the options that only it has, and how it is carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, MeasureOptions
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.api.measuring import MeasurementLeft
+    from gpuops.model.measurements.sharing_measurement import MeasureWish, SharingMeasurement
+    from gpuops.model.vcenter.host_settings import Rolling
+    from gpuops.plan.capacity.measure import MeasurePlan
+    from gpuops.plan.hosts.change.report import ChangeReport
+
+
+def refuse_without_measure(options: MeasureOptions) -> None:
+    """Raises UsageError where an option of --measure is given without it."""
+    given = [
+        name
+        for name, value in (
+            ("--template", options.template),
+            ("--counts", options.counts),
+            ("--run", options.run),
+            ("--schedulers", options.schedulers),
+            ("--set-schedulers", options.set_schedulers or None),
+            ("--window", options.window),
+            ("--vms", options.vms),
+            ("--on", options.on),
+            ("--whole", options.whole or None),
+            ("--remove", options.remove or None),
+            ("--dry-run", options.dry_run or None),
+            ("--yes", options.yes or None),
+        )
+        if value is not None
+    ]
+    if given:
+        raise UsageError(f"{given[0]} is of --measure", hint="without --measure nothing is made or changed")
+
+
+def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | None, overlap: str | None) -> None:
+    """Measure, or remove what is left of a measurement, and print what came of it."""
+    if options.remove:
+        _remove(common, options)
+        return
+    from gpuops.api.measuring import measure
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.report.advice.measured import measure_plan_text, measured_document, measured_text
+
+    wish = _wish(options, profile, overlap)
+    if wish.sets_schedulers:
+        _each_scheduler(common, options, wish)
+        return
+
+    def consent(plan: MeasurePlan) -> None:
+        if not options.yes:
+            confirm(measure_plan_text(plan), "the measurement above makes VMs, runs a command in them and removes them")
+
+    with open_site(common) as site:
+        site.say = output.note
+        found = measure(wish, site, apply=not options.dry_run, consent=consent)
+    shown = measured_text(found.plan, found.measurement, found.left) if found.applied else measure_plan_text(found.plan)
+    output.show(shown, measured_document(found.plan, found.measurement, found.left, applied=found.applied))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
+    """The same under several schedulers, which are set in between."""
+    from gpuops.api.measured_schedulers import SettingSchedulers, measure_schedulers
+    from gpuops.cli.hosts.change import ChangeProgress
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.report.advice.measured import measure_plan_text, measured_document, measured_text
+    from gpuops.report.hosts.change import change_text
+
+    def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+        if not options.yes:
+            shown = [measure_plan_text(plan), *map(change_text, changes)]
+            confirm(shown, "the measurement above makes VMs and removes them, and reboots their host")
+
+    with open_site(common, guarded=True) as site, ChangeProgress() as told:
+        site.say = output.note
+        setting = SettingSchedulers(_rolling(options), told)
+        found = measure_schedulers(wish, site, setting, apply=not options.dry_run, consent=consent)
+    measured = found.measured
+    if measured.applied:
+        shown = measured_text(measured.plan, measured.measurement, measured.left)
+    else:
+        shown = measure_plan_text(measured.plan)
+    document = measured_document(
+        measured.plan, measured.measurement, measured.left, applied=measured.applied, changes=found.changes
+    )
+    output.show([shown, *map(change_text, found.changes)], document)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _rolling(options: MeasureOptions) -> Rolling:
+    from gpuops.config.date_text import parse_window
+    from gpuops.model.vcenter.host_settings import Displacement, Rolling
+
+    window = parse_window(options.window) if options.window is not None else None
+    return Rolling(window=window, vms=options.vms or Displacement.MOVE)
+
+
+def _remove(common: CommonOptions, options: MeasureOptions) -> None:
+    from gpuops.api.measuring import remove_measurement
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.report.advice.measured import left_document, left_text
+
+    def told(found: MeasurementLeft) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
+        return found.measurement, found.vms, found.left, found.undone
+
+    with open_site(common) as site:
+        found = remove_measurement(site, apply=False)
+        if found.measurement is not None and not options.dry_run:
+            if found.vms and not options.yes:
+                confirm(left_text(*told(found), applied=False), "the VMs above are removed")
+            found = remove_measurement(site, apply=True)
+    output.show(left_text(*told(found), applied=found.applied), left_document(*told(found), applied=found.applied))
+    if found.left or (found.undone and found.applied):
+        raise typer.Exit(4)
+
+
+def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:
+    """Raises UsageError for what is missing, or means nothing."""
+    from gpuops.config.workloads_file import share_of
+    from gpuops.model.devices.scheduler import SchedulerPolicy
+    from gpuops.model.measurements.sharing_measurement import MeasureWish
+
+    if options.template is None or profile is None or options.counts is None or options.run is None:
+        needed = (("--template", options.template), ("--profile", profile), ("--counts", options.counts))
+        missing = next((name for name, value in needed if value is None), "--run")
+        raise UsageError(
+            f"--measure needs {missing}",
+            hint="gpuops size --measure --template golden --profile a40-8q --counts 1,2,4 --run 'python3 train.py'",
+        )
+    words = [each.strip() for each in options.counts.split(",")]
+    wrong = next((each for each in words if not each.isdecimal() or len(each) > 3), None)
+    if wrong is not None:
+        raise UsageError(f"--counts {options.counts}: {wrong!r} is no number of VMs", hint="write --counts 1,2,4,8")
+    named = [each.strip() for each in (options.schedulers or "").split(",") if each.strip()]
+    unknown = next((each for each in named if each not in list(SchedulerPolicy)), None)
+    if unknown is not None:
+        raise UsageError(f"there is no scheduler {unknown!r}", hint=f"one of {', '.join(SchedulerPolicy)}")
+    if options.set_schedulers and not named:
+        raise UsageError("--set-schedulers needs --schedulers", hint="--schedulers best-effort,equal-share")
+    stray = next((name for name, value in (("--window", options.window), ("--vms", options.vms)) if value), None)
+    if stray is not None and not options.set_schedulers:
+        raise UsageError(f"{stray} is of --set-schedulers", hint="without it no host is rebooted")
+    return MeasureWish(
+        options.template,
+        profile,
+        options.run,
+        tuple(sorted({1, *map(int, words)})),
+        tuple(dict.fromkeys(map(SchedulerPolicy, named))),
+        share_of(overlap, "--overlap") if overlap is not None else 1.0,
+        options.on,
+        options.limit,
+        options.whole,
+        options.set_schedulers,
+    )

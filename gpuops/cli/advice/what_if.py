@@ -1,0 +1,141 @@
+"""`gpuops what-if`: the same requests and the same night on the fleet as it is, and after changes nobody has made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, PolicyFile
+from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.model.fleet_change import GpuServing
+from gpuops.plan.core.command_line import Names, Option
+from gpuops.plan.what_if.question import ARRIVALS, SEEDS, WhatIf
+
+if TYPE_CHECKING:
+    from gpuops.model.fleet_change import FleetChange
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSaid:
+    """The changes as the command line says them; a file says the same (config/changes_file.py)."""
+
+    add_hosts: Annotated[
+        tuple[str, ...],
+        Option("More hosts: 2xL40S:8, or 2xL40S:8:mixed-size. May be repeated, as all of these.", "COUNTxMODEL:GPUS"),
+    ] = ()
+    like: Annotated[
+        str | None, Option("They are made as this host; --add-hosts 2 then has its GPUs too.", "HOST", Names.HOSTS)
+    ] = None
+    lose_host: Annotated[tuple[str, ...], Option("A host is dead.", "HOST", Names.HOSTS)] = ()
+    lose_gpu: Annotated[tuple[str, ...], Option("A GPU is gone: esx-01/0000:3b:00.0.", "HOST/PCI-ADDRESS")] = ()
+    mode: Annotated[GpuServing | None, Option("GPUs serve vGPUs so; those of --host, --model and --gpu.")] = None
+    host: Annotated[str | None, Option("With --mode: hosts named so (esx-0*).", "PATTERN", Names.HOSTS)] = None
+    model: Annotated[str | None, Option("With --mode: GPUs of this model (a40).", "NAME")] = None
+    gpu: Annotated[tuple[str, ...], Option("With --mode: GPUs at this address.", "PCI-ADDRESS", Names.DEVICES)] = ()
+    change_profile: Annotated[
+        tuple[str, ...], Option("VMs named so, or a pool of --policy, have another profile.", "'vdi-*=a40-4q'")
+    ] = ()
+    add_vms: Annotated[
+        tuple[str, ...], Option("More VMs run: 50xa40-8q, or 50x and a pool of --policy.", "COUNTxPROFILE|POOL")
+    ] = ()
+
+
+@spread
+@reads_sites
+def what_if(
+    common: CommonOptions,
+    said: ChangesSaid,
+    changes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Changes of a file, beside options: templates/what-if.yaml.")
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Requests to place on both: .yaml (templates/requests.yaml) or .csv."),
+    ] = None,
+    arrivals: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10_000, metavar="N", show_default=str(ARRIVALS), help="Make up so many requests instead."
+        ),
+    ] = None,
+    any_model: Annotated[
+        bool,
+        typer.Option("--any-model", help="A request without a place may have a vGPU of its size on another model."),
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="So many times with other numbers.")] = SEEDS,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="MOMENT", help="When the night begins, as of rotate plan; default: now, or the next."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the changed fleet, for --inventory of other commands.")
+    ] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    ] = None,
+) -> None:
+    """Compare the fleet with itself after changes that nobody has made: what is placed, waits, and is won at night.
+
+    The same requests are placed on both, those of a file, of recorded days (gpuops observe), or made up as what runs
+    now; with --policy the same night is planned on both. Nothing is ever written to vCenter.
+
+    \b
+    Examples:
+      gpuops what-if --add-hosts 2xL40S:8 --vcenter sim:lab
+      gpuops what-if --mode mixed-size --host esx-02* --requests templates/requests.yaml --vcenter sim:lab
+      gpuops what-if --lose-host esx-01.lab --policy templates/policy.yaml --vcenter sim:lab
+      gpuops what-if --changes templates/what-if.yaml --arrivals 40 --output json --vcenter sim:lab
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.config.date_text import parse_moment_or_clock
+    from gpuops.config.policy import load_policy
+    from gpuops.config.requests_file import load_requests
+    from gpuops.report.advice.what_if import what_if_document, what_if_text
+
+    if requests is not None and arrivals is not None:
+        raise UsageError("--requests and --arrivals exclude each other", hint="leave one of them out")
+    if at is not None and policy is None:
+        raise UsageError("--at is of --policy", hint="say --policy FILE, whose night is planned")
+    asked = WhatIf(
+        _changes(said, changes), load_requests(requests) if requests is not None else (), arrivals, seeds, any_model
+    )
+    night = load_policy(policy) if policy is not None else None
+    moment = parse_moment_or_clock("--at", at) if at is not None else None
+    with open_site(common, saved=saved) as site:
+        found = api.what_if(asked, read_inventory(site, common, saved=saved), site, night, moment)
+    if save is not None:
+        from gpuops.config.snapshot import save as write
+
+        write(found.then.fleet.inventory, save)
+    output.show(what_if_text(found, save), what_if_document(found))
+
+
+def _changes(said: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
+    """All changes, those of options first. Raises UsageError."""
+    from gpuops.config.changes_file import added_hosts, added_vms, changed_profiles, load_changes, lost_gpus
+    from gpuops.model.devices.gpu import PciAddress
+    from gpuops.model.fleet_change import ChangeGpuMode, LoseHost
+
+    stray = {"--host": said.host, "--model": said.model, "--gpu": said.gpu}
+    given = next((name for name, value in stray.items() if value), None)
+    if said.mode is None and given is not None:
+        raise UsageError(f"{given} is of --mode", hint="say which: --mode mixed-size")
+    modes = []
+    if said.mode is not None:
+        modes.append(ChangeGpuMode(said.mode, said.host, said.model, tuple(map(PciAddress.parse, said.gpu))))
+    return (
+        *added_hosts(said.add_hosts, said.like),
+        *map(LoseHost, said.lose_host),
+        *lost_gpus(said.lose_gpu),
+        *modes,
+        *changed_profiles(said.change_profile),
+        *added_vms(said.add_vms),
+        *(load_changes(file) if file is not None else ()),
+    )

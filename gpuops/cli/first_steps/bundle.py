@@ -1,0 +1,108 @@
+"""`gpuops bundle`: an archive for a bug report, without a name of this site, which the simulator plays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, HostShellOptions
+from gpuops.cli.spread import spread
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.report.bundle.archive import Bundle
+
+FILE: Final = Path("gpuops-bundle.zip")
+
+
+@spread
+def bundle(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    file: Annotated[
+        Path, typer.Option(metavar="FILE", help="What is written: a ZIP file, mode 0600, never over another one.")
+    ] = FILE,
+    replies: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Also what vCenter tells of this VM and its host, or of this host, as it tells it."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it, and write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="PSEUDONYM", help="Tell what this word of a bundle stands for; asks no vCenter."),
+    ] = None,
+) -> None:
+    """Write an archive for a bug report: this vCenter for the simulator, without its names, addresses and texts.
+
+    Names become words such as vm-3fa2c81d09be, by a key in the state directory: the same name is the same word in each
+    bundle of this machine. What is in it is shown first. Changes nothing in vCenter.
+
+    \b
+    Examples:
+      gpuops bundle --dry-run --vcenter sim:vdi
+      gpuops bundle --replies vdi-001 --yes --vcenter sim:vdi
+      gpuops capacity --vcenter sim:./gpuops-bundle.zip
+    """
+    from gpuops.cli.opening import journal_of
+
+    if name is not None:
+        _tell(name)
+        return
+    if not dry_run and os.path.lexists(file):
+        raise UsageError(f"{file} is there already", hint="name another one with --file")
+    state_dir, url = journal_of(common)
+    found, key = _gathered(common, host_shell, (state_dir, url), replies or [])
+    from gpuops.report.bundle.archive import bundle_document, bundle_text
+
+    if not dry_run:
+        if not yes:
+            from gpuops.cli.running import confirm
+
+            confirm(bundle_text(found, str(file), written=False), "a bundle is to be given to others")
+        _write(found, key, state_dir, file)
+    done = not dry_run
+    output.show(bundle_text(found, str(file), written=done), bundle_document(found, str(file), written=done))
+
+
+def _gathered(
+    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], replies: list[str]
+) -> tuple[Bundle, bytes]:
+    """What is to be written, and the key that its names are hidden by: this machine's, or a new one."""
+    from gpuops import clock
+    from gpuops.api.bundling import bundle as gather
+    from gpuops.cli.opening import open_site, settings_of
+    from gpuops.execute.state.bundle_names import fresh_key, known_key
+
+    key = known_key(journal[0]) or fresh_key()
+    settings = settings_of(common)
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        return gather(site, key, settings, clock.wall_clock(), journal, replies), key
+
+
+def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
+    """The key and the names first: a bundle whose names nobody can look up is no use at home."""
+    from gpuops.config.private_file import write_new
+    from gpuops.execute.state.bundle_names import key_for_ever, remember
+
+    if key_for_ever(state_dir, key) != key:
+        raise UsageError("another bundle was written here at the same time", hint="type it again")
+    remember(state_dir, found.names)
+    if not write_new(file, found.packed()):
+        raise UsageError(f"{file} is there already", hint="name another one with --file")
+
+
+def _tell(pseudonym: str) -> None:
+    from gpuops.execute.state.bundle_names import name_behind
+    from gpuops.execute.state.state_dir import default_state_dir
+    from gpuops.report.bundle.archive import name_document, name_text
+
+    whole, name = name_behind(default_state_dir(), pseudonym)
+    output.show(name_text(whole, name), name_document(whole, name))

@@ -1,0 +1,129 @@
+"""`gpuops config`: writes the configuration file, says what is in force and why, and changes one key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import spread
+from gpuops.errors import UsageError
+
+config = VerbTable("config", "Write, show and change the configuration file: the vCenters of this machine.")
+File = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="Another file than $GPUOPS_CONFIG or ~/.config/gpuops/config.toml."),
+]
+
+
+def keys(incomplete: str) -> list[str]:
+    """TARGET.KEY of the targets that are there."""
+    from gpuops.cli.completion import configured_targets
+    from gpuops.config.vcenter.targets import TABLES, NamedTarget
+
+    single = [key for key in NamedTarget.model_fields if key not in TABLES]
+    every = [f"{name}.{key}" for name in configured_targets() for key in single]
+    return [each for each in ["default", *every] if each.startswith(incomplete)]
+
+
+@config.command("init")
+def config_init(
+    vcenter: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the first target is called, and what --vcenter says then.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Its address: vc.example.com, or sim:lab to try things.")
+    ] = None,
+    username: Annotated[str | None, typer.Option(metavar="NAME", help="Its user name.")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file with its password, readable by its owner alone.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Trust the certificates of this PEM file alone.")
+    ] = None,
+    file: File = None,
+) -> None:
+    """Write a first configuration file with comments, mode 0600. A file that is there is never overwritten.
+
+    \b
+    Examples:
+      gpuops config init
+      gpuops config init --vcenter prod --host vc.example.com --username gpuops@vsphere.local
+    """
+    from gpuops.config.vcenter.edit import first_configuration
+
+    told = {"host": host, "username": username, "password_file": password_file, "ca_file": ca_file}
+    path = _path(file)
+    first_configuration(path, vcenter, {key: str(value) for key, value in told.items() if value is not None})
+    from gpuops.report.first_steps.config import written_document, written_text
+
+    output.show(written_text(path, filled=host is not None), written_document(path))
+
+
+@config.command("show")
+@spread
+def config_show(common: CommonOptions, file: File = None) -> None:
+    """Show the settings in force for each target, and where each comes from. Connects to nothing.
+
+    Of a password only whether there is one, and from where.
+
+    \b
+    Examples:
+      gpuops config show
+      gpuops config show --vcenter sim:lab
+    """
+    from gpuops.cli.opening import flags_of
+    from gpuops.config.file import read_text
+    from gpuops.config.vcenter.origins import TargetLines, shown_targets
+    from gpuops.config.vcenter.sources import read_configuration
+    from gpuops.report.first_steps.config import show_document, show_text
+
+    if common.password_stdin:
+        raise UsageError(
+            "--password-stdin has no meaning for config show", hint="leave it out: no password is asked for"
+        )
+    path = _path(file)
+    configuration = read_configuration(path)
+    there = path.is_file()
+    lines = TargetLines.of(path, read_text(path) if there else "")
+    found = shown_targets(flags_of(common), os.environ, configuration, lines)
+    default = configuration.default
+    output.show(show_text(path, there, default, found), show_document(path, there, default, found))
+
+
+_SETTING: Final = typer.Argument(metavar="TARGET.KEY", help="prod.port; or default.", autocompletion=keys)
+
+
+@config.command("set")
+def config_set(
+    key: Annotated[str, _SETTING],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is from now on; '' takes the key out.")],
+    file: File = None,
+) -> None:
+    """Change one key of the configuration file, and leave its comments as they are.
+
+    What cannot be meant is refused, and nothing written. Passwords are: a command line is readable by everybody.
+    Between several receivers of `notify` stand blanks.
+
+    \b
+    Examples:
+      gpuops config set prod.password_file /etc/gpuops/prod.password
+      gpuops config set default prod
+    """
+    from gpuops.config.vcenter.edit import change
+    from gpuops.report.first_steps.config import changed_document, changed_text
+
+    path = _path(file)
+    before, after = change(path, key, value)
+    output.show(changed_text(path, key, before, after), changed_document(path, key, before, after))
+
+
+def _path(file: Path | None) -> Path:
+    from gpuops.config.file import config_file
+
+    return config_file(os.environ) if file is None else file

@@ -1,0 +1,130 @@
+"""`gpuops schema`: the JSON Schemas of what gpuops prints and of the files that it reads.
+
+Those of documents come from `gpuops/schemas`, those of files from the classes that check them at the door.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import msgspec
+import typer
+
+from gpuops.cli import output
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.report.schema import Schema
+
+
+class InputFile(NamedTuple):
+    """A file that people write."""
+
+    title: str
+    checked_by: str
+    """MODULE:CLASS, a pydantic model; that of a scenario is a msgspec.Struct."""
+
+
+INPUTS: Final = {
+    "case": InputFile("A line of a file of `gpuops diagnose --cases`", "gpuops.config.case_file:CaseLine"),
+    "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.config.cluster_file:ClusterFile"),
+    "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
+    "jobs": InputFile("Jobs of `gpuops job`", "gpuops.config.jobs_file:JobsFile"),
+    "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
+    "pool": InputFile("A pool of `gpuops pool`", "gpuops.config.pool_file:PoolFile"),
+    "remote-gpu": InputFile(
+        "A program that lends GPUs over the network", "gpuops.config.remote_gpu_file:RemoteGpuFile"
+    ),
+    "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
+    "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),
+    "scenario": InputFile("A simulated vCenter", "gpuops.sim.scenario.scenario_file:ScenarioFile"),
+    "what-if-changes": InputFile("Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile"),
+    "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile"),
+}
+"""What `gpuops schema` calls each."""
+
+
+def names(incomplete: str) -> list[str]:
+    return [name for name in _listed() if name.startswith(incomplete)]
+
+
+def schema(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Default: list the names.", autocompletion=names)
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a document of --output json, or of a file that gpuops reads.
+
+    The name of a document is its `kind`; a file is called case, cluster, config, jobs, policy,
+    pool, remote-gpu, requests, role-file, scenario, what-if-changes or workloads.
+
+    \b
+    Examples:
+      gpuops schema
+      gpuops schema attach
+      gpuops schema policy > policy.schema.json
+    """
+    from gpuops.report.document import SCHEMA_VERSION
+    from gpuops.report.layout import Text, TextTable
+
+    listed = _listed()
+    if name is not None:
+        if name not in listed:
+            raise UsageError(f"there is no schema {name!r}", hint="gpuops schema lists them")
+        if output.chosen() is output.OutputFormat.TEXT:
+            output.choose(output.OutputFormat.JSON)  # a schema is JSON, and no line of it is wrapped
+        output.show("", _schema_of(name))
+        return
+    table = TextTable()
+    for each, (use, title) in listed.items():
+        table.add_row(Text(each, "bold"), use, title)
+    schemas = [{"name": each, "of": use, "title": title} for each, (use, title) in listed.items()]
+    document = {"schema_version": SCHEMA_VERSION, "kind": "schema-list", "schemas": schemas}
+    output.show((table, Text("gpuops schema NAME prints one", "dim")), document)
+
+
+def _listed() -> dict[str, tuple[str, str]]:
+    """Each name with what it is of, `input` or `output`, and its title."""
+    from gpuops.report.schema import document_kinds
+
+    found = {name: ("input", each.title) for name, each in INPUTS.items()}
+    return found | {name: ("output", kind.title) for name, kind in document_kinds().items()}
+
+
+def _schema_of(name: str) -> Schema:
+    from gpuops.report.schema import document_kinds, document_schema
+
+    return input_schema(name) if name in INPUTS else document_schema(document_kinds()[name])
+
+
+def input_schema(name: str) -> Schema:
+    """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
+    from gpuops.report.document import SCHEMA_VERSION
+    from gpuops.report.schema import DIALECT
+
+    title, checked_by = INPUTS[name]
+    module, _, attribute = checked_by.partition(":")
+    checking = getattr(import_module(module), attribute)
+    if hasattr(checking, "model_json_schema"):
+        made = _without_titles(checking.model_json_schema())
+    else:
+        parts = msgspec.json.schema(checking)["$defs"]
+        made = _without_titles({**parts.pop(attribute), "$defs": parts})
+    heading = {"$schema": DIALECT, "$id": f"urn:gpuops:schema:{name}:{SCHEMA_VERSION}", "title": title}
+    return heading | {"required": [], **made}
+
+
+def _without_titles(made: Any) -> Any:
+    """The same without the titles that only spell a key or a class once more."""
+    if isinstance(made, list):
+        return [_without_titles(each) for each in made]
+    if not isinstance(made, dict):
+        return made
+    return {
+        key: {name: _without_titles(each) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _without_titles(value)
+        for key, value in made.items()
+        if key != "title"
+    }

@@ -1,0 +1,1 @@
+"""Commands that set what hosts do with their GPUs, host by host."""

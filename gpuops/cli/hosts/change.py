@@ -1,0 +1,200 @@
+"""`gpuops change`: shows, resumes, aborts or gives up a rolling change of hosts, or moves of VMs, that did not end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptions
+from gpuops.cli.spread import reads_sites, spread
+
+if TYPE_CHECKING:
+    from gpuops.plan.core.given_up import Abandonment
+    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.hosts.change.report import ChangeReport
+
+change = VerbTable("change", "See, finish or give up a rolling change of hosts that did not end.")
+
+
+@change.command()
+@spread
+@reads_sites
+def status(common: CommonOptions) -> None:
+    """Show the change that has not ended: which hosts are done, and which VMs are not back. Changes nothing.
+
+    \b
+    Example:
+      gpuops change status --vcenter prod
+    """
+    from gpuops.api import change_status
+    from gpuops.cli.opening import open_site
+    from gpuops.report.hosts.change import status_document, status_text
+
+    with open_site(common) as site:
+        found = change_status(site)
+    output.show(status_text(found), status_document(found))
+
+
+@change.command()
+@spread
+def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShellOptions) -> None:
+    """Go on with the change that was cut off or has stopped, as it was begun.
+
+    A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
+    A change of MIG mode needs its --host-shell again.
+
+    \b
+    Example:
+      gpuops change resume --yes --vcenter prod
+    """
+    from gpuops.api import change_resume
+
+    _carry_out(change_resume, "change resume", common, run_options, host_shell)
+
+
+@change.command()
+@spread
+def abort(common: CommonOptions, run_options: RunOptions) -> None:
+    """Give the change up: hosts under way serve VMs again and get their own back; the others are left alone.
+
+    What was set on a host and is not in force yet stays set, for its next reboot.
+
+    \b
+    Example:
+      gpuops change abort --yes --vcenter prod
+    """
+    from gpuops.api import change_abort
+
+    _carry_out(change_abort, "change abort", common, run_options, HostShellOptions())
+
+
+@change.command()
+@spread
+def abandon(
+    common: CommonOptions,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="NAME", help="A host of the change that never comes back.")
+    ] = None,
+    vm: Annotated[
+        str | None, typer.Option("--vm", metavar="NAME", help="A VM that it took from its host and cannot bring back.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
+    """Give up one host of a change, or one VM that it took from a host, for good: it is not waited for any more.
+
+    Nothing is asked of vCenter. A host stays as it is, in maintenance mode and half set perhaps; VMs that were moved
+    from it stay where they are, those that were shut down for it are not started. When nothing else is left, the change
+    ends, and rolls and nights go on without it. doctor and status name it until it is back.
+
+    \b
+    Example:
+      gpuops change abandon --host esx-03 --yes --vcenter prod
+      gpuops change abandon --vm vdi-007 --vcenter prod
+    """
+    from gpuops.api import change_abandon
+    from gpuops.cli.opening import open_site
+    from gpuops.errors import UsageError
+    from gpuops.model.nights.journal import Thing
+
+    if (host is None) == (vm is None):
+        raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
+    thing, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
+    with open_site(common, guarded=True) as site:
+        show_abandoned(change_abandon(site, thing, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
+
+
+def _carry_out(
+    api_function: Callable[..., ChangeReport | Report],
+    command: str,
+    common: CommonOptions,
+    run_options: RunOptions,
+    host_shell: HostShellOptions,
+) -> None:
+    from gpuops.cli.opening import open_site
+
+    run = command if not run_options.dry_run else ""
+    with open_site(common, guarded=True, run=run) as site, ChangeProgress() as told:
+        host_shell.give_to(site)
+        report = api_function(
+            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told
+        )
+    show(report)
+
+
+class ChangeProgress:
+    """Prints what a change does, a line each, on stderr; cut off in the middle, it says how to go on."""
+
+    def __init__(self) -> None:
+        self._began = False
+
+    def __call__(self, line: str) -> None:
+        self._began = True
+        output.progress(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._began:
+            goes_on = "gpuops change resume goes on with it, gpuops change abort gives it up"
+            output.note_if_cut_off(kind, "cut off, hosts may be out of service", goes_on)
+
+
+def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
+    """Asks before hosts are taken out of service."""
+
+    def ask(report: ChangeReport) -> None:
+        from gpuops.cli.running import confirm
+        from gpuops.report.hosts.change import change_text
+
+        if not yes:
+            confirm(change_text(report))
+
+    return ask
+
+
+def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
+    """Asks before a host or VM is given up."""
+
+    def ask(found: Abandonment) -> None:
+        from gpuops.cli.running import confirm
+        from gpuops.report.hosts.given_up import abandonment_text
+
+        if not yes:
+            confirm(abandonment_text(found), "the above gives something up for good")
+
+    return ask
+
+
+def show_abandoned(found: Abandonment) -> None:
+    """Prints what was given up."""
+    from gpuops.report.hosts.given_up import abandonment_document, abandonment_text
+
+    output.show(abandonment_text(found), abandonment_document(found))
+
+
+def show(report: ChangeReport | Report) -> None:
+    """Prints it; ends with its exit code."""
+    from gpuops.cli.running import show_brief
+    from gpuops.plan.core.outcome import Report
+    from gpuops.report.brief import change_line, run_line
+    from gpuops.report.hosts.change import change_document, change_text
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
+
+    document = report_document(report, "defrag-execute") if isinstance(report, Report) else change_document(report)
+    if output.manners().quiet:
+        line = run_line(report, "defrag-execute") if isinstance(report, Report) else change_line(report)
+        show_brief(line, report.plan.warnings, document)
+    else:
+        output.show(report_text(report) if isinstance(report, Report) else change_text(report), document)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)

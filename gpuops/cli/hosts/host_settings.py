@@ -1,0 +1,301 @@
+"""`gpuops scheduler`, `mode`, `passthrough` and `mig`: what hosts do with their GPUs, shown and set.
+
+With `--reboot rolling` a setting is brought into force host by host, as a change that `gpuops change` resumes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
+from gpuops.cli.spread import Fixed, reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+
+if TYPE_CHECKING:
+    from gpuops.api import HostShell
+    from gpuops.model.vcenter.host_settings import Rolling
+    from gpuops.plan.hosts.host_plan import HostRequest
+
+
+scheduler = VerbTable("scheduler", "Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.")
+
+
+@scheduler.command("show")
+@spread
+@reads_sites
+def scheduler_show(common: CommonOptions, scope: Scope) -> None:
+    """Show per host and GPU which policy is configured, which is in force, and whether a reboot is pending.
+
+    It is read from the options of the nvidia kernel module, by the driver's branch. Changes nothing.
+
+    \b
+    Example:
+      gpuops scheduler show --host 'esx-0*' --vcenter sim:lab
+    """
+    from gpuops.api import scheduler_show
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.report.hosts.host_settings import scheduler_document, scheduler_text
+
+    with open_site(common) as site:
+        found = scheduler_show(site, scope)
+    remember(common, found.inventory)
+    output.show(scheduler_text(found), scheduler_document(found))
+
+
+@scheduler.command("set")
+@spread
+def scheduler_set(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    request: SetScheduler,
+    dry_run: DryRun = False,
+) -> None:
+    """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
+
+    It is in force after the next reboot of each host, which `--reboot rolling` does too.
+    Every other option stays as it is. A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops scheduler set --scheduler equal-share --time-slice 2ms --gpu d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops scheduler set --scheduler fixed-share --host 'esx-01*' --reboot rolling --dry-run --vcenter sim:scattered
+    """
+
+    set_on_hosts(request, "scheduler-set", common, rebooting, dry_run=dry_run)
+
+
+mode = VerbTable("mode", "Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.")
+
+
+@mode.command("show")
+@spread
+@reads_sites
+def mode_show(common: CommonOptions, scope: Scope) -> None:
+    """Show per host and GPU what it is used as, what it is configured as, and whether a reboot is pending.
+
+    From vSphere 9.1 on also the mode of each DirectPath device, its driver, memory and what is reserved of it.
+    Changes nothing.
+
+    \b
+    Example:
+      gpuops mode show --host esx-02.lab --vcenter sim:lab
+    """
+    from gpuops.api import mode_show
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.report.hosts.host_settings import mode_document, mode_text
+
+    with open_site(common) as site:
+        seen, hosts = mode_show(site, scope)
+    remember(common, seen)
+    output.show(mode_text(seen, hosts), mode_document(seen, hosts))
+
+
+@mode.command("set")
+@spread
+def mode_set(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    request: SetMode,
+    dry_run: DryRun = False,
+) -> None:
+    """Set graphics types, vGPU modes and the assignment policy, in one change per host.
+
+    A graphics type is in force after the host's next reboot, which `--reboot rolling` does too; the rest at once.
+    What is not named stays as it is. A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops mode set --vgpu-mode sameSize --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
+    """
+
+    set_on_hosts(request, "mode-set", common, rebooting, dry_run=dry_run)
+
+
+passthrough = VerbTable("passthrough", "Switch DirectPath I/O of hosts' GPUs and other devices on and off.")
+
+
+@passthrough.command("on")
+@spread
+def passthrough_on(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    request: Annotated[SetPassthrough, Fixed(on=True)],
+    dry_run: DryRun = False,
+) -> None:
+    """Give GPUs and other PCI devices to VMs whole, by DirectPath I/O; vGPUs cannot run on such GPUs then.
+
+    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+
+    \b
+    Examples:
+      gpuops passthrough on --gpu 0000:af:00.0 --label a100-ml --host esx-01.lab --dry-run --vcenter sim:lab
+      gpuops passthrough on --device 0000:af:00.0 --host esx-02.acc --dry-run --vcenter sim:accelerators
+    """
+
+    set_on_hosts(request, "passthrough-on", common, rebooting, dry_run=dry_run)
+
+
+@passthrough.command("off")
+@spread
+def passthrough_off(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    request: Annotated[SetPassthrough, Fixed(on=False, label=None)],
+    dry_run: DryRun = False,
+) -> None:
+    """Give GPUs and other PCI devices back to their host; refused while a VM has one.
+
+    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
+
+    \b
+    Example:
+      gpuops passthrough off --gpu 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
+    """
+
+    set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
+
+
+mig = VerbTable("mig", "Show MIG mode of hosts' GPUs, and switch it by the hosts' own nvidia-smi.")
+mig_set = VerbTable("set", "Switch MIG mode of GPUs on or off.")
+mig.add_typer(mig_set)
+
+
+@mig.command("show")
+@spread
+@reads_sites
+def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) -> None:
+    """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
+
+    Changes nothing. Exit code 4 when a host's own nvidia-smi was asked and did not answer.
+
+    \b
+    Example:
+      gpuops mig show --host esx-01.lab --vcenter sim:lab
+    """
+    from gpuops.api import mig_show
+    from gpuops.cli.opening import open_site
+    from gpuops.report.hosts.host_settings import mig_document, mig_text
+
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        inventory, hosts = mig_show(site, scope)
+    output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
+    if any(host.settings is not None and host.settings.silent for host in hosts):
+        raise typer.Exit(4)
+
+
+@mig_set.command("on")
+@spread
+def mig_on(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    host_shell: HostShellOptions,
+    request: Annotated[SetMig, Fixed(on=True)],
+    dry_run: DryRun = False,
+) -> None:
+    """Have GPUs in MIG mode: their vGPUs then have parts of the GPU of their own. Needs a host shell.
+
+    It waits for a reset of the GPU or the host's next reboot, which --reboot rolling does.
+
+    \b
+    Example:
+      gpuops mig set on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
+    """
+    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+
+
+@mig_set.command("off")
+@spread
+def mig_off(
+    common: CommonOptions,
+    rebooting: RebootOptions,
+    host_shell: HostShellOptions,
+    request: Annotated[SetMig, Fixed(on=False)],
+    dry_run: DryRun = False,
+) -> None:
+    """Have GPUs out of MIG mode: their vGPUs share its time again. Needs a host shell.
+
+    \b
+    Example:
+      gpuops mig set off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
+    """
+    _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+
+
+def _switch_mig(
+    request: SetMig, common: CommonOptions, rebooting: RebootOptions, host_shell: HostShellOptions, *, dry_run: bool
+) -> None:
+
+    shell = host_shell.shell()
+    if shell is None:
+        raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
+    kind = f"mig-set-{'on' if request.on else 'off'}"
+    set_on_hosts(request, kind, common, rebooting, dry_run=dry_run, shell=shell)
+
+
+AS_THEY_ARE: Final = RebootOptions()
+
+
+def set_on_hosts(
+    request: HostRequest,
+    kind: str,
+    common: CommonOptions,
+    rebooting: RebootOptions = AS_THEY_ARE,
+    *,
+    dry_run: bool,
+    shell: HostShell | None = None,
+) -> None:
+    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    rolling = rebooting.rolling()
+    if rolling is not None:
+        _roll(request, kind, common, rolling, shell, yes=rebooting.yes, dry_run=dry_run)
+        return
+    from gpuops.api import configure
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.cli.running import show_brief
+    from gpuops.report.brief import run_line
+    from gpuops.report.hosts.host_plan import host_report_document, host_report_text
+
+    with open_site(common) as site:
+        site.shell = shell
+        report = configure(request, site, apply=not dry_run)
+    remember(common, report.before)
+    document = host_report_document(report, kind)
+    if output.manners().quiet:
+        show_brief(run_line(report, kind), report.plan.warnings, document)
+    else:
+        output.show(host_report_text(report), document)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _roll(
+    request: HostRequest,
+    kind: str,
+    common: CommonOptions,
+    rolling: Rolling,
+    shell: HostShell | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    from gpuops.api import change
+    from gpuops.cli.hosts.change import ChangeProgress, confirm_reboots, show
+    from gpuops.cli.opening import open_site, remember
+
+    verb = kind.replace("-", " ")
+    with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as told:
+        site.shell = shell
+        report = change(request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), told=told)
+    remember(common, report.before)
+    show(report)

@@ -1,0 +1,1 @@
+"""Commands that show what is there, what it does now, and what is wrong with it."""

@@ -1,0 +1,138 @@
+"""`gpuops diagnose`: which component slows a VM down; and what people found, of which the next model is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import spread
+from gpuops.errors import UsageError
+from gpuops.model.measurements.component import Component
+
+diagnose = VerbTable("diagnose", "")
+
+
+@diagnose.callback(invoke_without_command=True, no_args_is_help=False)
+@spread
+def look(
+    context: typer.Context,
+    common: CommonOptions,
+    vm: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", autocompletion=completion.vms, help="Only VMs named so (ml-*), or moid:..."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Only VMs on this host.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="SINCE", help="By history since then: 2d or 2026-11-20; default: 24 hours.")
+    ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Tell the target's receivers of what is at least so probable: 80% (help notices)."
+        ),
+    ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Judge the labelled cases of its files *.jsonl instead; no vCenter."),
+    ] = None,
+) -> None:
+    """Say which component slows VMs down, how probable it is, and by which numbers. Changes nothing in vCenter.
+
+    By what `gpuops observe` has measured, one bulk read, and the model that `gpuops diagnose train` made; without one
+    by the rules alone.
+
+    \b
+    Example:
+      gpuops observe --once --vcenter sim:lab
+      gpuops diagnose --vm 'vdi-*' --vcenter sim:lab
+    """
+    from gpuops.api.diagnosing import diagnose as diagnose_vms
+    from gpuops.api.diagnosing import judge_cases, tell_diagnosis
+    from gpuops.cli.opening import journal_of, notice_way_of, open_site, read_inventory
+    from gpuops.config.case_file import load_cases
+    from gpuops.config.date_text import parse_since
+    from gpuops.config.workloads_file import share_of
+    from gpuops.report.monitoring.diagnosis import cases_document, cases_text, diagnosed_document, diagnosed_text
+
+    if context.invoked_subcommand is not None:
+        context.obj = common
+        return
+    if cases is not None:
+        of_vms = {"--vm": vm, "--host": host, "--since": since, "--notify": notify}
+        given = [name for name, value in of_vms.items() if value is not None]
+        if given:
+            raise UsageError(f"--cases and {given[0]} exclude each other", hint="cases are of files, and not of VMs")
+        judged = judge_cases(load_cases(cases), journal_of(common)[0])
+        output.show(cases_text(judged), cases_document(judged))
+        return
+    way, least = (None, 1.0) if notify is None else (notice_way_of(common), share_of(notify, "--notify"))
+    with open_site(common) as site:
+        inventory = read_inventory(site, common)
+        begin = parse_since("--since", since, inventory.taken_at) if since is not None else None
+        found = diagnose_vms(inventory, site, vm=vm, host=host, since=begin)
+    output.show(diagnosed_text(found, inventory), diagnosed_document(found, inventory))
+    if way is not None:
+        tell_diagnosis(way, found, least)
+
+
+@diagnose.command()
+@spread
+def confirm(
+    common: CommonOptions, name: Annotated[str, typer.Argument(metavar="ID", help="Of the diagnosis.")]
+) -> None:
+    """Note that what a diagnosis said first was at fault: the next model learns from it. Asks no vCenter.
+
+    \b
+    Example:
+      gpuops diagnose confirm d-0123456789
+    """
+    _settle(common, name, None)
+
+
+@diagnose.command()
+@spread
+def correct(
+    common: CommonOptions,
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of the diagnosis.")],
+    component: Annotated[Component, typer.Argument(metavar="COMPONENT", help="What was at fault, or none.")],
+) -> None:
+    """Note which component was at fault instead of what a diagnosis said: the next model learns it. Asks no vCenter.
+
+    \b
+    Example:
+      gpuops diagnose correct d-0123456789 cpu-ready
+    """
+    _settle(common, name, component)
+
+
+@diagnose.command()
+@spread
+def train(common: CommonOptions) -> None:
+    """Make the next model, of made and confirmed cases; a worse one never replaces the one that stands.
+
+    It takes a minute, and scikit-learn (extra `diagnose`). Asks no vCenter.
+
+    \b
+    Example:
+      gpuops diagnose train
+    """
+    from gpuops.api.diagnosing import train as train_model
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.monitoring.diagnosis import trained_document, trained_text
+
+    found = train_model(journal_of(common)[0])
+    output.show(trained_text(found), trained_document(found))
+
+
+def _settle(common: CommonOptions, name: str, component: Component | None) -> None:
+    from gpuops.api.diagnosing import settle
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.monitoring.diagnosis import settled_document, settled_text
+
+    found = settle(journal_of(common)[0], name, component)
+    output.show(settled_text(name, found), settled_document(name, found))

@@ -1,0 +1,124 @@
+"""`gpuops doctor` and `gpuops roles`: what stands in the way of other commands, and what accounts of gpuops may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, HostShellOptions
+from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import UsageError
+from gpuops.plan.core.scope import Scope
+
+
+@spread
+@reads_sites
+def doctor(
+    common: CommonOptions,
+    host_shell: HostShellOptions,
+    scope: Scope,
+    roles: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
+    predictions: Annotated[
+        bool, typer.Option("--predictions", help="List where vCenter did something else than was predicted.")
+    ] = False,
+) -> None:
+    """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
+
+    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --predictions no vCenter is
+    asked: the journal tells what each step was predicted to do, and what vCenter did.
+
+    \b
+    Examples:
+      gpuops doctor --vcenter sim:lab
+      gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
+      gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
+      gpuops doctor --predictions
+    """
+    if predictions:
+        _list_predictions(common, alone=roles is None and scope == Scope(), strict=strict)
+        return
+    from gpuops.api import doctor as examine
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.config.role_file import load_roles
+    from gpuops.report.monitoring.doctor import doctor_document, doctor_text
+
+    wishes = load_roles(roles) if roles is not None else ()
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        found = examine(site, scope, wishes)
+    remember(common, found.inventory)
+    output.show(doctor_text(found), doctor_document(found))
+    if strict and not found.healthy:
+        raise typer.Exit(3)
+
+
+def _list_predictions(common: CommonOptions, *, alone: bool, strict: bool) -> None:
+    from gpuops.api import past_predictions
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.prediction import predictions_document, predictions_text
+
+    if not alone:
+        raise UsageError(
+            "--predictions is about what was done: it goes with no host, cluster or --roles",
+            hint="gpuops doctor --predictions lists all of them",
+        )
+    state_dir, url = journal_of(common)
+    found = past_predictions(state_dir, url)
+    output.show(predictions_text(found), predictions_document(found))
+    if strict and found.wrong:
+        raise typer.Exit(3)
+
+
+roles = VerbTable("roles", "Compare vCenter's roles with those that gpuops needs, and make them.")
+RoleFile = Annotated[Path, typer.Option("--file", metavar="FILE", help="The roles wanted: templates/roles/*.yaml.")]
+
+
+@roles.command("show")
+@spread
+@reads_sites
+def roles_show(common: CommonOptions, file: RoleFile) -> None:
+    """Show which of the wanted roles are there, and what each lacks or has too much. Changes nothing.
+
+    \b
+    Example:
+      gpuops roles show --file templates/roles/night.yaml --vcenter sim:lab
+    """
+    _compare_roles(common, file, apply=False)
+
+
+@roles.command("apply")
+@spread
+def roles_apply(
+    common: CommonOptions,
+    file: RoleFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; change nothing.")] = False,
+) -> None:
+    """Make the wanted roles in vCenter, and bring those of the same name to what is wanted.
+
+    Needs Authorization.ModifyRoles. Gives no account any role: that is an administrator's, where each `where` says.
+
+    \b
+    Example:
+      gpuops roles apply --file templates/roles/night.yaml --vcenter sim:lab
+    """
+    _compare_roles(common, file, apply=not dry_run)
+
+
+def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
+    from gpuops.api import roles as bring
+    from gpuops.cli.opening import open_site
+    from gpuops.config.role_file import load_roles
+    from gpuops.report.monitoring.doctor import roles_document, roles_text
+
+    wishes = load_roles(file)
+    with open_site(common) as site:
+        found = bring(wishes, site, apply=apply)
+    output.show(roles_text(found), roles_document(found))

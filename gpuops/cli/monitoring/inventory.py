@@ -1,0 +1,103 @@
+"""`gpuops inventory`: what is there, who holds it, and what is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import NoPermission, UsageError
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.model.vcenter.inventory import Inventory
+
+
+@spread
+@reads_sites
+def inventory(
+    common: CommonOptions,
+    vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Each host, on a fleet too: of more than 20 there is a summary first.")
+    ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Only the hosts of this cluster.", metavar="NAME", autocompletion=completion.clusters),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Only this host.", metavar="NAME", autocompletion=completion.hosts)
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Only hosts that offer this vGPU profile, and its figures.",
+            metavar="NAME",
+            autocompletion=completion.profiles,
+        ),
+    ] = None,
+    holder: Annotated[
+        str | None,
+        typer.Option(help="Only the GPUs that this VM holds.", metavar="VM", autocompletion=completion.vms),
+    ] = None,
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="Only GPUs with room for a vGPU (of --profile), or whole and unheld."),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The first N hosts (with --vms: VMs), and how many more.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the snapshot, to plan on it later.")] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Show a saved snapshot, without a vCenter.")
+    ] = None,
+) -> None:
+    """Show hosts, NUMA nodes, GPUs, who holds them, and what is free.
+
+    \b
+    Examples:
+      gpuops inventory --vcenter sim:lab
+      gpuops inventory --profile a100-3-20c --free --output json --vcenter sim:lab
+      gpuops inventory --save fleet.json --vcenter sim:lab
+    """
+    from gpuops.api import catalog_of
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.report.monitoring.fleet import FleetFilters, fleet
+    from gpuops.report.monitoring.fleet_summary import MOST_HOSTS, summary_text
+    from gpuops.report.monitoring.inventory import fleet_document, fleet_text, vms_text
+
+    if vms and (hosts or free):
+        raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")
+    filters = FleetFilters(cluster, host, profile, holder, free)
+    with open_site(common, saved=saved) as site:
+        seen = read_inventory(site, common, saved=saved)
+        if save is not None and saved is None:
+            seen = _with_offers(seen, site)
+    if save is not None:
+        from gpuops.config import snapshot
+
+        snapshot.save(seen, save)
+    found = fleet(seen, catalog_of(seen), filters)
+    whole = filters == FleetFilters() and limit is None and not hosts
+    if vms:
+        text = vms_text(found, limit)
+    elif whole and len(found.gpu_hosts) > MOST_HOSTS:
+        text = summary_text(found)
+    else:
+        text = fleet_text(found, limit)
+    output.show(text, fleet_document(found, limit))
+
+
+def _with_offers(seen: Inventory, site: Site) -> Inventory:
+    """With what plans of DirectPath devices and device groups ask a host for, and could not ask a file."""
+    try:
+        return site.vcenter.with_config_targets(
+            seen, [host.ref for host in seen.hosts.values() if host.gpus and host.connected]
+        )
+    except NoPermission as error:
+        output.note(f"warning: saved without what hosts offer for DirectPath and device groups: {error.message}")
+        return seen

@@ -1,0 +1,44 @@
+"""`gpuops readiness`: whether hosts can be emptied, and whether one can be lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import reads_sites, spread
+from gpuops.plan.core.scope import Scope
+
+
+@spread
+@reads_sites
+def readiness(
+    common: CommonOptions,
+    scope: Scope,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 where a host cannot be emptied.")] = False,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
+    ] = None,
+) -> None:
+    """Say of each host with GPUs whether it can be emptied, and whether it can be lost. Changes nothing.
+
+    With --host also which VM goes where, in which order. A rolling change asks the same before its first host.
+
+    \b
+    Examples:
+      gpuops readiness --vcenter sim:scattered
+      gpuops readiness --host esx-01 --vcenter sim:scattered
+      gpuops readiness --strict --cluster scattered-cluster --vcenter sim:scattered
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.report.monitoring.readiness import readiness_document, readiness_text
+
+    with open_site(common, saved=saved) as site:
+        found = api.readiness(scope, read_inventory(site, common, saved=saved), site)
+    output.show(readiness_text(found, scope), readiness_document(found))
+    if strict and not found.ready:
+        raise typer.Exit(3)

@@ -1,0 +1,36 @@
+"""`gpuops broker`: the connection broker that hands desktops out to users."""
+
+from __future__ import annotations
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import reads_sites, spread
+
+broker = VerbTable("broker", "Show desktop pools of the connection broker, and their sessions.")
+
+
+@broker.callback()
+def _group() -> None:
+    """Show desktop pools of the connection broker, and their sessions."""
+
+
+@broker.command("show")
+@spread
+@reads_sites
+def broker_show(common: CommonOptions) -> None:
+    """Show each desktop pool with its machines and sessions, and whether a rotation can gate it. Changes nothing.
+
+    A pool that cannot be gated is named with the reason. Whose sessions they are is not asked for.
+
+    \b
+    Example:
+      gpuops broker show --vcenter sim:vdi
+    """
+    from gpuops.api import broker_show as ask
+    from gpuops.cli.opening import open_site
+    from gpuops.report.nights.broker import broker_show_document, broker_text
+
+    with open_site(common) as site:
+        found = ask(site)
+    output.show(broker_text(found), broker_show_document(found))

@@ -1,0 +1,78 @@
+"""`gpuops history`: past nights and changes as the journal tells them, as table, JSON and CSV; no vCenter is asked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import also_csv, reads_sites, spread
+from gpuops.model.nights.history import EventKind
+
+history = VerbTable("history", "")
+
+
+@history.callback(invoke_without_command=True, no_args_is_help=False)
+@spread
+@also_csv
+@reads_sites
+def listing(
+    context: typer.Context,
+    common: CommonOptions,
+    since: Annotated[
+        str | None, typer.Option(metavar="30d|12w|DATE", help="What began since then; a date is its midnight in UTC.")
+    ] = None,
+    kind: Annotated[EventKind | None, typer.Option(help="Nights alone, or changes alone.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at the most, the newest.")] = None,
+) -> None:
+    """Show past nights and changes: what was taken and is back, GPU-hours, incidents, who ran it. Asks no vCenter.
+
+    \b
+    Example:
+      gpuops history --since 30d
+      gpuops history --kind night --since 2026-07-01 --output csv > nights.csv
+      gpuops history show 2026-11-20
+    """
+    from gpuops import clock
+    from gpuops.api import history as past_events
+    from gpuops.cli.opening import journal_of, vcenter_of_site
+    from gpuops.config.date_text import parse_since
+    from gpuops.report.nights.history import history_text
+    from gpuops.report.nights.history_rows import history_csv, history_document
+
+    if context.invoked_subcommand is not None:
+        context.obj = common
+        return
+    began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
+    state_dir, url = journal_of(common)
+    only = vcenter_of_site(common)
+    found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
+    asked = f" of kind {kind.value}" if kind is not None else ""
+    asked += f" since {began:%Y-%m-%d %H:%M} UTC" if began is not None else ""
+    output.show(history_text(found, asked), history_document(found), csv=lambda: history_csv(found))
+
+
+@history.command()
+@spread
+@also_csv
+def show(
+    common: CommonOptions,
+    night: Annotated[str, typer.Argument(metavar="NIGHT", help="The night, as `gpuops history` names it.")],
+) -> None:
+    """Show one night in full: each desktop and ML VM with its times, what went wrong and why, who ran it.
+
+    \b
+    Example:
+      gpuops history show 2026-11-20
+    """
+    from gpuops.api import past_night
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.nights.history import night_text
+    from gpuops.report.nights.history_rows import night_csv, night_document
+
+    state_dir, url = journal_of(common)
+    found = past_night(state_dir, night, url)
+    output.show(night_text(found), night_document(found), csv=lambda: night_csv(found))

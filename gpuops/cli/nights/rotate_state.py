@@ -1,0 +1,214 @@
+"""`gpuops rotate status`, `audit verify`, `unlock` and `abandon`: what the nights took, its journal and its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuops import clock
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun, PolicyFile
+from gpuops.cli.spread import reads_sites, spread
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.status import RotationStatus
+    from gpuops.report.document import Document
+
+
+EVERY_S: Final = 5.0
+
+
+@spread
+@reads_sites
+def status(
+    common: CommonOptions,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look every 5 seconds, and show it anew when it changed; Ctrl-C ends it.")
+    ] = False,
+) -> None:
+    """Show what the nights took, where each VM is now, and whether a run is under way or was cut off. Changes nothing.
+
+    Without --policy it goes by the policy that the last night ran under; a machine that knows of none needs it where
+    the policy names a marker of its own. A damaged journal is said, and vCenter's markers are shown: exit code 7.
+
+    \b
+    Example:
+      gpuops rotate status --output json --vcenter prod
+      gpuops rotate status --watch --vcenter prod
+    """
+    from gpuops.api import rotate_status
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+
+    wanted = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        if watch:
+            _watch(lambda: rotate_status(site, wanted))
+            return
+        found = rotate_status(site, wanted)
+    _show(found)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _show(found: RotationStatus) -> None:
+    from gpuops.report.nights.rotation_status import status_document, status_text
+
+    output.show(status_text(found), status_document(found))
+
+
+def _watch(look: Callable[[], RotationStatus]) -> None:
+    from gpuops.report.layout import Text
+
+    try:
+        for found in changes(look, lambda: clock.pause(EVERY_S)):
+            output.progress(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+            _show(found)
+    except KeyboardInterrupt:
+        return  # how a watch ends
+
+
+def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> Iterator[RotationStatus]:
+    """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
+    from gpuops.errors import VcenterUnreachable
+    from gpuops.report.layout import Text
+
+    shown: Document | None = None
+    away = ""
+    while True:
+        try:
+            found = look()
+        except VcenterUnreachable as lost:
+            if shown is None:
+                raise  # nothing answered from the beginning: a wrong address rather than a restart
+            if lost.message != away:
+                output.note(Text(f"warning: {lost.message}", "yellow"))
+            away = lost.message
+        else:
+            away = ""
+            seen = _without_lease_renewal(found)
+            if seen != shown:
+                shown = seen
+                yield found
+        pause()
+
+
+def _without_lease_renewal(found: RotationStatus) -> Document:
+    """What is compared: all but that the lease was renewed."""
+    from gpuops.report.nights.rotation_status import status_document
+
+    document = dict(status_document(found))
+    if document["lease"] is not None:
+        document["lease"] = {**document["lease"], "expires": None}
+    return document
+
+
+audit = VerbTable("audit", "Check that nobody changed the journal of rotations and changes.")
+
+
+@audit.callback()
+def _group() -> None:
+    """Check that nobody changed the journal of rotations and changes."""
+
+
+@audit.command()
+@spread
+def verify(
+    common: CommonOptions,
+    head: Annotated[
+        str, typer.Option(metavar="SEQ:CHECKSUM", help="A head that an earlier audit printed: it must still be there.")
+    ] = "",
+) -> None:
+    """Check every record of the journal against the one before it. Asks no vCenter, and changes nothing.
+
+    Exit code 7 names the first record that was changed, dropped, moved or added. A journal whose end was cut off can
+    be found out by a head that was noted elsewhere.
+
+    \b
+    Example:
+      gpuops rotate audit verify
+      gpuops rotate audit verify --output json
+    """
+    from gpuops.api import rotate_audit_verify
+    from gpuops.cli.opening import journal_of
+    from gpuops.report.nights.rotation_status import audit_document, audit_text
+
+    state_dir, url = journal_of(common)
+    found = rotate_audit_verify(state_dir, url, head)
+    output.show(audit_text(found), audit_document(found))
+    if not found.whole:
+        raise typer.Exit(7)
+
+
+@spread
+def unlock(
+    common: CommonOptions,
+    nonce: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The very lease that is meant; without it, who holds it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even of a lease that was renewed a moment ago.")] = False,
+    policy: Annotated[Path | None, PolicyFile] = None,
+) -> None:
+    """Give back the lease of a run on another machine that is dead for certain; of this id and no other.
+
+    Nobody has to: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
+    One that was renewed within the last 90 seconds is given back with --force alone: its run is alive, or died just
+    now. A run that lives all the same may end what it has in flight, and starts nothing once it looks at the lease.
+    Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen, as a night that is
+    refused for it says: the lock VM then carries that number again.
+
+    \b
+    Example:
+      gpuops rotate unlock --id 5f0c9a1e7d3b2a64 --policy templates/policy.yaml --vcenter prod
+    """
+    from gpuops.api import rotate_unlock
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.document import SCHEMA_VERSION
+    from gpuops.report.layout import Text
+    from gpuops.report.nights.rotation_status import lease_document
+    from gpuops.report.text import visible
+
+    wanted = load_policy(policy) if policy is not None else None
+    with open_site(common, guarded=True) as site:
+        found = rotate_unlock(wanted, site, nonce, force=force)
+    document = {"schema_version": SCHEMA_VERSION, "kind": "rotate-unlock", "lease": lease_document(found)}
+    told = f"given back: the lease of {visible(found.owner)}"
+    if not found.nonce:
+        told = f"set right: the lock VM carries lease number {found.epoch} again, and nobody holds it"
+    output.show(Text(told), document)
+
+
+@spread
+def abandon(
+    common: CommonOptions,
+    vm: Annotated[str, typer.Option("--vm", metavar="NAME", help="The VM of a night that cannot be brought back.")],
+    policy: Annotated[Path | None, PolicyFile] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
+    """Give up one VM that a night holds: no morning waits for it or names it as missing any more.
+
+    Nothing is asked of vCenter: the VM stays as it is, its marker too. rotate restore --vm brings it back after all,
+    where that can be done. doctor and status name it until it is back.
+
+    A VM that this machine's journal does not know is found by its marker: under the attribute that --policy names, or
+    the last night's policy.
+
+    \b
+    Example:
+      gpuops rotate abandon --vm vdi-07 --yes --vcenter prod
+    """
+    from gpuops.api import rotate_abandon
+    from gpuops.cli.hosts.change import confirm_giving_up, show_abandoned
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+
+    said = load_policy(policy) if policy is not None else None
+    with open_site(common, guarded=True) as site:
+        show_abandoned(rotate_abandon(site, vm, said, apply=not dry_run, consent=confirm_giving_up(yes=yes)))

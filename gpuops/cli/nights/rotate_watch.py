@@ -1,0 +1,73 @@
+"""`gpuops rotate watch`: ML VMs on spare capacity, at any hour, as a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, PolicyFile
+from gpuops.cli.spread import spread
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.nights.watch_look import WatchTold
+
+
+@spread
+def watch(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Look once, show what would be done if it had been calm; change nothing.")
+    ] = False,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer GET /healthz there: 200 while it looks at vCenter, 503 when it does not.",
+        ),
+    ] = None,
+) -> None:
+    """Run ML VMs on what is free beyond what the policy keeps for desktops, at any hour; they give way to desktops.
+
+    A service: it goes on until it is stopped (templates/gpuops-watch.service). What it has started then runs on;
+    `gpuops rotate day` ends that. The policy says `mode: spare-capacity`. Exit code 6 where another watch of this
+    machine runs, or a night holds VMs that the policy means.
+
+    \b
+    Example:
+      gpuops rotate watch --policy templates/spare-policy.yaml --dry-run --vcenter sim:lab
+      gpuops rotate watch --policy spare.yaml --health 9464 --vcenter prod
+    """
+    from contextlib import ExitStack
+
+    from gpuops.api import rotate_watch, rotate_watch_look
+    from gpuops.cli.opening import open_site, refuse_vcenter_of_runners
+    from gpuops.cli.running import policy_of_run
+    from gpuops.execute.state.health import health_address, served
+    from gpuops.report.nights.watch import look_document, look_text
+
+    address = health_address(health) if health is not None else None
+    wanted = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    if not dry_run:
+        refuse_vcenter_of_runners(common)
+    with open_site(common, guarded=True) as site, ExitStack() as stack:
+        if not dry_run:
+            site.say = output.note
+            alive = stack.enter_context(served(address)).looked if address is not None else None
+            rotate_watch(wanted, site, _tell, alive)
+        found = rotate_watch_look(wanted, site)
+    output.show(look_text(found), look_document(found))
+
+
+def _tell(told: WatchTold) -> None:
+    """A line or a document for each look that did something, or found too little; each look with --verbose."""
+    from gpuops.clock import wall_clock
+    from gpuops.report.layout import Text
+    from gpuops.report.nights.watch import look_document, told_lines
+
+    if told.outcomes or told.look.gives.still_missing or output.manners().verbose:
+        output.note(Text(f"{wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+        output.show(told_lines(told), look_document(told))

@@ -1,0 +1,1 @@
+"""Commands that run as services, or from cron: pages, metrics, counters, notices, runners."""

@@ -1,0 +1,197 @@
+"""`gpuops metrics`: what Prometheus is told of GPUs, VMs and nights, in a file or over HTTP."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import reads_sites, serves_sites, spread
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
+
+if TYPE_CHECKING:
+    from gpuops.cli.services.metrics_source import MetricSource
+    from gpuops.cli.sites.services import SiteTalk
+    from gpuops.report.services.metrics import MetricValues
+
+
+@spread
+@serves_sites
+@reads_sites
+def metrics(
+    common: CommonOptions,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write them once, for node_exporter's textfile collector (FILE ends in .prom)."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Answer GET /metrics there until stopped; without HOST on loopback."),
+    ] = None,
+    every: Annotated[
+        int,
+        typer.Option(
+            "--every",
+            min=1,
+            max=3600,
+            metavar="SECONDS",
+            help="With --listen: an answer stands so long at the least.",
+        ),
+    ] = 30,
+) -> None:
+    """Tell Prometheus of vGPU slots, GPUs and the VMs on them, their use, and nights. Changes nothing.
+
+    Alert rules, a Grafana dashboard and a unit: gpuops template list.
+
+    \b
+    Examples:
+      gpuops metrics --textfile gpuops.prom --vcenter sim:lab
+      gpuops metrics --listen 9188 --vcenter prod
+      gpuops metrics --listen 9188 --site all
+    """
+    if (textfile is None) is (listen is None):
+        said = "--textfile and --listen exclude each other" if listen else "where metrics go is not said"
+        raise UsageError(said, hint="gpuops metrics --textfile FILE writes them once")
+    if textfile is not None:
+        _write(common, textfile)
+    elif listen is not None and common.site is not None:
+        _serve_sites(common, listen, every)
+    elif listen is not None:
+        _serve(common, listen, every)
+
+
+def _write(common: CommonOptions, path: Path) -> None:
+    """Replaces the file. After a failure it says so, for node_exporter goes by the age of the file alone."""
+    from gpuops.cli.opening import label_of, open_site
+    from gpuops.cli.services.metrics_source import MetricSource
+    from gpuops.config.private_file import write_readable
+    from gpuops.report.services.metrics import MetricsWriter, written_document, written_text
+
+    vcenter = ""  # an address as it was typed may hold a password
+    try:
+        vcenter = label_of(common)
+        with open_site(common) as site:
+            source = MetricSource(site)
+            made = MetricsWriter(vcenter).text(source.values())
+    except GpuopsError:
+        write_readable(path, MetricsWriter(vcenter).text(None).decode())
+        raise
+    write_readable(path, made.decode())
+    for damaged in source.damaged:
+        raise damaged
+    output.show(written_text(str(path), made), written_document(str(path), made))
+
+
+def _serve(common: CommonOptions, where: str, every_s: int) -> None:
+    """Answers until a signal ends it, or a login that is refused: tried again and again it would lock the account."""
+    from gpuops.cli.opening import label_of
+    from gpuops.cli.services.metrics_page import OPTION, AskedPage, handler, stands_s
+    from gpuops.execute.state.http_listener import listening
+    from gpuops.report.services.metrics import MetricsWriter
+    from gpuops.report.text import visible
+
+    address, vcenter = OPTION.address(where), label_of(common)
+    page, writer = AskedPage(), MetricsWriter(vcenter)
+    with ExitStack() as stack:
+        reading = _Reading(common, stack)
+
+        def make() -> None:
+            values = reading.values()
+            page.told(writer.text(values), stands_s(float(every_s), reading.took_s))
+
+        make()
+        port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
+        output.progress(f"metrics of {visible(vcenter)} are at port {port} of {address[0]}, path /metrics")
+        while True:
+            page.wait_until_asked()
+            make()
+
+
+def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
+    """The same of several vCenters, each read by a process of its own, until a signal ends it or none is left."""
+    from gpuops.cli.services.metrics_page import OPTION, SitePages, handler
+    from gpuops.cli.sites import TIMEOUT_S, services_of
+    from gpuops.cli.sites.services import SiteProcess, kept, wait_for_the_end
+    from gpuops.execute.state.http_listener import listening
+    from gpuops.report.text import count
+
+    address = OPTION.address(where)
+    processes = [
+        SiteProcess(site.name, metrics_of_site, (alone,), lambda _: None, first=number == 0)
+        for number, (site, alone) in enumerate(services_of(common))
+    ]
+    with kept(processes, [__name__, "gpuops.cli.services.metrics_source"]):
+        pages = SitePages(processes, float(every_s), float(common.site_timeout or TIMEOUT_S))
+        with listening(OPTION, address, handler(pages, b"")) as port:
+            told = f"metrics of {count(len(processes), 'vCenter')}"
+            output.progress(f"{told} are at port {port} of {address[0]}, path /metrics")
+            raise typer.Exit(wait_for_the_end(processes))
+
+
+def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
+    """In the process of one site: answers each question with the text, None = its vCenter is away, and how long that
+    took, in seconds."""
+    from gpuops.cli.opening import label_of
+    from gpuops.report.services.metrics import MetricsWriter
+
+    writer = MetricsWriter(label_of(common))
+    with ExitStack() as stack:
+        reading = _Reading(common, stack)
+        for number, _ in talk.asked():
+            values = reading.values()
+            talk.answer(number, (None if values is None else writer.text(values), reading.took_s))
+
+
+class _Reading:
+    """Reads for one answer after the other. A vCenter that is away makes one answer poor, and ends nothing."""
+
+    def __init__(self, common: CommonOptions, stack: ExitStack) -> None:
+        self._common, self._stack = common, stack
+        self._source: MetricSource | None = None
+        self._said: set[str] = set()
+        self.took_s = 0.0
+        """How long the last read took, logging in left out; 0 = it failed."""
+
+    def values(self) -> MetricValues | None:
+        """What is there now; None = vCenter is away. Raises LoginRefused, and before the first connection all that
+        `open_site` raises but a vCenter that is away."""
+        from gpuops import clock
+
+        wrong: list[GpuopsError] = []
+        values, self.took_s = None, 0.0
+        try:
+            if self._source is None:
+                self._source = self._opened()
+            began_s = clock.passed_s()
+            values = self._source.values(follow=True)
+            self.took_s = clock.passed_s() - began_s
+            wrong += self._source.damaged
+        except LoginRefused:
+            raise
+        except GpuopsError as error:
+            if self._source is None and (not isinstance(error, NotConnected) or self._common.password_stdin):
+                raise
+            wrong.append(error)
+        self._say(wrong)
+        return values
+
+    def _opened(self) -> MetricSource:
+        from gpuops.cli.opening import open_site
+        from gpuops.cli.services.metrics_source import MetricSource
+
+        return MetricSource(self._stack.enter_context(open_site(self._common)))
+
+    def _say(self, wrong: list[GpuopsError]) -> None:
+        """Each trouble once, until it is over: a scrape comes every few seconds."""
+        from gpuops.report.layout import Text
+
+        told = {error.message: error.line for error in wrong}
+        for message in told.keys() - self._said:
+            output.note(Text(f"warning: {told[message]}", "bold red"))
+        self._said = set(told)

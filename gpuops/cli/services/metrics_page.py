@@ -1,0 +1,142 @@
+"""The page of metrics: threads that answer requests ask for it, and the main thread alone makes it.
+
+So signals, the session of vCenter and the journal stay in one thread, and many that ask at once cost one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gpuops import clock
+from gpuops.execute.state.http_listener import GetHandler, ListenOption
+from gpuops.report.services.metrics import CONTENT_TYPE, MetricsWriter, merged_families
+
+if TYPE_CHECKING:
+    from gpuops.cli.sites.services import SiteProcess
+
+OPTION: Final = ListenOption("--listen", 9188)
+BEGINS_S: Final = 1.0
+"""So long it stands that the process of a site does not run: it is being started, and its vCenter may be well."""
+PATIENCE_S: Final = 8.0
+"""So long a request waits for a new page: Prometheus leaves after 10 s, unless it is told otherwise."""
+LATE_S: Final = 60.0
+"""So long after its time a page is still given to one who would wait longer for a new one: then vCenter is away."""
+LONGEST_S: Final = 300.0
+"""No page stands longer, unless it is asked for by `--every`."""
+BUSY_PART: Final = 50
+"""A fiftieth of the time at the most goes into reading: a large vCenter is read less often."""
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class AskedPage:
+    """The newest page, made anew for who asks, once the last one has stood for as long as was said of it."""
+
+    def __init__(self) -> None:
+        self._stands_s = 0.0
+        self._changed = Condition()
+        self._page = b""
+        self._made_s = 0.0
+        self._number = 0
+        self._asked = False
+
+    def begin(self) -> None:
+        """Has a new one made where the last one is old; nobody waits for it here."""
+        with self._changed:
+            if self._age_s() >= self._stands_s:
+                self._asked = True
+                self._changed.notify_all()
+
+    def ask(self, patience_s: float | None = None) -> bytes | None:
+        """The page; None = it takes longer to make it (PATIENCE_S unless said), and the last one is old."""
+        with self._changed:
+            if self._age_s() < self._stands_s:
+                return self._page
+            self._asked, number = True, self._number
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._number > number, PATIENCE_S if patience_s is None else patience_s)
+            return self._page if self._number > number or self._age_s() < self._stands_s + LATE_S else None
+
+    def wait_until_asked(self) -> None:
+        """Returns when somebody asks for a new page."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked)
+
+    def told(self, page: bytes, stands_s: float) -> None:
+        """The page is made, and stands for so long."""
+        with self._changed:
+            self._page, self._made_s, self._asked = page, clock.passed_s(), False
+            self._stands_s = stands_s
+            self._number += 1
+            self._changed.notify_all()
+
+    def _age_s(self) -> float:
+        return clock.passed_s() - self._made_s
+
+
+def stands_s(every_s: float, took_s: float) -> float:
+    """How long a page stands that took so long to make.
+
+    >>> stands_s(30.0, 0.1), stands_s(30.0, 2.0), stands_s(30.0, 60.0)
+    (30.0, 100.0, 300.0)
+    """
+    return max(every_s, min(BUSY_PART * took_s, LONGEST_S))
+
+
+class SitePages:
+    """The pages of several vCenters, which are made at once, as one. A vCenter that was away when it was last asked is
+    asked again, and waited for by nobody."""
+
+    def __init__(self, processes: Sequence[SiteProcess], every_s: float, timeout_s: float) -> None:
+        self._every_s, self._timeout_s = every_s, timeout_s
+        self._pages = [(each, AskedPage(), MetricsWriter(each.site).text(None)) for each in processes]
+        self._away: set[str] = set()
+        for process, page, unread in self._pages:
+            Thread(target=self._make, args=(process, page, unread), name=process.site, daemon=True).start()
+
+    def ask(self) -> bytes:
+        for _, page, _ in self._pages:
+            page.begin()
+        latest_s = clock.passed_s() + PATIENCE_S
+        texts = []
+        for process, page, unread in self._pages:
+            patience_s = 0.0 if process.site in self._away else max(0.0, latest_s - clock.passed_s())
+            texts.append((page.ask(patience_s) or unread).decode())
+        return merged_families(texts).encode()
+
+    def _make(self, process: SiteProcess, page: AskedPage, unread: bytes) -> None:
+        from gpuops.cli.sites.services import SiteAway
+
+        while True:
+            page.wait_until_asked()
+            try:
+                text, took_s = process.ask(None, self._timeout_s)
+            except SiteAway:
+                self._away.add(process.site)
+                page.told(unread, BEGINS_S)
+                continue
+            if text is None:
+                self._away.add(process.site)
+            else:
+                self._away.discard(process.site)
+            page.told(text or unread, stands_s(self._every_s, took_s))
+
+
+class Page(Protocol):
+    """What a request is answered with."""
+
+    def ask(self) -> bytes | None: ...
+
+
+def handler(page: Page, unread: bytes) -> type[GetHandler]:
+    """Answers requests with the page; with `unread`, which says that vCenter was not read, where it takes too long."""
+
+    class MetricsRequest(GetHandler):
+        def page(self, path: str) -> tuple[int, str, bytes]:
+            if path != "/metrics":
+                return 404, _PLAIN, b"there is /metrics alone\n"
+            made = page.ask()
+            return 200, CONTENT_TYPE, unread if made is None else made
+
+    return MetricsRequest

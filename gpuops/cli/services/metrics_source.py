@@ -1,0 +1,124 @@
+"""Reads what `gpuops metrics` tells, again and again: what did not change is neither read nor worked out anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuops import clock
+from gpuops.api import Site, catalog_of
+from gpuops.cli.opening import tells_of_others
+from gpuops.errors import StateDamaged
+from gpuops.execute.measurements.diagnoses import Diagnoses
+from gpuops.execute.measurements.newest import newest_use
+from gpuops.execute.past.followed_history import FollowedHistory
+from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.rotation.standing import standing
+from gpuops.plan.capacity.question import capacity
+from gpuops.report.services.metrics import MetricValues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from typing import TypeVar
+
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.measurements.measurement import NewestUse
+    from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.plan.capacity.question import Capacity
+    from gpuops.plan.rotation.returns.overdue import Overdue
+
+    T = TypeVar("T")
+
+LONGEST_S: Final = 300.0
+"""After so long vCenter is read although it told of no change: it tells of power, hosts and maintenance mode alone."""
+
+
+class MetricSource:
+    """One vCenter, and what lies on this machine about it. Every request to vCenter is a read."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._history = FollowedHistory(site.state_dir, site.journal_url, site.vcenter.uuid)
+        self._seen: tuple[Inventory, Catalog, Capacity, datetime] | None = None
+        self._seen_s = 0.0
+        self._used: NewestUse | None = None
+        self._overdue: tuple[tuple[Overdue, ...], float] | None = None
+        """What was found, and when by `passed_s`: of all vCenters in the journal, where no other process tells."""
+        self.damaged: list[StateDamaged] = []
+        """What could not be read of what lies on this machine, at the last call."""
+
+    def values(self, *, follow: bool = False) -> MetricValues:
+        """What is there now. `follow`: vCenter is read anew only where it told of a change, or that was long ago.
+
+        Raises NotConnected in its kinds, and UsageError for a journal that no URL leads to.
+        """
+        return self._with_local(*self._read(follow))
+
+    def of_read(self, inventory: Inventory, catalog: Catalog, read_at: datetime) -> MetricValues:
+        """The same of a read that somebody else made; one at a time may call it. Raises UsageError as `values` does."""
+        if self._seen is None or self._seen[0] is not inventory:
+            self._seen = inventory, catalog, _room(inventory, catalog), read_at
+        return self._with_local(*self._seen)
+
+    def _with_local(self, inventory: Inventory, catalog: Catalog, room: Capacity, read_at: datetime) -> MetricValues:
+        """With what lies on this machine."""
+        self.damaged, sources = [], {}
+
+        def told(source: str, read: Callable[[], T]) -> T | None:
+            """What lies on this machine; None = there is none, or it is damaged."""
+            try:
+                return read()
+            except StateDamaged as error:
+                self.damaged.append(error)
+                sources[source] = False
+                return None
+
+        self._used = told("measurements", lambda: self._newest_use(inventory))
+        history = told("journal", self._history.events)
+        # one that is damaged is said once
+        night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
+        overdue = told("journal", self._overdue_vcenters) if "journal" not in sources else None
+        diagnoses = told("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
+        for source, found in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
+            if found is not None:
+                sources.setdefault(source, True)
+        return MetricValues(
+            inventory, catalog, room, read_at, self._used, history, night, overdue or (), diagnoses, sources
+        )
+
+    def _overdue_vcenters(self) -> tuple[Overdue, ...]:
+        now_s = self._site.passed_s()
+        if self._overdue is None or now_s - self._overdue[1] >= LONGEST_S:
+            site = self._site
+            only = None if tells_of_others() else site.vcenter.uuid
+            self._overdue = (
+                overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=self.damaged.append, only=only),
+                now_s,
+            )
+        return self._overdue[0]
+
+    def _newest_use(self, inventory: Inventory) -> NewestUse | None:
+        """Of VMs with vGPUs and hosts with GPUs."""
+        site = self._site
+        entities = {host.ref for host in inventory.hosts.values() if host.gpus}
+        entities |= {vm.ref for vm in inventory.vms.values() if vm.profiles}
+        return newest_use(*site.measurements_store, inventory.vcenter, entities, inventory.taken_at, self._used)
+
+    def _read(self, follow: bool) -> tuple[Inventory, Catalog, Capacity, datetime]:
+        vcenter, now_s = self._site.vcenter, self._site.passed_s()
+        old = self._seen is None or not follow or now_s - self._seen_s >= LONGEST_S
+        # after a failure it is not asked what changed, whose tries would take a while each
+        if self._seen is None or old or vcenter.wait_for_change(0.0):
+            self._seen = None  # a change is told once: a read that fails is made up for by the next
+            read_at = clock.wall_clock()
+            inventory = vcenter.inventory()
+            catalog = catalog_of(inventory)
+            self._seen = inventory, catalog, _room(inventory, catalog), read_at
+            self._seen_s = now_s
+        return self._seen
+
+
+def _room(inventory: Inventory, catalog: Catalog) -> Capacity:
+    """What fits now, and what would fit if no VM held a vGPU."""
+    holding = [vm for vm in inventory.vms.values() if vm.may_run and vm.profiles]
+    return capacity(inventory, catalog, desktops=holding)

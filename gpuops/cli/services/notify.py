@@ -1,0 +1,55 @@
+"""`gpuops notify`: whether notices of nights and changes arrive, and those that nobody has accepted yet."""
+
+from __future__ import annotations
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import spread
+
+notify = VerbTable("notify", "Test where notices of nights and changes go, and send those that wait.")
+
+
+@notify.command()
+@spread
+def test(common: CommonOptions) -> None:
+    """Send a test notice to each receiver of the target, and say who accepted it. Asks no vCenter.
+
+    Exit code 5 when nobody accepted it, 4 when one did not.
+
+    \b
+    Example:
+      gpuops notify test --vcenter prod
+    """
+    from gpuops.api import notify_test
+    from gpuops.cli.opening import notice_way_of
+    from gpuops.report.notice import receipts_document, receipts_exit_code, receipts_text
+
+    receipts = notify_test(notice_way_of(common))
+    output.show(receipts_text(receipts), receipts_document(receipts, "notify-test"))
+    if code := receipts_exit_code(receipts):
+        raise typer.Exit(code)
+
+
+@notify.command()
+@spread
+def flush(common: CommonOptions) -> None:
+    """Send the notices of the target that wait, and tell of runs whose process is gone. Asks no vCenter.
+
+    For a unit of systemd that `OnFailure=` of the nights' units starts: of a unit that did not get as far as a run it
+    tells too. Exit codes as for `gpuops notify test`.
+
+    \b
+    Example:
+      gpuops notify flush --vcenter prod
+    """
+    from gpuops.api import notify_flush
+    from gpuops.cli.opening import notice_way_of
+    from gpuops.report.notice import receipts_document, receipts_exit_code, receipts_text
+
+    receipts = notify_flush(notice_way_of(common))
+    output.show(receipts_text(receipts), receipts_document(receipts, "notify-flush"))
+    if code := receipts_exit_code(receipts):
+        raise typer.Exit(code)

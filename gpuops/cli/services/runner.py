@@ -1,0 +1,296 @@
+"""`gpuops runner`: nights and mornings of many vCenters, by several machines that share a PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.spread import spread
+from gpuops.errors import Refused, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.targets import Configuration
+    from gpuops.execute.state.health import Health
+    from gpuops.model.nights.runners import QueueStatus
+    from gpuops.runner.alarm import OverdueAlarm
+    from gpuops.runner.configuration import ObeyedConfiguration
+    from gpuops.runner.site_policy import Rotations
+
+runner = VerbTable("runner", "Play nights and mornings of many vCenters, by several machines.")
+
+
+@runner.callback()
+def _group() -> None:
+    """Play nights and mornings of many vCenters, by several machines that share a PostgreSQL."""
+
+
+@runner.command("init")
+@spread
+def runner_init(
+    common: CommonOptions,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Change nothing: print the SQL for an account that may make tables.")
+    ] = False,
+) -> None:
+    """Make the tables of the queue in the database of [fleet], and bring all others there to this version.
+
+    \b
+    Examples:
+      gpuops runner init
+      gpuops runner init --sql
+    """
+    import asyncio
+    from contextlib import closing
+
+    from gpuops.execute.journal.stores import open_database
+    from gpuops.execute.journal.upgrading import upgrade
+    from gpuops.execute.migrations import HEAD, Contents
+    from gpuops.report.services.runner import init_document, init_text
+
+    if sql:
+        printed = _sql(common)
+        output.show(printed.rstrip("\n") or "-- nothing to do", init_document(sql=printed))
+        return
+    url = _url(common)
+    made = asyncio.run(_made(url))
+    with closing(open_database(url)) as database:
+        before = upgrade(database, Contents.RUNNERS)
+    output.show(init_text(before, HEAD, made=made), init_document(made=made, before=before, revision=HEAD))
+
+
+@runner.command("run")
+@spread
+def runner_run(
+    common: CommonOptions,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer GET /healthz there: 200 while it goes on; and /readyz: 503 while PostgreSQL is away, too.",
+        ),
+    ] = None,
+) -> None:
+    """Play the turns of the policies that the configuration file lists for each target, until it is stopped.
+
+    A service (templates/gpuops-runner.service). SIGTERM hands what it plays over to another runner.
+    With --vcenter it plays the turns of that target alone.
+
+    \b
+    Examples:
+      gpuops runner run --health 9464
+      gpuops runner run --vcenter prod
+    """
+    import asyncio
+    from contextlib import ExitStack
+    from functools import partial
+    from tempfile import TemporaryDirectory
+
+    from gpuops.clock import wall_clock
+    from gpuops.config.vcenter.targets import parsed_configuration
+    from gpuops.execute.state.health import health_address, served
+    from gpuops.execute.state.service_manager import BEGUN, tell_systemd
+    from gpuops.execute.state.state_dir import default_state_dir
+    from gpuops.runner.alarm import OverdueAlarm
+    from gpuops.runner.configuration import ObeyedConfiguration
+    from gpuops.runner.leaving import LeavingTargets
+    from gpuops.runner.service import STALE_S
+
+    address = health_address(health) if health is not None else None
+    file, text = _file_and_text()
+    configured = parsed_configuration(text, file)
+    url, state_dir = _database(common, configured), default_state_dir()
+    leaving = LeavingTargets(state_dir / "leaving", output.note, url)
+    environment = {"GPUOPS_JOURNAL_URL": url}
+    with ExitStack() as stack:
+        copy = Path(stack.enter_context(TemporaryDirectory(prefix="gpuops-runner-")), file.name)
+        obeyed = ObeyedConfiguration(
+            file, text, common.vcenter, partial(_database, common), url, copy, environment, output.note,
+            leaving,
+        )  # fmt: skip
+        rotations = obeyed.begin(wall_clock())
+        alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, output.note)
+        told = stack.enter_context(served(address, STALE_S)) if address is not None else None
+        tell_systemd(BEGUN)
+        asyncio.run(_run(url, rotations, obeyed, alarm, told))
+
+
+@runner.command("status")
+@spread
+def runner_status(common: CommonOptions) -> None:
+    """Show which runners live, and which turns run or wait. Changes nothing.
+
+    \b
+    Example:
+      gpuops runner status
+    """
+    import asyncio
+
+    from gpuops.clock import machine_time
+    from gpuops.report.services.runner import runner_document, runner_text
+
+    found = asyncio.run(_status(_url(common)))
+    output.show(runner_text(found, machine_time()), runner_document(found))
+
+
+def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
+    """Asks for a night of the policy now, whoever of the runners plays it. `yes`: nobody is asked whether it may.
+
+    Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
+    """
+    import asyncio
+
+    from gpuops.cli.running import confirm
+    from gpuops.clock import wall_clock
+    from gpuops.config.policy import load_policy
+    from gpuops.model.nights.runners import Half, PolicyTurn
+    from gpuops.report.layout import Text
+    from gpuops.report.services.runner import asked_document
+    from gpuops.runner.configuration import rotations_of
+    from gpuops.runner.due import half_of, refuse_other_modes
+
+    wanted = load_policy(policy)
+    refuse_other_modes(wanted)
+    sites = rotations_of(_configured(), common.vcenter, wall_clock())
+    if len(sites) != 1:
+        raise UsageError("--fleet asks for one vCenter's turn", hint=f"say which: --vcenter {' or '.join(sites)}")
+    ((site, known),) = sites.items()
+    if wanted.name not in known:
+        raise UsageError(
+            f"policy {wanted.name} is none of those that runners play on {site}",
+            hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(known)}",
+        )
+    played = known[wanted.name]
+    if wanted.digest != played.policy.digest:
+        raise UsageError(
+            f"{policy} is not the policy {wanted.name} that runners play on {site}: the files differ",
+            hint=f"say --policy {played.file}",
+        )
+    if half_of(wanted, wall_clock()) is not Half.NIGHT:
+        raise Refused(
+            f"no window of {wanted.name} is open: a runner would play a return",
+            hint="gpuops rotate plan shows the next night; runners begin it by themselves",
+        )
+    url = _url(common)
+    if not yes:
+        confirm(Text(f"{site}: a runner plays a night of {wanted.name}"), "a night suspends desktops")
+    asked = asyncio.run(_asked(url, site, wanted.name))
+    text = f"{site}: rotate night of {wanted.name} {'was asked for' if asked else 'waits already'}"
+    output.show(text, asked_document(PolicyTurn(site, wanted.name), Half.NIGHT, asked=asked))
+
+
+def _sql(common: CommonOptions) -> str:
+    """What makes the tables that the database lacks; of the queue where Procrastinate is installed. "" = it has all."""
+    from gpuops.execute.journal.stores import open_database
+    from gpuops.execute.journal.upgrading import statements
+    from gpuops.runner.configuration import database_of
+
+    url = database_of(_configured(), common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
+    found = statements(open_database(url))
+    if find_spec("procrastinate") is not None:
+        import asyncio
+
+        found += asyncio.run(_sql_of_queue(url))
+    return found
+
+
+async def _sql_of_queue(url: str) -> str:
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        return await queue.sql_to_make()
+
+
+async def _made(url: str) -> bool:
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        return await queue.make()
+
+
+async def _asked(url: str, site: str, policy: str) -> bool:
+    from gpuops.model.nights.runners import PolicyTurn
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        await queue.require()
+        return await queue.ask(PolicyTurn(site, policy))
+
+
+async def _status(url: str) -> QueueStatus:
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        await queue.require()
+        return await queue.status()
+
+
+async def _run(
+    url: str, rotations: Rotations, obeyed: ObeyedConfiguration, alarm: OverdueAlarm, health: Health | None
+) -> None:
+    import asyncio
+    import signal
+
+    from gpuops.runner.children import Children
+    from gpuops.runner.configuration import told
+    from gpuops.runner.job_queue import QueueAway
+    from gpuops.runner.procrastinate_queue import ProcrastinateQueue
+    from gpuops.runner.service import Service
+
+    async with ProcrastinateQueue(url).opened() as queue:
+        children = Children(obeyed.environment, obeyed.configuration_of, output.note)
+        service = Service(queue, rotations, children, output.note, configured=obeyed.read_anew)
+        service.returned_all = obeyed.leaving.returned
+        service.share, service.alarm = obeyed.share, alarm.look
+        if health is not None:
+            service.looked = lambda found: health.looked(found=found)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, service.end)
+        output.note(told(rotations))
+        try:
+            await queue.require()
+        except QueueAway as away:  # returns are due all the same
+            output.note(away.message)
+        await service.run()
+
+
+def _url(common: CommonOptions) -> str:
+    """The database of the queue, for libpq. Raises UsageError, TargetError."""
+    return _database(common, _configured())
+
+
+def _database(common: CommonOptions, configured: Configuration) -> str:
+    from gpuops.distribution import install_extra
+    from gpuops.runner.configuration import database_of
+
+    found = database_of(configured, common.journal_url or os.environ.get("GPUOPS_JOURNAL_URL"))
+    if find_spec("procrastinate") is None:
+        raise UsageError("runners need Procrastinate", hint=install_extra("fleet"))
+    return found
+
+
+def _configured() -> Configuration:
+    from gpuops.config.vcenter.targets import parsed_configuration
+
+    file, text = _file_and_text()
+    return parsed_configuration(text, file)
+
+
+def _file_and_text() -> tuple[Path, str]:
+    """The configuration file; one that is not there says nothing. Raises TargetError."""
+    from gpuops.config.file import config_file, is_missing, read_text
+
+    file = config_file(os.environ)
+    try:
+        return file, read_text(file, error=TargetError)
+    except TargetError as error:
+        if is_missing(error):
+            return file, ""
+        raise

@@ -1,0 +1,89 @@
+"""What `gpuops serve` reads: a report of the fleet, past nights and changes, and what Prometheus is told of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuops import clock
+from gpuops.api import Site, fleet_report, history
+from gpuops.cli.services.metrics_source import MetricSource
+from gpuops.config.date_text import parse_since
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.report.advice.capacity import capacity_document
+from gpuops.report.monitoring.doctor import doctor_document
+from gpuops.report.monitoring.inventory import fleet_document
+from gpuops.report.nights.history_rows import history_document
+from gpuops.report.nights.idle import idle_document
+from gpuops.report.page.fleet_report import FleetReport, fleet_report_document
+from gpuops.report.page.sites_page import site_figures
+from gpuops.report.services.metrics import MetricsWriter
+from gpuops.web.following import FleetRead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuops.report.document import Document
+    from gpuops.web.current import Current
+
+
+@dataclass(slots=True)
+class ServedFleet:
+    """One vCenter, asked as `gpuops report` asks it."""
+
+    site: Site
+    since: str | None
+    policy: Policy | None
+    owners: OwnerKey
+    only_own: bool = False
+    """Whether `history` is that of this vCenter alone, for other sites share its journal."""
+    newest: FleetReport | None = None
+    figures: Document | None = None
+    """Of the newest, what the table of several sites shows."""
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        return self.site.vcenter.wait_for_change(timeout_s)
+
+    def read(self) -> FleetRead:
+        """Raises NotConnected in its kinds, StateDamaged."""
+        site = self.site
+        since = parse_since("--since", self.since, clock.wall_clock()) if self.since is not None else None
+        found = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
+        past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
+        named = self.policy.name if self.policy is not None else None
+        inventory = found.fleet.inventory
+        others: dict[str, Callable[[], Document]] = {
+            "inventory": partial(fleet_document, found.fleet),
+            "capacity": partial(capacity_document, found.capacity, named),
+            "doctor": partial(doctor_document, found.examination),
+            "history": partial(history_document, past),
+        }
+        if found.idle is not None:
+            others["idle"] = partial(idle_document, found.idle, inventory, named)
+        report = fleet_report_document(found)
+        self.newest, self.figures = found, site_figures(report)
+        return FleetRead(report, others)
+
+
+class ServedMetrics:
+    """What Prometheus is told, of what was read for the page: it costs vCenter nothing."""
+
+    def __init__(self, vcenter: str) -> None:
+        self._writer = MetricsWriter(vcenter)
+        self._fleet: ServedFleet | None = None
+        self._source: MetricSource | None = None
+
+    def fleet(self, fleet: ServedFleet) -> ServedFleet:
+        """It is of this fleet from here on."""
+        self._source, self._fleet = MetricSource(fleet.site), fleet
+        return fleet
+
+    def text(self, now: Current) -> bytes:
+        """Called by one thread at a time. A vCenter that is away is said to be, as by `gpuops metrics`."""
+        newest = self._fleet.newest if self._fleet is not None else None
+        if now.edition is None or now.trouble is not None or self._source is None or newest is None:
+            return self._writer.text(None)
+        fleet = newest.fleet
+        return self._writer.text(self._source.of_read(fleet.inventory, fleet.catalog, now.edition.read_at))

@@ -1,0 +1,173 @@
+"""`gpuops serve --site`: the page of each vCenter from a process of its own, and a table of all.
+
+The process of a site reads its vCenter as `gpuops serve` does, and tells of each edition; page and documents are made
+there too, when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.cli.options import CommonOptions
+from gpuops.cli.sites.services import SiteAway, SiteProcess, SiteTalk, end_this_process, kept, wait_for_the_end
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.report.services.metrics import MetricsWriter, merged_families
+from gpuops.report.sites import SiteFailure
+from gpuops.web.current import Current, Edition
+from gpuops.web.overview import Overview
+from gpuops.web.server import WebServer, serving_sites
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.report.document import Document
+    from gpuops.web.access import Access
+
+METRICS: Final = "metrics"
+_ABOVE: Final = "../../"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedWords:
+    """What the command was told of the page, for the process of each site to read anew."""
+
+    since: str | None
+    policy: Path | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEdition:
+    """What the process of a site tells of an edition, and why its vCenter is not followed now."""
+
+    name: str | None
+    """None = vCenter was never read."""
+    read_at: datetime | None
+    read_s: float
+    documents: tuple[str, ...]
+    figures: Document | None
+    trouble: str | None
+
+
+def serve_sites(
+    services: Iterable[tuple[ConfiguredSite, CommonOptions]],
+    words: ServedWords,
+    listener: socket.socket,
+    access: Access,
+    timeout_s: float,
+    say: Callable[[str], None],
+    began: Callable[[], None],
+) -> int:
+    """Until a signal ends it, or no process of a site goes on: the exit code then. `began` is called once."""
+    sites = [(site, common) for site, common in services]
+    overview = Overview([site for site, _ in sites])
+    servers, in_order = list[WebServer](), Lock()
+    processes: dict[str, SiteProcess] = {}
+
+    def body(name: str, document: str) -> bytes:
+        found: bytes = processes[name].ask(document, timeout_s)
+        return found
+
+    def hear(name: str, what: Any) -> None:
+        current, figures = _current(what, partial(body, name))
+        with in_order:
+            servers[0].tell(current, name)
+            servers[0].tell(overview.tell(name, current, figures))
+
+    def metrics(name: str, now: Current) -> bytes:
+        asked = [name] if name else [*processes]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return merged_families(pool.map(metrics_of, asked)).encode()
+
+    def metrics_of(name: str) -> str:
+        try:
+            return body(name, METRICS).decode()
+        except SiteAway:
+            return MetricsWriter(name).text(None).decode()
+
+    for site, common in sites:
+        processes[site.name] = SiteProcess(
+            site.name,
+            fleet_of_site,
+            (common, words if words.policy is not None else ServedWords(words.since, site.policy, words.by)),
+            partial(hear, site.name),
+            first=not processes,
+        )
+
+    with serving_sites(listener, [*processes], access, metrics, say) as server:
+        servers.append(server)
+        server.tell(overview.begin())
+        with kept([*processes.values()], [__name__, "gpuops.cli.services.serve_reads"]):
+            began()
+            return wait_for_the_end([*processes.values()])
+
+
+def _current(what: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
+    if isinstance(what, SiteFailure):
+        return Current(trouble=what.message), None
+    assert isinstance(what, ToldEdition)
+    if what.name is None or what.read_at is None:
+        return Current(trouble=what.trouble), None
+    makers = {document: partial(body, document) for document in what.documents}
+    return Current(Edition(what.name, what.read_at, what.read_s, makers), what.trouble), what.figures
+
+
+def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> None:
+    """In the process of one site: reads its vCenter, tells of each edition, and makes what is asked for."""
+    from gpuops.api.connection import only_read
+    from gpuops.cli.opening import label_of, open_site
+    from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
+    from gpuops.config.policy import load_policy
+    from gpuops.web.following import Following
+
+    night = load_policy(words.policy) if words.policy is not None else None
+    owners, metrics = OwnerKey.parse("--by", words.by), ServedMetrics(label_of(common))
+    newest, fleets = [Current()], list[ServedFleet]()
+    with ExitStack() as stack:
+
+        def opened() -> ServedFleet:
+            site = stack.enter_context(open_site(common))
+            fleets.append(ServedFleet(only_read(site), words.since, night, owners, only_own=True))
+            return metrics.fleet(fleets[-1])
+
+        def tell(now: Current) -> None:
+            newest[0] = now
+            edition, figures = now.edition, fleets[-1].figures if fleets else None
+            if edition is None:
+                talk.tell(ToldEdition(None, None, 0.0, (), None, now.trouble))
+            else:
+                names = tuple(edition.makers)
+                talk.tell(ToldEdition(edition.name, edition.read_at, edition.read_s, names, figures, now.trouble))
+
+        def answer() -> None:
+            for number, name in talk.asked():
+                try:
+                    talk.answer(number, _made(name, newest[0], metrics.text))
+                except Exception as error:  # said by the one that asked; the next page may be made
+                    talk.refuse(number, f"{type(error).__name__}: {error}")
+            end_this_process()
+
+        Thread(target=answer, name="answers", daemon=True).start()
+        say = partial(_say, talk)
+        Following(opened, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
+
+
+def _made(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
+    """The body of that name, of the newest edition."""
+    if name == METRICS:
+        return metrics(now)
+    assert now.edition is not None, "only what an edition has is asked for"
+    return now.edition.makers[name]()
+
+
+def _say(talk: SiteTalk, line: str) -> None:
+    talk.say(f"warning: {line}")

@@ -1,0 +1,308 @@
+"""What goes on until it is stopped, of several vCenters: each has a process of its own, begun anew where it died.
+
+The processes are started by multiprocessing's fork server, for the one that asks has threads by then. Parent and child
+talk over one pipe: the parent asks by numbers, the child answers, tells what is new, and says lines for stderr. A child
+whose pipe ends, for its parent is gone, ends as by a signal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from threading import Event, Lock, Thread, Timer
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops import clock
+from gpuops.cli import opening, output, signals
+from gpuops.cli.failure import guarded
+from gpuops.cli.output import Manners
+from gpuops.errors import VcenterUnreachable
+from gpuops.report.layout import Text
+from gpuops.report.sites import SiteFailure
+from gpuops.report.text import visible
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
+AGAIN_S: Final = 5.0
+"""So long after a process died the next one is begun."""
+ENDING_S: Final = 5.0
+"""So long a process that is told to end may log out of its vCenter."""
+SETTLES_S: Final = 1.0
+"""A signal for all processes of a service may reach that of a site before the one that asks."""
+_SERVER: Final = get_context("forkserver")
+
+
+class SiteAway(VcenterUnreachable):
+    """The process of a site gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteReply:
+    number: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteRefusal:
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteNews:
+    what: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteLine:
+    text: str
+
+
+class SiteTalk:
+    """In the process of one site: what it is asked, and what it says."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = Lock()
+
+    def asked(self) -> Iterator[tuple[int, Any]]:
+        """Each question with its number, as they come; ends when nobody can ask any more."""
+        while True:
+            try:
+                yield self._pipe.recv()
+            except (EOFError, OSError):
+                return
+
+    def answer(self, number: int, value: Any) -> None:
+        self._send(_SiteReply(number, value))
+
+    def refuse(self, number: int, why: str) -> None:
+        """Tells that there is no answer, so that the caller who waits for it gets SiteAway."""
+        self._send(_SiteRefusal(number, why))
+
+    def tell(self, what: Any) -> None:
+        """What is new, unasked."""
+        self._send(_SiteNews(what))
+
+    def say(self, line: str) -> None:
+        """A line for stderr."""
+        self._send(_SiteLine(line))
+
+    def fail(self, failure: SiteFailure) -> None:
+        """Why this process ends for good."""
+        self._send(failure)
+
+    def _send(self, message: object) -> None:
+        with self._lock:
+            self._pipe.send(message)
+
+
+Work = Callable[..., None]
+"""What the process of a site does: a function of a module, called with a SiteTalk and the site's arguments."""
+
+
+class SiteProcess:
+    """The process of one site, as the one that asks has it. `told` is called in another thread: with what the process
+    tells, and with a SiteFailure where it died (it is begun anew) or ended for good (`failure`)."""
+
+    def __init__(
+        self, site: str, work: Work, arguments: Sequence[Any], told: Callable[[Any], None], *, first: bool = True
+    ) -> None:
+        self.site = site
+        self._first = first
+        self.failure: SiteFailure | None = None
+        """Why it is not begun anew; None = it goes on."""
+        self._work, self._arguments, self._told = work, tuple(arguments), told
+        self._process: ForkServerProcess | None = None
+        self._pipe: Connection | None = None
+        self._lock = Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._number = 0
+        self._closing = Event()
+        self.over = Thread(target=self._keep, name=f"site {site}", daemon=True)
+
+    def ask(self, question: Any, timeout_s: float) -> Any:
+        """The answer. Raises SiteAway: it has ended, or takes longer than that, and is ended for it."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._pipe is None:
+                raise SiteAway(f"{self.site}: its process does not run")
+            self._number += 1
+            number = self._number
+            self._waiting[number] = future
+            try:
+                self._pipe.send((number, question))
+            except OSError as error:
+                raise SiteAway(f"{self.site}: its process has ended") from error
+        try:
+            return future.result(timeout_s)
+        except NotInTime:
+            self._end()
+            raise SiteAway(f"{self.site}: it did not answer within {timeout_s:g} s") from None
+
+    def begin(self) -> None:
+        self.over.start()
+
+    def close(self) -> None:
+        """Tells it to end; `closed` waits for that."""
+        self._closing.set()
+        self._end()
+
+    def closed(self, within_s: float) -> None:
+        """It has ended when this returns."""
+        self.over.join(within_s)
+        if self._process is not None and self._process.is_alive():
+            self._process.kill()
+
+    def _end(self) -> None:
+        """It is told to end; one that hears nothing has its end a little later."""
+        if (process := self._process) is None or not process.is_alive():
+            return
+        process.terminate()
+        late = Timer(ENDING_S, process.kill)
+        late.daemon = True
+        late.start()
+
+    def _keep(self) -> None:
+        """One process after the other, until one ends for good."""
+        while not self._closing.is_set():
+            mine, theirs = _SERVER.Pipe()
+            process = _SERVER.Process(
+                target=_serve, args=(self._work, self._arguments, self._first, theirs, output.manners())
+            )
+            process.daemon = True
+            process.start()
+            theirs.close()
+            with self._lock:
+                self._process, self._pipe = process, mine
+            if self._closing.is_set():  # since it was looked for
+                self._end()
+            self.failure = self._heard(mine)
+            with self._lock:
+                self._pipe = None
+                waiting, self._waiting = self._waiting, {}
+            mine.close()
+            process.join(ENDING_S)
+            if process.is_alive():  # the next one is not to read the same vCenter beside it
+                process.kill()
+                process.join()
+            for future in waiting.values():
+                future.set_exception(SiteAway(f"{self.site}: its process has ended"))
+            if self._closing.wait(0.0 if self.failure is not None else SETTLES_S):
+                return
+            found = self.failure or _died(process)
+            _say_failure(self.site, found)
+            self._told(found)
+            if self.failure is not None:
+                return
+            self._closing.wait(AGAIN_S)
+
+    def _heard(self, pipe: Connection) -> SiteFailure | None:
+        """All that it says, until its end; why it is the last one, None = it died."""
+        while True:
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):
+                return None
+            match message:
+                case _SiteReply(number, value):
+                    self._asked(number).set_result(value)
+                case _SiteRefusal(number, why):
+                    self._asked(number).set_exception(SiteAway(f"{self.site}: {why}"))
+                case _SiteNews(what):
+                    self._told(what)
+                case _SiteLine(text):
+                    output.note(visible(f"{self.site}: {text}"))
+                case SiteFailure():
+                    return message
+                case _:
+                    raise AssertionError(message)
+
+    def _asked(self, number: int) -> Future[Any]:
+        """Where the answer of that number goes; it is given once."""
+        with self._lock:
+            return self._waiting.pop(number)
+
+
+@contextmanager
+def kept(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
+    """While this is open the processes go on; none is left at its end. `preload`: modules that each of them needs."""
+    _SERVER.set_forkserver_preload([__name__, *preload])
+    try:
+        for each in processes:
+            each.begin()
+        yield
+    finally:
+        for each in processes:
+            each.close()
+        latest_s = clock.passed_s() + ENDING_S
+        for each in processes:
+            each.closed(max(0.1, latest_s - clock.passed_s()))
+
+
+def wait_for_the_end(processes: Sequence[SiteProcess]) -> int:
+    """Returns when none goes on any more: the exit code that all of them say, 5 where they differ."""
+    for each in processes:
+        while each.over.is_alive():  # a signal is heard between two waits
+            each.over.join(1.0)
+    codes = {each.failure.exit_code for each in processes if each.failure is not None}
+    return codes.pop() if len(codes) == 1 else VcenterUnreachable.exit_code
+
+
+def _died(process: ForkServerProcess) -> SiteFailure:
+    code = process.exitcode or 0
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    message = f"its process ended by {how}, and is begun anew"
+    return SiteFailure(message, "look at this machine's memory", VcenterUnreachable.exit_code, VcenterUnreachable.code)
+
+
+def _say_failure(site: str, failure: SiteFailure) -> None:
+    output.note(Text(visible(f"error: {site}: {failure.message}"), "bold red"))
+    if failure.hint:
+        output.note(visible(f"next: {failure.hint}"))
+
+
+class _SaidLines(io.TextIOBase):
+    """stderr of the process of a site: each line is said by the one that asks, with the site before it."""
+
+    encoding = "utf-8"
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._begun = say, ""
+
+    def write(self, text: str) -> int:
+        *whole, self._begun = (self._begun + text).split("\n")
+        for line in whole:
+            self._say(line)
+        return len(text)
+
+
+def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, manners: Manners) -> None:
+    """In the process of a site. Ctrl-C goes to all processes of a terminal: the one that asks ends the others."""
+    signals.install()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    talk = SiteTalk(pipe)
+    sys.stderr = _SaidLines(talk.say)
+    opening.begin_site(first=first)
+    output.behave(manners)
+
+    def say(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> int:
+        talk.fail(SiteFailure(message, hint, exit_code, code))
+        return exit_code
+
+    raise SystemExit(guarded(lambda: work(talk, *arguments), say))
+
+
+def end_this_process() -> None:
+    """As a signal would: what is open is closed, in the main thread."""
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,136 @@
+"""`gpuops cluster`: clusters of VMs for training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.commands import VerbTable
+from gpuops.cli.options import CommonOptions, DryRun
+from gpuops.cli.spread import spread
+from gpuops.cli.workloads.cluster_run import cluster_bench, cluster_run
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.plan.cluster.plan import ClusterPlan
+
+cluster = VerbTable("cluster", "Make, show, use and remove clusters of VMs for training.")
+cluster.command("run")(cluster_run)
+cluster.command("bench")(cluster_bench)
+
+ClusterFileOption = typer.Option("--file", "-f", metavar="FILE", help="The cluster: templates/cluster.yaml is one.")
+ClusterNameOption = typer.Option("--name", metavar="NAME", help="Its name, in place of a file.")
+
+
+def name_meant(file: Path | None, name: str | None) -> str | None:
+    """The name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
+    from gpuops.config.cluster_file import load_cluster
+
+    if file is not None and name is not None:
+        raise UsageError("--file and --name exclude each other", hint="the file has a name of its own")
+    return load_cluster(file).name if file is not None else name
+
+
+@cluster.command("create")
+@spread
+def cluster_create(
+    common: CommonOptions,
+    file: Annotated[Path, ClusterFileOption],
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are made.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Where something fails, keep what was made: the same again goes on.")
+    ] = False,
+) -> None:
+    """Make the VMs of a cluster from a template: GPUs, RDMA network card, reserved memory; all of them, or none.
+
+    Hosts and template are checked first. A call that was cut off is gone on with by the same call.
+
+    \b
+    Examples:
+      gpuops cluster create --file templates/cluster.yaml --dry-run --vcenter sim:training
+      gpuops cluster create --file templates/cluster.yaml --yes --vcenter sim:training
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.config.cluster_file import load_cluster
+    from gpuops.report.workloads.cluster import cluster_made_document, cluster_made_text, cluster_plan_text
+
+    wish = load_cluster(file)
+
+    def consent(plan: ClusterPlan) -> None:
+        if not yes:
+            confirm(cluster_plan_text(plan), "the plan above makes and starts VMs")
+
+    with open_site(common) as site:
+        site.say = output.note
+        made = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
+    output.show(cluster_made_text(made), cluster_made_document(made))
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)
+
+
+@cluster.command("show")
+@spread
+def cluster_show(
+    common: CommonOptions,
+    file: Annotated[Path | None, ClusterFileOption] = None,
+    name: Annotated[str | None, ClusterNameOption] = None,
+) -> None:
+    """Show clusters: their VMs by rank, hosts, addresses, and what is missing. Changes nothing.
+
+    \b
+    Examples:
+      gpuops cluster show --vcenter sim:training
+      gpuops cluster show --name train
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site
+    from gpuops.report.workloads.cluster import clusters_document, clusters_text
+
+    wanted = name_meant(file, name)
+    with open_site(common) as site:
+        found = api.cluster_show(wanted, site)
+    output.show(clusters_text(found), clusters_document(found))
+
+
+@cluster.command("delete")
+@spread
+def cluster_delete(
+    common: CommonOptions,
+    file: Annotated[Path | None, ClusterFileOption] = None,
+    name: Annotated[str | None, ClusterNameOption] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before VMs are removed.")] = False,
+) -> None:
+    """Remove the VMs of a cluster, with their disks, and no other VM.
+
+    Only VMs that carry the marker of the cluster are removed. A call that was cut off is gone on with by the same call.
+
+    \b
+    Examples:
+      gpuops cluster delete --file templates/cluster.yaml --dry-run --vcenter sim:training
+      gpuops cluster delete --name train --yes
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.report.workloads.cluster import cluster_removed_document, cluster_removed_text
+
+    wanted = name_meant(file, name)
+    if wanted is None:
+        raise UsageError("which cluster is not said", hint="--file templates/cluster.yaml, or --name NAME")
+    with open_site(common) as site:
+        site.say = output.note
+        found = api.cluster_delete(wanted, site, apply=False)
+        if not dry_run and not found.rejections:
+            if found.vms and not yes:
+                confirm(cluster_removed_text(found), "the VMs above are removed")
+            found = api.cluster_delete(wanted, site, apply=True)
+    output.show(cluster_removed_text(found), cluster_removed_document(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)

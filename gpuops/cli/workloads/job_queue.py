@@ -1,0 +1,251 @@
+"""`gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run`: jobs that nights run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import CommonOptions, PolicyFile
+from gpuops.cli.spread import spread
+from gpuops.errors import UsageError
+from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
+from gpuops.model.workloads.job_record import JobState
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Its name, or its number.")]
+_LOOK_S: Final = 5.0
+
+
+@spread
+def job_submit(
+    common: CommonOptions,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command, word by word.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Jobs: templates/jobs.yaml.")
+    ] = None,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="With its registry: quay.io/lab/train:2.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="PROFILE", help="vGPU profile, such as a40-12q.")] = None,
+    run_time: Annotated[str | None, typer.Option(metavar="TIME", help="With the GPU alone: 3h, 90m or 1h30m.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: that of the image.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="OWNER", help="Whose quota it counts for; default: whose submitter you are.")
+    ] = None,
+    vcpu: Annotated[int | None, typer.Option(metavar="N", help="Default: 4.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Default: 16GiB.")] = None,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR[:DIR][:rw]", help="Of the guest, in the container. May be repeated."),
+    ] = None,
+    runtime: Annotated[ContainerRuntime | None, typer.Option(help="Default: podman.")] = None,
+    network: Annotated[bool, typer.Option("--network", help="It may reach the network.")] = False,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Among jobs of its owner; default: 0.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Saves its state, run in the container; words as in a shell.")
+    ] = None,
+    resumes: Annotated[int | None, typer.Option(metavar="N", help="How often it may go on; default: 0.")] = None,
+) -> None:
+    """Submit jobs for the nights of a policy: those of a file, or one by options. They wait for a night; see job list.
+
+    Mounts, profiles and how many an owner may have are those of the policy; without --policy, of the last night's.
+    The same job again, while it has not ended, changes nothing.
+
+    \b
+    Examples:
+      gpuops job submit --image quay.io/lab/train:2 --profile a40-8q --run-time 3h -- python train.py
+      gpuops job submit --file templates/jobs.yaml --policy templates/policy.yaml
+    """
+    from gpuops.api.job_queue import job_submit as submit
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.workloads.submitted_jobs import submission_document, submission_text
+
+    options = {
+        "image": image, "profile": profile, "run_time": run_time, "name": name, "owner": owner, "vcpu": vcpu,
+        "memory": memory, "mounts": mount, "runtime": runtime, "network": network or None, "priority": priority,
+        "checkpoint": checkpoint, "resumes": resumes, "command": command,
+    }  # fmt: skip
+    jobs = _jobs_meant(file, options)
+    rules = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        found = submit(jobs, site, rules)
+        vcenter = site.vcenter.uuid
+    output.show(submission_text(found), submission_document(found, vcenter))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
+    """Those of the file, or the one of the options. Raises UsageError for both or neither, PolicyError for the file."""
+    import shlex
+
+    from gpuops.config.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image
+
+    given = [key for key, value in options.items() if value]
+    if file is not None:
+        if given:
+            raise UsageError(f"--file and {given[0]} exclude each other", hint="the file says all of its jobs")
+        return load_jobs(file)
+    missing = next((key for key in ("image", "profile", "run_time", "command") if not options[key]), None)
+    if missing is not None:
+        said = "-- COMMAND" if missing == "command" else f"--{missing.replace('_', '-')}"
+        raise UsageError(f"a job needs {said}", hint="gpuops job submit --help has an example, or use --file")
+    image, mounts, checkpoint = str(options["image"]), options["mounts"], options["checkpoint"]
+    runtime = options["runtime"]
+    values: dict[str, object] = {"vcpu": 4, "memory": "16GiB", "name": name_of_image(image)}
+    values |= {key: value for key, value in options.items() if value is not None}
+    if isinstance(mounts, list):
+        values["mounts"] = [mount_of_option(each) for each in mounts]
+    if isinstance(checkpoint, str):
+        try:
+            values["checkpoint"] = shlex.split(checkpoint)
+        except ValueError as error:
+            raise UsageError(f"--checkpoint: {error}", hint="quote it as for a shell") from error
+    if isinstance(runtime, ContainerRuntime):
+        values["runtime"] = runtime.value
+    return (job_of_options(values),)
+
+
+@spread
+def job_list(
+    common: CommonOptions,
+    policy: Annotated[Path | None, PolicyFile] = None,
+) -> None:
+    """List submitted jobs: how each is, its place among those that wait, and when its VM is expected to start.
+
+    Without --policy it goes by the policy that the last night ran under. Changes nothing.
+
+    \b
+    Examples:
+      gpuops job list
+      gpuops job list --policy templates/policy.yaml --vcenter sim:vdi
+    """
+    from gpuops.api.job_queue import job_queue
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.workloads.submitted_jobs import queue_document, queue_text
+
+    rules = load_policy(policy) if policy is not None else None
+    with open_site(common) as site:
+        found = job_queue(site, rules)
+        vcenter = site.vcenter.uuid
+    output.show(queue_text(found), queue_document(found, vcenter))
+
+
+@spread
+def job_show(common: CommonOptions, job: JobName) -> None:
+    """Show one job: what it runs, how it is, and all that happened to it. Asks no guest.
+
+    \b
+    Example:
+      gpuops job show train
+    """
+    from gpuops.api.job_queue import job_called
+    from gpuops.cli.opening import open_site
+    from gpuops.report.workloads.submitted_jobs import job_document, job_text
+
+    with open_site(common) as site:
+        found = job_called(job, site)
+        vcenter = site.vcenter.uuid
+    output.show(job_text(found), job_document(found, vcenter))
+
+
+@spread
+def job_logs(
+    common: CommonOptions,
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until it has ended, or Ctrl-C.")] = False,
+) -> None:
+    """Show what a job wrote, its newest mebibyte. Of one that runs its guest is asked first.
+
+    \b
+    Examples:
+      gpuops job logs train
+      gpuops job logs --follow train
+    """
+    from gpuops import clock
+    from gpuops.api.connection import passwords_of
+    from gpuops.api.job_queue import job_output
+    from gpuops.cli.opening import open_site
+    from gpuops.report.workloads.submitted_jobs import JobLog, logs_document
+
+    if follow and common.format.is_document:
+        raise UsageError("--follow prints lines as they come", hint="leave out --output")
+    with open_site(common) as site:
+        found, withheld = job_output(job, site), passwords_of(site)
+        if common.format.is_document:
+            output.show((), logs_document(found.job, found.written, found.cut_off, site.vcenter.uuid, withheld))
+            return
+        log = JobLog(withheld)
+        _print(log.begin(found.written, found.cut_off))
+        if follow and found.job.waits:
+            output.note((f"{found.job.job.name} waits for a night: gpuops job list says when it is expected to start",))
+        while follow and found.job.state is JobState.RUNNING:
+            clock.pause(_LOOK_S)
+            before, found = found, job_output(str(found.job.number), site)
+            _print(log.go_on(found.since(before)))
+        _print(log.end())
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@spread
+def job_cancel(common: CommonOptions, job: JobName) -> None:
+    """Cancel a job. One that runs saves its state by its checkpoint command first, and is then stopped.
+
+    \b
+    Example:
+      gpuops job cancel train
+    """
+    from gpuops.api.job_queue import job_cancel as cancel
+    from gpuops.cli.opening import open_site
+    from gpuops.report.workloads.submitted_jobs import cancel_document, cancel_text
+
+    with open_site(common) as site:
+        found, deeds = cancel(job, site)
+        vcenter = site.vcenter.uuid
+    output.show(cancel_text(found, deeds), cancel_document(found, deeds, vcenter))
+    if not found.ended or any(deed.failed for deed in deeds):
+        raise typer.Exit(4)
+
+
+@spread
+def job_run(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Start nothing: let all that run save their state, and stop.")
+    ] = False,
+) -> None:
+    """Look after jobs once: start those whose VM tonight has started, keep what they write, end what is over.
+
+    Before the window closes it stops what runs, each after its checkpoint. Let a clock call it every five minutes.
+    By day it makes the VMs of the policy's template that jobs lack, and removes those that none needs.
+
+    \b
+    Examples:
+      gpuops job run --policy templates/policy.yaml
+      gpuops job run --policy templates/policy.yaml --stop
+    """
+    from gpuops.api.job_queue import run_jobs
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.workloads.submitted_jobs import run_document, run_text
+
+    wanted = load_policy(policy)
+    with open_site(common) as site:
+        found = run_jobs(wanted, site, stop=stop)
+        vcenter = site.vcenter.uuid
+    output.show(run_text(found), run_document(found, vcenter))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)

@@ -1,0 +1,150 @@
+"""A pool of GPUs lent over the network as YAML, checked and made into a wish.
+
+`templates/pool.yaml` is the commented example. `gpuops pool create` reads it here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from gpuops.config.remote_gpu_file import is_known_name
+from gpuops.config.sections.section import Section, Text
+from gpuops.config.wrong_value import reason
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.workloads.cluster import Arrangement
+from gpuops.model.workloads.lease_book import LendingPool, PoolFileWish, PoolQuota
+from gpuops.model.workloads.workload import memory_mib
+
+MOST_SERVERS: Final = 200
+_HINT: Final = "templates/pool.yaml shows every key, with comments"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
+_TIME: Final = re.compile(
+    r"(?=[0-9])(?:(?P<days>[0-9]{1,3})d)?(?:(?P<hours>[0-9]{1,4})h)?(?:(?P<minutes>[0-9]{1,5})m(?:in)?)?"
+)
+
+
+def lease_time(text: str) -> timedelta:
+    """The time written as `4h`, `90m`, `1h30m` or `2d`. Raises UsageError, for zero too."""
+    found = _TIME.fullmatch(text)
+    parts = {unit: int(number) for unit, number in found.groupdict().items() if number} if found else {}
+    if not (told := timedelta(**parts)):
+        raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
+    return told
+
+
+def _pool_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("should be of small letters, digits and - between them, 50 at the most")
+    return text
+
+
+def _time(text: str) -> str:
+    try:
+        lease_time(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+def _memory(text: str) -> str:
+    try:
+        memory_mib(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+def _owner(text: str) -> str:
+    try:
+        OwnerKey.parse("owner", text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+LeaseTime = Annotated[Text, AfterValidator(_time)]
+MemorySize = Annotated[Text, AfterValidator(_memory)]
+
+
+class PoolQuotaSection(Section):
+    """The most that an owner has at one moment."""
+
+    memory: MemorySize | None = None
+    shares: int | None = Field(default=None, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> PoolQuotaSection:
+        if self.memory is None and self.shares is None:
+            raise ValueError("say `memory`, `shares` or both")
+        return self
+
+    def quota(self) -> PoolQuota:
+        return PoolQuota(memory_mib(self.memory) if self.memory is not None else None, self.shares)
+
+
+class PoolFile(Section):
+    """The whole YAML file."""
+
+    version: Literal[1]
+    name: Annotated[str, AfterValidator(_pool_name)]
+    network: Text
+    program: Text | None = None
+    servers: list[Text] = Field(min_length=1, max_length=MOST_SERVERS)
+    keep: MemorySize | None = None
+    placement: Literal["packed", "spread"] = "packed"
+    longest_lease: LeaseTime = "24h"
+    grace: LeaseTime = "15m"
+    owner: Annotated[Text, AfterValidator(_owner)] = "folder"
+    quotas: dict[Text, PoolQuotaSection] = Field(default_factory=dict, max_length=1000)
+    quota: PoolQuotaSection | None = None
+
+    @model_validator(mode="after")
+    def _once_each(self) -> PoolFile:
+        twice = [name for name, times in Counter(self.servers).items() if times > 1]
+        if twice:
+            raise ValueError(f"the server {twice[0]!r} is there twice")
+        return self
+
+    def wish(self) -> PoolFileWish:
+        pool = LendingPool(
+            name=self.name,
+            network=self.network,
+            program=self.program,
+            placement=Arrangement(self.placement),
+            longest=lease_time(self.longest_lease),
+            grace=lease_time(self.grace),
+            owner_by=OwnerKey.parse("owner", self.owner),
+            quotas={owner: section.quota() for owner, section in self.quotas.items()},
+            quota=self.quota.quota() if self.quota is not None else PoolQuota(),
+        )
+        return PoolFileWish(pool, tuple(self.servers), memory_mib(self.keep) if self.keep is not None else 0)
+
+
+def load_pool(path: Path) -> PoolFileWish:
+    """The pool in this file; the path of a program in it begins where the file lies, and is whole in the pool: other
+    calls come from other directories. Raises PolicyError, one line: file, place, reason."""
+    wish = parse_pool(read_text(path), str(path))
+    program = wish.pool.program
+    if program is None or is_known_name(program):
+        return wish
+    return replace(wish, pool=replace(wish.pool, program=str(path.absolute().parent / program)))
+
+
+def parse_pool(text: str, name: str) -> PoolFileWish:
+    """The pool of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    try:
+        return PoolFile.model_validate(parse_yaml(text, name)).wish()
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error

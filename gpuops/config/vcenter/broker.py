@@ -1,0 +1,128 @@
+"""The connection broker of a target: its entry in the configuration file, and the login to it.
+
+    [targets.prod.broker]
+    url = "https://horizon.example.com"
+    username = "gpuops"
+    domain = "EXAMPLE"
+    password_file = "/etc/gpuops/prod-broker.password"    # or a systemd credential
+    ca_file = "/etc/gpuops/horizon-ca.pem"
+
+Its certificate is always verified. The vCenter's password is never sent to it, nor its own to the vCenter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from gpuops.config.vcenter.address import Address, sha256_of
+from gpuops.config.vcenter.login import BROKER_CREDENTIAL, credential_file, read_password_file
+from gpuops.errors import LoginRefused, TargetError
+from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
+
+
+class BrokerEntry(BaseModel):
+    """One `[targets.NAME.broker]`. As in the target itself there is no `password` key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    url: str = Field(min_length=1)
+    username: str = Field(min_length=1)
+    domain: str = Field(min_length=1)
+    password_file: Path | None = None
+    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of a systemd credential; default `gpuops-broker-password-NAME`, then `gpuops-broker-password`."""
+    ca_file: Path | None = None
+    thumbprint: str | None = None
+    """SHA-256 of its certificate, compared beside verification on every connection."""
+
+    @field_validator("url")
+    @classmethod
+    def _an_address(cls, url: str) -> str:
+        try:
+            found = Address.parse(url)
+        except TargetError:
+            raise ValueError("that is not the address of a broker: write it as https://horizon.example.com") from None
+        if found.password is not None or found.username is not None:
+            raise ValueError("no user and no password belong in it: say username and password_file")
+        if not found.tls and not found.is_this_machine:
+            raise ValueError("it is not encrypted: the password would be readable on the way; use https://")
+        return url
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDestination:
+    """A broker and the way to it; only the password may still have to be found."""
+
+    address: Address
+    username: str
+    domain: str
+    name: str | None = None
+    """The target's name in the configuration file."""
+    password: Secret | None = None
+    password_file: Path | None = None
+    credential: str | None = None
+    ca_files: tuple[Path, ...] = ()
+    thumbprint: str | None = None
+
+
+def broker_destination(name: str, entry: BrokerEntry, environ: Mapping[str, str]) -> BrokerDestination:
+    """The broker of a target. Raises TargetError for a thumbprint that is none."""
+    bundle = environ.get("REQUESTS_CA_BUNDLE")
+    ca_file = entry.ca_file or (Path(bundle) if bundle else None)
+    pin = sha256_of(entry.thumbprint, f"targets.{name}.broker.thumbprint") if entry.thumbprint is not None else None
+    return BrokerDestination(
+        Address.parse(entry.url),
+        entry.username,
+        entry.domain,
+        name,
+        password_file=entry.password_file,
+        credential=entry.credential,
+        ca_files=(ca_file,) if ca_file else (),
+        thumbprint=pin,
+    )
+
+
+def broker_login(
+    where: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None
+) -> BrokerTarget:
+    """The broker with its password. `ask` prompts a person, None = nobody is there.
+
+    The password is in the file that GPUOPS_BROKER_PASSWORD_FILE names, in GPUOPS_BROKER_PASSWORD, in the entry's
+    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, LoginRefused when
+    there is none.
+    """
+    server = Target(
+        host=where.address.host,
+        port=where.address.port,
+        tls=where.address.tls,
+        path="/rest",
+        username=where.username,
+        password=_password(where, environ, ask),
+        ca_files=tuple(map(str, where.ca_files)),
+        pin=where.thumbprint,
+    )
+    return BrokerTarget(server, where.domain)
+
+
+def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
+    if where.password is not None:
+        return where.password
+    if file := environ.get("GPUOPS_BROKER_PASSWORD_FILE"):
+        return read_password_file(Path(file), private=True)
+    if spoken := environ.get("GPUOPS_BROKER_PASSWORD"):
+        return Secret(spoken)
+    if where.password_file is not None:
+        return read_password_file(where.password_file, private=True)
+    entry = f"targets.{where.name}.broker.credential"
+    if (found := credential_file(BROKER_CREDENTIAL, where.credential, entry, where.name, environ)) is not None:
+        return read_password_file(found)
+    if ask is not None:
+        return Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
+    raise LoginRefused(
+        f"no password for {where.domain}\\{where.username} at the broker {where.address}",
+        hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
+    )

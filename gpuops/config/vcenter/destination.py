@@ -1,0 +1,109 @@
+"""Which vCenter a command speaks to and the way there, as `sources` finds it; and whether its certificate proves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuops.config.vcenter.address import Address
+from gpuops.errors import NotTrusted, Refused
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.target import Secret
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.guest import GuestEntry
+    from gpuops.config.vcenter.notices import NotifySettings
+
+
+SIMULATED: Final = "sim:"
+SERVED: Final = "sim@"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A private simulated vCenter, asked for by name: `sim:SCENARIO`."""
+
+    scenario: str
+    clock: str = "virtual"
+    reader: BulkReader = BulkReader.AUTO
+    notify: NotifySettings | None = None
+    """As of a destination, where it is a target of the configuration file."""
+    idle_command: tuple[str, ...] | None = None
+    """As of a destination."""
+    guest: GuestEntry | None = None
+    """As of a destination."""
+    measurements: MeasurementSettings = UNSAID
+    """As of a destination."""
+
+    @property
+    def label(self) -> str:
+        return SIMULATED + self.scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A vCenter and the way to it; only the password may still have to be found."""
+
+    label: str
+    """As the user names it; what caches and messages call it."""
+    address: Address
+    username: str | None
+    password: Secret | None = None
+    password_file: Path | None = None
+    verify: bool = True
+    verify_origin: str = ""
+    """What switched verification off: a flag, a variable, `targets.NAME.verify`."""
+    ca_files: tuple[Path, ...] = ()
+    thumbprint: str | None = None
+    """SHA-256 of its certificate, 64 hexadecimal digits in lower case."""
+    proxy: str | None = None
+    name: str | None = None
+    """The target's name in the configuration file."""
+    credential: str | None = None
+    target_password_file: Path | None = None
+    """The configuration's word, used when nothing before it holds a password."""
+    keyring: bool = False
+    journal_url: str | None = field(default=None, repr=False)
+    """The PostgreSQL database that keeps the journal; None = a file in the state directory."""
+    reader: BulkReader = BulkReader.AUTO
+    """Over which protocol inventories are read."""
+    insecure_by_target: bool = False
+    """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
+    notify: NotifySettings | None = None
+    """Where notices of its runs are sent; None = nowhere."""
+    idle_command: tuple[str, ...] | None = None
+    """The command that tells which desktops are used; None = there is none."""
+    broker: BrokerDestination | None = None
+    """The connection broker that hands its desktops out; None = there is none."""
+    guest: GuestEntry | None = None
+    """The login to guests of its VMs that the target names; None = it names none."""
+    measurements: MeasurementSettings = UNSAID
+    """What is measured of it, and where that lies."""
+
+
+def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
+    """What to warn of, None = the certificate is verified. Raises NotTrusted for a password sent in the clear.
+
+    `guarded` is a run that changes many desktops and has nobody to see a warning: refused (Refused), unless somebody
+    `decided` it where the run is written down, as the target's own `verify = false` does.
+    """
+    if isinstance(where, Simulated) or (where.verify and _protected(where)):
+        return None
+    if where.verify:
+        raise NotTrusted(
+            f"{where.address} is not encrypted: the password would be readable on the way",
+            hint="use https://, or --insecure if that is meant",
+        )
+    if guarded and not decided and not where.insecure_by_target:
+        raise Refused(
+            f"{where.verify_origin} is refused for an unattended rotation: nobody would see the warning",
+            hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
+        )
+    return f"the certificate of {where.address} is not verified ({where.verify_origin})"
+
+
+def _protected(where: Destination) -> bool:
+    return where.address.tls or where.address.is_this_machine

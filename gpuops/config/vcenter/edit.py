@@ -1,0 +1,188 @@
+"""Writes the configuration file: the first one from the template, and one key at a time with its comments kept.
+
+Whatever is to be written is read first as every command reads it. Passwords are refused: they belong in no file of
+settings, and a command line is readable by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, get_origin
+
+from gpuops.config.file import is_missing, parse_toml, read_text
+from gpuops.config.private_file import write_new, write_private
+from gpuops.config.templates import templates
+from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import SIMULATED
+from gpuops.config.vcenter.layers import Flags
+from gpuops.config.vcenter.sources import resolve
+from gpuops.config.vcenter.targets import HELP_PAGES, TABLES, Configuration, NamedTarget, parsed_configuration
+from gpuops.errors import TargetError, UsageError
+
+_TEMPLATE: Final = "site.toml"
+_EXAMPLE: Final = "prod"
+"""The target of the template that is filled in."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_OF_EXAMPLE: Final = frozenset({"username", "password_file", "ca_file"})
+"""Keys of the template that say something of one site: comments where nothing else is said."""
+_INSTEAD: Final = "say a file that you alone can read: gpuops config set {name}.password_file FILE"
+
+
+def first_configuration(path: Path, name: str | None, said: Mapping[str, str]) -> None:
+    """Writes the template there, mode 0600; with a host in `said`, for that vCenter. Raises UsageError, TargetError.
+
+    A file that is there is left as it is, and is an error.
+    """
+    text = read_text(templates()[_TEMPLATE])
+    if name is not None or said:
+        text = _filled(text, name or _EXAMPLE, said)
+        _check(text, path, name or _EXAMPLE)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--file names a place") from error
+    if not write_new(path, text):
+        raise UsageError(
+            f"{path} is there already, and is left as it is",
+            hint="gpuops config set TARGET.KEY VALUE changes a key, gpuops config show says what is in force",
+        )
+
+
+def _filled(text: str, name: str, said: Mapping[str, str]) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --host")
+    if "host" not in said:
+        raise UsageError("--host is not said", hint=f"gpuops config init --vcenter {name} --host vc.example.com")
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line == f"[targets.{name}]" and name != _EXAMPLE:
+            break  # the template's simulated one, whose name is taken now: it stands last
+        if line.startswith("["):
+            inside = line == f"[targets.{_EXAMPLE}]"
+        key = line.partition(" = ")[0]
+        if line.startswith(f'default = "{_EXAMPLE}"'):
+            line = line.replace(f'"{_EXAMPLE}"', json.dumps(name))
+        elif line == f"[targets.{_EXAMPLE}]":
+            line = f"[targets.{name}]"
+        elif inside and key in said:
+            line = f"{key} = {json.dumps(said[key])}"
+        elif inside and key in _OF_EXAMPLE:
+            line = f"# {line}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
+    """Sets TARGET.KEY, or `default`, in the file; '' takes the key out. The values before and after, as text.
+
+    Raises UsageError, TargetError for what cannot be meant; then nothing is written.
+    """
+    name, _, key = dotted.rpartition(".")
+    if dotted != "default":
+        _require_key(name, key)
+    text = _read(path)
+    before = parsed_configuration(text, path)
+    if name and name not in before.targets and key != "host":
+        near = get_close_matches(name, before.targets, n=3)
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        raise UsageError(
+            f"no target {name!r} in {path}{meant}",
+            hint=f"gpuops config set {name}.host HOST makes a target of that name",
+        )
+    changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
+    after = _check(changed, path, name or value or None)
+    write_private(path.resolve(), changed, like=path)
+    return _shown(before, name, key), _shown(after, name, key)
+
+
+def _require_key(name: str, key: str) -> None:
+    if "password" in key and key != "password_file":
+        raise UsageError(
+            "a password is no key of this file, and a command line is readable by everybody on this machine",
+            hint=_INSTEAD.format(name=name or "TARGET") + "; or credential, or keyring (gpuops help targets)",
+        )
+    for table, page in HELP_PAGES.items():
+        if key == table or name.endswith(f".{table}"):
+            raise UsageError(
+                f"{table} is a table of its own, and config set changes single keys of a target",
+                hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
+            )
+    known = [each for each in NamedTarget.model_fields if each not in TABLES]
+    if key not in known or not name:
+        near = (
+            get_close_matches(key, known, n=3) if name else [each for each in ("default",) if each.startswith(key[:3])]
+        )
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        what = f"{key!r} is no key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
+        raise UsageError(f"{what}{meant}", hint=f"keys of a target: {', '.join(known)}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_text(path, error=TargetError)
+    except TargetError as error:
+        if is_missing(error):
+            raise TargetError(f"{path} is not there", hint="gpuops config init writes one") from error
+        raise
+
+
+def _value(key: str, value: str) -> Any:
+    """As the file holds it: a number, true or false, text, or a list. What it should have been, pydantic says."""
+    kind = NamedTarget.model_fields[key].annotation
+    if kind is bool and value in ("true", "false"):
+        return value == "true"
+    if key == "port" and value.isascii() and value.isdigit() and len(value) < 6:
+        return int(value)
+    return value.split() if get_origin(kind) is tuple else value
+
+
+def _changed(text: str, name: str, key: str, value: Any) -> str:
+    """The text with that one value, and every other character as it was. Raises TargetError."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    wanted = parse_toml(text)
+    try:
+        document = tomlkit.parse(text)
+        for mapping in (document, wanted):
+            table: Any = mapping
+            for part in ("targets", name) if name else ():
+                if part not in table:
+                    table[part] = tomlkit.table(is_super_table=part == "targets") if mapping is document else {}
+                table = table[part]
+            if value == "":
+                table.pop(key, None)
+            else:
+                table[key] = value
+        changed = tomlkit.dumps(document)
+        same = parse_toml(changed) == wanted
+    except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
+        raise TargetError("the file cannot be changed by a program", hint="write the key into it yourself") from error
+    if not same:
+        raise TargetError("the file cannot be changed without other keys", hint="write the key into it yourself")
+    return changed
+
+
+def _check(text: str, path: Path, name: str | None) -> Configuration:
+    """The configuration in the text, whose target can be meant. Raises TargetError."""
+    found = parsed_configuration(text, path)
+    named = found.targets.get(name or "")
+    if name is not None and named is not None:
+        if not named.host.startswith(SIMULATED) and Address.parse(named.host).password is not None:
+            raise TargetError("no password belongs in the address of a target", hint=_INSTEAD.format(name=name))
+        resolve(Flags(vcenter=name), {}, found)
+    return found
+
+
+def _shown(configuration: Configuration, name: str, key: str) -> str:
+    holder: Any = configuration.targets.get(name) if name else configuration
+    found = getattr(holder, key, None) if holder is not None and key in holder.model_fields_set else None
+    if found is None:
+        return "not set"
+    if isinstance(found, tuple):
+        return " ".join(map(str, found))
+    return str(found).lower() if isinstance(found, bool) else str(found)

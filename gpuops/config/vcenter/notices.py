@@ -1,0 +1,97 @@
+"""Where notices are sent: the key `notify` of a target, a list of apprise URLs.
+
+Such a URL holds a password or a token, so it does not stand in the configuration file: an entry names where it is
+(`env:VARIABLE`, `file:/etc/gpuops/chat.url`, `credential:NAME` of systemd). A `mailto:` URL without a password may
+stand there itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from gpuops.config.vcenter.login import read_password_file
+from gpuops.errors import TargetError
+from gpuops.model.vcenter.target import Secret
+
+_NAMED: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9._-]+|file:.+", re.DOTALL)
+_MAIL: Final = frozenset({"mailto", "mailtos"})
+_OPEN_KEYS: Final = frozenset({"from", "to", "cc", "bcc", "name", "reply", "smtp", "mode", "cto", "rto", "verify"})
+"""What a mailto: URL may say in the file: none of these is a secret."""
+_HOST_IS_A_HOST: Final = _MAIL | {"json", "jsons", "xml", "xmls", "form", "forms"}
+"""In the URLs of chats a token stands where others have the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """The receivers of a target's notices."""
+
+    vcenter: str
+    """The target's name."""
+    entries: tuple[str, ...]
+    """As they stand in the configuration file, without a secret."""
+
+
+def checked_entry(text: str) -> str:
+    """The same text. Raises ValueError, which never repeats it, for one that holds a secret or is no entry."""
+    if _NAMED.fullmatch(text) or _is_open_mail(text):
+        return text
+    raise ValueError(
+        "such a URL holds a password or a token, and none belongs in this file: say env:VARIABLE, file:PATH or "
+        "credential:NAME (a mailto: URL without a password may stand here)"
+    )
+
+
+def url_of(entry: str, environ: Mapping[str, str]) -> Secret:
+    """The apprise URL that an entry names. Raises TargetError for one that is not there or can be read by others."""
+    how, _, name = entry.partition(":")
+    if how == "env":
+        if not environ.get(name):
+            raise TargetError(f"notify: {name} is not set", hint=f"set {name} to the URL")
+        return Secret(environ[name].strip())
+    if how == "file":
+        return Secret(read_password_file(Path(name).expanduser(), private=True, holds="URL").reveal().strip())
+    if how == "credential":
+        folder = environ.get("CREDENTIALS_DIRECTORY")
+        if folder is None:
+            raise TargetError(
+                f"notify: {entry}, and CREDENTIALS_DIRECTORY is not set",
+                hint=f"LoadCredential={name}:/path in the unit",
+            )
+        return Secret(read_password_file(Path(folder) / name, holds="URL").reveal().strip())
+    return Secret(entry)
+
+
+def shown(entry: str, url: Secret | None) -> str:
+    """How messages call a receiver: its scheme and, where that is one, its host; and where the URL comes from."""
+    named = entry if _NAMED.fullmatch(entry) else ""
+    if url is None:
+        return named or "mailto"
+    scheme, said, _ = url.reveal().partition("://")  # without the mark it is none, and the whole may be a token
+    scheme = scheme.lower() if said and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
+    host = ""
+    if scheme in _HOST_IS_A_HOST:
+        try:
+            host = urlsplit(url.reveal()).hostname or ""
+        except ValueError:
+            host = ""
+    called = f"{scheme}://{host}"
+    return f"{called} ({named})" if named else called
+
+
+def _is_open_mail(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        said = parse_qsl(parts.query, keep_blank_values=True)
+        return (
+            parts.scheme in _MAIL
+            and bool(parts.hostname)
+            and parts.password is None
+            and {key.lower() for key, _ in said} <= _OPEN_KEYS
+        )
+    except ValueError:
+        return False

@@ -1,0 +1,80 @@
+"""The sites that `--site` names: targets of the configuration file, each with its zone, its policy and its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.sources import NamedTargets
+    from gpuops.config.vcenter.targets import NamedTarget
+
+ALL: Final = "all"
+_LOGINS: Final[Mapping[str, str]] = {
+    "GPUOPS_USERNAME": "", "GPUOPS_PASSWORD": "", "GPUOPS_PASSWORD_FILE": "", "GPUOPS_BROKER_PASSWORD": "",
+    "GPUOPS_BROKER_PASSWORD_FILE": "", "GPUOPS_GUEST_USERNAME": "", "GPUOPS_GUEST_PASSWORD": "",
+    "GPUOPS_GUEST_PASSWORD_FILE": "", "VMWARE_USER": "VMWARE_HOST", "VMWARE_PASSWORD": "VMWARE_HOST",
+    "GOVC_USERNAME": "GOVC_URL", "GOVC_PASSWORD": "GOVC_URL",
+}  # fmt: skip
+"""Variables that go to every vCenter, its broker or its guests, unless the variable beside them says to which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredSite:
+    """One target of the configuration file, as commands that read several know it."""
+
+    name: str
+    zone: str | None
+    """IANA time zone; None = the file says none."""
+    policy: Path | None
+    labels: Mapping[str, str]
+
+
+def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[ConfiguredSite, ...]:
+    """The sites that a word means, in the order of the file: `all`, a name, a pattern `muc-*`, a label `region=emea`.
+
+    Raises UsageError where it means none, naming those that there are.
+    """
+    known = {name: ConfiguredSite(name, each.zone, _policy_of(each), each.labels) for name, each in
+             configuration.targets.items()}  # fmt: skip
+    if not known:
+        raise UsageError(
+            f"--site {word}: there is no target in {file}",
+            hint="gpuops config init writes the file; its targets are the sites",
+        )
+    found = tuple(site for site in known.values() if _means(word, site))
+    if found:
+        return found
+    near = get_close_matches(word, known, n=3)
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"--site {word}: no target of {file} is meant{meant}", hint=f"sites there: {', '.join(known)}")
+
+
+def _policy_of(target: NamedTarget) -> Path | None:
+    """Its `policy`, or the only one that runners play on it."""
+    return target.rotations[0] if target.policy is None and len(target.rotations) == 1 else target.policy
+
+
+def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
+    """Raises UsageError where a login that is of one vCenter would be sent to several. `password_file`: the option."""
+    found = ["--password-file"] if password_file is not None else []
+    found += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if found and len(sites) > 1:
+        guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in found) else ""
+        raise UsageError(
+            f"{', '.join(found)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            hint=f"leave it out: each [targets.NAME] says its own username, password_file or credential{guests}",
+        )
+
+
+def _means(word: str, site: ConfiguredSite) -> bool:
+    label, sign, value = word.partition("=")
+    if sign and label in site.labels:
+        return fnmatchcase(site.labels[label], value)
+    return word == ALL or fnmatchcase(site.name, word)

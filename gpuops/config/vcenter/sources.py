@@ -1,0 +1,349 @@
+"""Which vCenter is meant and how it is reached, by flags, environment and configuration file.
+
+Flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
+CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
+The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks of every server there is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
+from gpuops.config.vcenter.address import Address, sha256_of
+from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
+from gpuops.config.vcenter.journal_url import holds_password
+from gpuops.config.vcenter.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
+from gpuops.errors import TargetError, UsageError
+from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
+from gpuops.model.vcenter.login import BulkReader
+from gpuops.model.vcenter.target import Secret
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.broker import BrokerDestination
+    from gpuops.config.vcenter.fleet import FleetEntry
+    from gpuops.config.vcenter.notices import NotifySettings
+    from gpuops.config.vcenter.targets import NamedTarget
+
+
+class NamedTargets(Protocol):
+    """What is read of a configuration file."""
+
+    @property
+    def default(self) -> str | None:
+        """The target that is meant where none is named."""
+        ...
+
+    @property
+    def targets(self) -> Mapping[str, NamedTarget]:
+        """Its targets by their names."""
+        ...
+
+    @property
+    def fleet(self) -> FleetEntry | None:
+        """The database that runners share, which keeps the journals of its targets as well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoConfiguration:
+    """What a configuration file says that is not there."""
+
+    default: str | None = None
+    targets: Mapping[str, NamedTarget] = field(default_factory=dict)
+    fleet: FleetEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """Which vCenter is meant, and which source said so."""
+
+    address: Address
+    named_by: int
+    """Index of the layer that names it; 4 = the configuration file."""
+    name: str | None = None
+    named: NamedTarget | None = None
+
+
+def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
+    """How the user names the vCenter in use, without reading more than that; None = nothing is configured."""
+    named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
+    found = next((text for text in named if text), None)
+    return found.rpartition("@")[2] if found and not found.startswith(SERVED) else found
+
+
+def read_configuration(path: Path) -> NamedTargets:
+    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
+    try:
+        text = read_text(path, error=TargetError)
+    except TargetError as error:
+        if is_missing(error):  # a service account may have /dev/null as its home
+            return NoConfiguration()
+        raise
+    # pydantic, which checks the file, is a tenth of the time of a short command
+    from gpuops.config.vcenter.targets import parsed_configuration
+
+    return parsed_configuration(text, path)
+
+
+def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTargets) -> Destination | Simulated:
+    """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
+    ours = (flag_layer(flags), gpuops_layer(environ))
+    text = next((layer.vcenter for layer in ours if layer.vcenter), None)
+    if text and text.startswith(SIMULATED):
+        return _simulated(text, flags, environ)
+    if text and text.startswith(SERVED):
+        url = journal_url(flags, environ, configuration)
+        return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url, reader=_reader(ours))
+    layers = (*ours, vmware_layer(environ), govc_layer(environ))
+    meant = _meant(layers, configuration)
+    if meant.named is not None and meant.named.host.startswith(SIMULATED):
+        return replace(
+            _simulated(meant.named.host, flags, environ),
+            notify=_notify(meant.name, meant.named),
+            idle_command=meant.named.idle_command,
+            guest=meant.named.guest,
+            measurements=_measured(meant.named),
+        )
+    _refuse_password(flags.vcenter, meant)
+    url = journal_url(flags, environ, configuration, meant.named)
+    return replace(_way(meant, layers, environ), journal_url=url)
+
+
+def measurement_settings(
+    flag: str | None, environ: Mapping[str, str], configuration: NamedTargets
+) -> MeasurementSettings:
+    """What is said of the measurements of the target that the user names, or of the file's default one."""
+    return _measured(configuration.targets.get(label(flag, environ, configuration.default) or ""))
+
+
+def journal_url(
+    flags: Flags, environ: Mapping[str, str], configuration: NamedTargets, named: NamedTarget | None = None
+) -> str | None:
+    """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
+
+    A target that names none has that of `[fleet]`, where runners write it. Without `named`, the target is asked that
+    the user names, or the file's default one.
+    """
+    if named is None:
+        text = label(flags.vcenter, environ, configuration.default)
+        named = configuration.targets.get(text) if text is not None else None
+    found = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
+    if flags.journal_url is not None and holds_password(flags.journal_url):
+        raise TargetError(
+            "a password on the command line is readable by everybody on this machine",
+            hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
+        )
+    if found or named is None:
+        return found
+    return named.journal_url or (configuration.fleet.url if configuration.fleet is not None else None)
+
+
+def _reader(layers: tuple[Layer, ...], named: NamedTarget | None = None) -> BulkReader:
+    return merged(layers).reader or (named.reader if named is not None else BulkReader.AUTO)
+
+
+def sim_clock(environ: Mapping[str, str]) -> str:
+    """What moves the time of a simulated vCenter that is started without `--clock`."""
+    return environ.get("GPUOPS_SIM_CLOCK") or "virtual"
+
+
+def _simulated(text: str, flags: Flags, environ: Mapping[str, str]) -> Simulated:
+    """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
+    if flags.journal_url is not None:
+        raise TargetError(
+            f"{text} lives as long as this command, and so does its journal: --journal-url has no meaning there",
+            hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
+        )
+    reader = _reader((flag_layer(flags), gpuops_layer(environ)))
+    return Simulated(text.removeprefix(SIMULATED), sim_clock(environ), reader)
+
+
+def _meant(layers: tuple[Layer, ...], configuration: NamedTargets) -> _Meant:
+    for index, layer in enumerate(layers):
+        if layer.address is not None:
+            return _Meant(layer.address, index)
+        if layer.vcenter is not None:
+            return _named_or_address(layer.vcenter, index, configuration)
+    if configuration.default is not None:
+        return _named_or_address(configuration.default, len(layers), configuration)
+    raise _nothing(configuration)
+
+
+def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Meant:
+    named = configuration.targets.get(text)
+    if named is not None:
+        simulated = named.host.startswith(SIMULATED)
+        address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
+        return _Meant(address, index, text, named)
+    if not any(mark in text for mark in ".:/@[") and text != "localhost":
+        known = ", ".join(sorted(configuration.targets)) or "none"
+        raise TargetError(
+            f"no target {text!r} in the configuration file{_near(text, configuration)}",
+            hint=f"targets there: {known}; an address is https://{text}",
+        )
+    return _Meant(Address.parse(text), index)
+
+
+def _near(text: str, configuration: NamedTargets) -> str:
+    near = get_close_matches(text, configuration.targets, n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
+    named, address = meant.named, meant.address
+    usable = [layer.about(address) for layer in layers]
+    # user@ in an address is said by whoever said the address
+    usable.insert(meant.named_by + 1, Layer("the address", username=address.username, password=address.password))
+    found = merged(tuple(usable))
+    # another user is not sent the password of the target's own: each such try counts towards the lock of an account
+    own = named if named is not None and _is_own_login(found.username, named) else None
+    return Destination(
+        label=meant.name or str(address),
+        address=address,
+        username=found.username or (named.username if named else None),
+        password=found.password,
+        password_file=found.password_file,
+        verify=(named is None or named.verify) if found.verify is None else found.verify,
+        verify_origin=found.verify_origin or f"targets.{meant.name}.verify",
+        ca_files=_ca_files(found, named, environ),
+        thumbprint=_thumbprint(found, meant),
+        proxy=_proxy(found.proxy or (named.proxy if named else None)),
+        name=meant.name,
+        credential=own.credential if own else None,
+        target_password_file=own.password_file if own else None,
+        keyring=named.keyring if named else False,
+        reader=found.reader or (named.reader if named else BulkReader.AUTO),
+        insecure_by_target=named is not None and not named.verify,
+        notify=_notify(meant.name, named),
+        idle_command=named.idle_command if named is not None else None,
+        broker=_broker(meant.name, named, environ),
+        guest=named.guest if named is not None else None,
+        measurements=_measured(named),
+    )
+
+
+def _measured(named: NamedTarget | None) -> MeasurementSettings:
+    return named.measurements.settings() if named is not None and named.measurements is not None else UNSAID
+
+
+def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, str]) -> BrokerDestination | None:
+    if name is None or named is None or named.broker is None:
+        return None
+    from gpuops.config.vcenter.broker import broker_destination
+
+    return broker_destination(name, named.broker, environ)
+
+
+def _is_own_login(username: str | None, named: NamedTarget) -> bool:
+    """Whether the login is the one that the target's password is of; a target without a user says nobody's."""
+    return username is None or named.username is None or username.casefold() == named.username.casefold()
+
+
+def notify_settings(flag: str | None, environ: Mapping[str, str], configuration: NamedTargets) -> NotifySettings | None:
+    """The receivers of the target that the user names, or of the file's default one; None = there are none."""
+    name = label(flag, environ, configuration.default)
+    return _notify(name, configuration.targets.get(name)) if name is not None else None
+
+
+def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
+    """What is said where `notify_settings` finds nothing: of the target `name`; None = the user names no vCenter."""
+    targets = sorted(configuration.targets)
+    if name is not None and name not in targets:
+        return UsageError(
+            f"no target {name!r} in the configuration file{_near(name, configuration)}; notices are those of a target",
+            hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
+        )
+    told = [each for each in targets if configuration.targets[each].notify]
+    named = f" (with notices: {', '.join(told)})" if told else ""
+    return UsageError(
+        f"no notices are configured for {name}" if name else "no notices are configured: no target is named",
+        hint=f"put notify = [...] into its [targets.{name}] (gpuops help notices)"
+        if name
+        else f"name a target: --vcenter NAME{named}",
+    )
+
+
+def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | None:
+    if name is None or named is None or not named.notify:
+        return None
+    from gpuops.config.vcenter.notices import NotifySettings
+
+    return NotifySettings(name, named.notify)
+
+
+def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    if found.ca_files is not None:
+        return found.ca_files
+    if named is not None and named.ca_file is not None:
+        return (named.ca_file,)
+    bundle = environ.get("REQUESTS_CA_BUNDLE")
+    return (Path(bundle),) if bundle else ()
+
+
+def _thumbprint(found: Layer, meant: _Meant) -> str | None:
+    if found.thumbprint is not None:
+        return sha256_of(found.thumbprint, found.thumbprint_origin)
+    if meant.named is not None and meant.named.thumbprint is not None:
+        return sha256_of(meant.named.thumbprint, f"targets.{meant.name}.thumbprint")
+    return None
+
+
+def _proxy(text: str | None) -> str | None:
+    """HOST:PORT as it stands. The message never repeats another text: it may hold a password."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not port.isascii() or not port.isdigit():
+        raise TargetError("that is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128")
+    return text
+
+
+def _refuse_password(flag: str | None, meant: _Meant) -> None:
+    if flag is not None and meant.named_by == 0 and meant.address.password is not None:
+        raise TargetError(
+            "a password on the command line is readable by everybody on this machine",
+            hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+        )
+
+
+def _served(path: Path) -> Destination:
+    """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
+    try:
+        ready = parse_json(read_text(path, error=TargetError))
+        password, ca_files = Secret(ready["password"]), (Path(ready["ca_file"]),) if ready.get("ca_file") else ()
+        return Destination(
+            label=SERVED + str(path),
+            address=Address.parse(ready["url"]),
+            username=ready["username"],
+            password=password,
+            ca_files=ca_files,
+            broker=_served_broker(ready["broker"], password, ca_files) if ready.get("broker") else None,
+        )
+    except (*NOT_PARSED, AttributeError, TargetError) as error:
+        raise TargetError(
+            f"{path} is not the ready file of a simulated vCenter",
+            hint=f"start one: gpuops sim serve --scenario lab --ready-file {path}",
+        ) from error
+
+
+def _served_broker(told: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
+    """The simulated Connection Server beside it."""
+    from gpuops.config.vcenter.broker import BrokerDestination
+
+    address = Address.parse(told["url"])
+    return BrokerDestination(address, told["username"], told["domain"], password=password, ca_files=ca_files)
+
+
+def _nothing(configuration: NamedTargets) -> TargetError:
+    targets = ", ".join(sorted(configuration.targets))
+    named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
+    return TargetError(
+        "no vCenter is configured",
+        hint=f"say {named}, or gpuops config init; --vcenter sim:lab tries everything on a simulated one",
+    )

@@ -1,0 +1,38 @@
+"""What making and removing clusters needs of a vCenter beside what any run needs."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from gpuops.errors import Refused
+from gpuops.execute.site import Site
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.vcenter.task import TaskRef
+
+
+@runtime_checkable
+class ClusterPort(Protocol):
+    """A vCenter in which clusters are made and removed."""
+
+    def networks(self) -> Networks:
+        """Distributed switches, and what the hosts have for RDMA."""
+        ...
+
+    def guest_id(self, vm: str) -> str:
+        """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read."""
+        ...
+
+    def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
+        """The task that powers a VM off or, of one that is off, removes it; None = it is there no more.
+
+        Raises Refused for a VM of another name or without these notes, OutcomeUnknown when the reply was lost.
+        """
+        ...
+
+
+def cluster_port(site: Site) -> ClusterPort:
+    """The same vCenter, as one in which clusters are made. Raises Refused for a saved inventory."""
+    vcenter = site.vcenter
+    if not isinstance(vcenter, ClusterPort):
+        raise Refused("a saved inventory makes no VMs", hint="use --vcenter")
+    return vcenter

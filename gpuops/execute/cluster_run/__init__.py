@@ -1,0 +1,1 @@
+"""Runs a program over the VMs of a cluster, through guest operations, and measures an all-reduce over them."""

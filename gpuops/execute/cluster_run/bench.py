@@ -1,0 +1,99 @@
+"""Measures an all-reduce over the first nodes of a cluster, by TCP and by RDMA: one run for each number of nodes."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import Refused, UsageError
+from gpuops.execute.cluster.use import used_alone
+from gpuops.execute.cluster_run import guests, running
+from gpuops.execute.lease.lease import HeldLease
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.model.workloads.cluster import TrainingCluster
+from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
+from gpuops.plan.cluster_run import all_reduce
+from gpuops.plan.cluster_run.launch import Launch, planned
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+
+_MOST_PRINTED: Final = 1 << 20
+"""Bytes of what is read of a measurement."""
+SIMULATED: Final = "simulated: not measured"
+
+
+def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
+    """What was measured, and of what was not the reason. Raises Refused where nothing can be, NotConnected."""
+    port = guest_work(site.vcenter)
+    run = secrets.token_hex(8)
+    whole = planned(RunWish(("true",)), _part(cluster, max(wish.nodes)), run)
+    if whole.launch is None:
+        raise Refused("; ".join(map(str, whole.rejections)), hint=whole.rejections[0].hint)
+    with used_alone(site, cluster, "cluster bench") as held:
+        program = wish.program or all_reduce.chosen_program(guests.look(whole.launch, all_reduce.LOOK, port))
+        if program is None:
+            raise Refused(
+                f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
+                hint="install NCCL tests, the OSU micro-benchmarks or python3-mpi4py in the template",
+            )
+        cells: list[BenchCell] = []
+        for transport in wish.transports:
+            for nodes in wish.nodes:
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, held, simulated=port.simulated))
+                if cells[-1].left:
+                    break
+    return BenchResult(cluster.name, program, tuple(cells), simulated=port.simulated)
+
+
+def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
+    """Its first nodes. Raises UsageError where it has fewer."""
+    if nodes > len(cluster.members):
+        there = len(cluster.members)
+        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {there}", hint=f"--nodes {there} is the most")
+    return replace(cluster, members=cluster.members[:nodes])
+
+
+def _cell(
+    wish: BenchWish,
+    program: AllReduceProgram,
+    cluster: TrainingCluster,
+    nodes: int,
+    transport: Transport,
+    site: Site,
+    held: HeldLease,
+    *,
+    simulated: bool,
+) -> BenchCell:
+    part = _part(cluster, nodes)
+    cell = BenchCell(len(part.members), sum(each.gpus for each in part.members), transport)
+    if transport is Transport.RDMA and simulated:
+        return replace(cell, why_not=SIMULATED)
+    run = secrets.token_hex(8)
+    lines: list[str] = []
+    launch: Launch | None = None
+    for command in all_reduce.measuring_commands(program, wish.sizes):
+        plan = planned(RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), part, run)
+        if plan.launch is None:
+            return replace(cell, why_not="; ".join(map(str, plan.rejections)))
+        launch = plan.launch
+        lines += launch.command_lines
+    assert launch is not None, "there is a size"
+    site.say(f"{transport}, {len(part.members)} of {max(wish.nodes)} nodes")
+    printed = bytearray()
+
+    def hear(piece: bytes) -> None:
+        printed.extend(piece[: _MOST_PRINTED - len(printed)])
+
+    launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
+    end = running.run(launch, site, held, hear)
+    text = printed.decode("utf-8", "replace")
+    if end.exit_code:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
+        why = f"ended after {wish.limit_s} s" if end.exit_code == running.TIMED_OUT else f"exit code {end.exit_code}"
+        return replace(cell, why_not=f"{why}: {last.strip()[:200]}", left=end.left)
+    try:
+        return replace(cell, times=all_reduce.parse_times(program, text, wish.sizes), left=end.left)
+    except UsageError as error:
+        return replace(cell, why_not=error.message, left=end.left)

@@ -1,0 +1,218 @@
+"""Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
+
+An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
+which only that user can read: what it writes, how it ended and when are there (`gpuops/plan/jobs/guest_scripts.py`).
+Its container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt is
+run once at most, and what was begun is finished.
+
+Nothing of gpuops' own logins reaches a guest.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.execute.site.guest_work import GuestWork, KnowsSecrets
+from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
+from gpuops.model.vcenter.target import without_secrets
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
+from gpuops.plan.jobs import guest_scripts as scripts
+from gpuops.plan.jobs.container_command import checkpoint_words, run_words
+
+SCRIPT_S: Final = 120.0
+"""What one of the scripts may take in a guest, beside what it waits for."""
+_LOOK: Final = "look at the guest"
+
+
+@dataclass(frozen=True, slots=True)
+class _GuestFacts:
+    """What a guest has."""
+
+    home: str
+    runtimes: frozenset[ContainerRuntime]
+    lacks: tuple[str, ...]
+
+
+class GuestContainers:
+    """The containers of jobs in the guests of one vCenter; `guest_work(site.vcenter)` is the port.
+
+    Every method raises Refused where there is no login for guests or a guest refuses, with its reason; StepFailed
+    where VMware Tools do not answer; OutcomeUnknown where it is not known what came of it, which the same call again
+    finds out; NotConnected in its kinds.
+    """
+
+    def __init__(self, port: GuestWork, left_s: Callable[[], float] = lambda: math.inf) -> None:
+        """`left_s`: the seconds in which guests may still be asked; Refused is raised once there are none."""
+        self._port = port
+        self._left_s = left_s
+        self._found: dict[str, _GuestFacts] = {}
+
+    def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
+        """What the guest has to run a container with: the one that is wished where it is there; None = none."""
+        found = self._guest(vm).runtimes
+        return next((each for each in (wish, *ContainerRuntime) if each in found), None)
+
+    def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
+        """The container on its way, under the name `gpuops-ATTEMPT`; nothing happens where this attempt was started.
+
+        `attempt`: small letters, digits and `-`, at most 100. `resume`: the job is told by the variable
+        `GPUOPS_JOB_RESUMED=1` that it goes on from its checkpoint. An image that must be pulled is pulled after that.
+        Raises Refused where the guest has no runtime for it, or the words cannot be sent to it.
+        """
+        ready = replace(job, runtime=self._runtime_of(vm, job))
+        words = run_words(ready, scripts.container(attempt), resumed=resume)
+        script = scripts.start(attempt, ready.runtime, _sendable(vm, words))
+        if why := scripts.too_long(script):
+            raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
+        end = self._run(vm, script)
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: its job was not started: {self._reason(end)}", hint=_LOOK)
+
+    def look(self, vm: Vm, attempt: str) -> ContainerState:
+        """How it is."""
+        return self._state(vm, self._run(vm, scripts.look(attempt)))
+
+    def revoke(self, vm: Vm, attempt: str) -> ContainerState:
+        """Nothing starts this attempt any more, also what is under way: absent = nothing has. Else how it is.
+
+        Raises Refused where neither is known yet.
+        """
+        end = self._run(vm, scripts.revoke(attempt))
+        if end.exit_code == scripts.UNDECIDED:
+            raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
+        return self._state(vm, end)
+
+    def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes of what it wrote from `offset` on, as they are: whoever shows them makes them harmless.
+
+        b"" = nothing further yet. The guest keeps the first 4 MiB and, once it has ended, the last 256 to 512 KiB of
+        more, with a line between that says how much was left out.
+        """
+        home, pieces, left = self._guest(vm).home, [], limit
+        while left > 0:
+            self._time_for(vm)
+            number = min(offset // scripts.PART, scripts.HEAD_PARTS)
+            text = self._port.guest_file_if_there(vm.ref, vm.name, scripts.log_part(home, attempt, number)) or b""
+            at = offset - number * scripts.PART
+            whole = text if number == scripts.HEAD_PARTS else text[: scripts.PART]
+            piece = whole[at : at + left]
+            pieces.append(piece)
+            offset, left = offset + len(piece), left - len(piece)
+            if len(whole) < scripts.PART or number == scripts.HEAD_PARTS:
+                break
+        return b"".join(pieces)
+
+    def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
+        """Runs the checkpoint command in the container; not saved where it failed, took longer or nothing runs."""
+        if not job.checkpoint:
+            return CheckpointEnd(saved=False, reason="it has no checkpoint command")
+        ready = replace(job, runtime=self._runtime_of(vm, job))
+        limit_s = max(1, math.ceil(limit.total_seconds()))
+        words = _sendable(vm, checkpoint_words(ready, scripts.container(attempt)))
+        script = scripts.checkpoint(attempt, limit_s, words)
+        if why := scripts.too_long(script):
+            return CheckpointEnd(saved=False, reason=why)
+        end = self._run(vm, script, limit_s)
+        if end.exit_code in (124, 137):
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command took longer than {limit_s} s")
+        if end.exit_code == scripts.NOTHING_RUNS:
+            return CheckpointEnd(saved=False, reason="it does not run")
+        if end.exit_code != 0:
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._reason(end)}")
+        return CheckpointEnd(saved=True)
+
+    def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
+        """Asks the container for its end and ends it after `grace`; it has ended, or Refused is raised.
+
+        One that was never started here is `absent`, and stays startable.
+        """
+        grace_s = max(0, math.ceil(grace.total_seconds()))
+        end = self._run(vm, scripts.stop(attempt, grace_s), grace_s)
+        state = self._state(vm, end)
+        if state.state is ContainerPhase.RUNNING:
+            raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
+        return state
+
+    def clear(self, vm: Vm, attempt: str) -> None:
+        """Removes the files of an attempt that has ended, and whatever container of it is left; nothing starts it again
+        for a week. Raises Refused where it runs."""
+        end = self._run(vm, scripts.clear(attempt))
+        if end.exit_code == scripts.RUNS_STILL:
+            raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._reason(end)}", hint=_LOOK)
+
+    def _guest(self, vm: Vm) -> _GuestFacts:
+        """What is there; asked anew for as long as something is missing. Raises Refused where it cannot be told."""
+        known = self._found.get(vm.ref)
+        if known is not None and known.runtimes and not known.lacks:
+            return known
+        end = self._run(vm, scripts.probe())
+        if end.exit_code != 0:
+            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._reason(end)}", hint=_LOOK)
+        self._found[vm.ref] = found = _GuestFacts(*scripts.probed(end.printed))
+        return found
+
+    def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
+        """What runs this job in that guest. Raises Refused where nothing does."""
+        found = self._guest(vm)
+        if found.lacks:
+            missing = f"{vm.name}: its guest lacks {', '.join(found.lacks)}"
+            raise Refused(missing, hint="install util-linux and coreutils, or busybox, in the template")
+        unfit = {ContainerRuntime.APPTAINER} if job.checkpoint else set[ContainerRuntime]()
+        wanted: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
+        runtime = next((each for each in wanted if each in found.runtimes - unfit), None)
+        if runtime is None and not found.runtimes:
+            missing = f"{vm.name}: its guest has none of {', '.join(ContainerRuntime)}"
+            raise Refused(missing, hint="install one of them in the template")
+        if runtime is None:
+            missing = f"{vm.name}: its guest has apptainer alone, in whose containers no checkpoint command can be run"
+            raise Refused(missing, hint="install podman in the template")
+        return runtime
+
+    def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
+        """What a script has told. Raises Refused where it has failed."""
+        if end.exit_code not in (0, 1):
+            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._reason(end)}", hint=_LOOK)
+        if end.exit_code == 1:
+            return ContainerState(ContainerPhase.RUNNING)
+        return scripts.state_of(end.printed)
+
+    def _run(self, vm: Vm, script: str, waits_s: float = 0.0) -> CommandEnd:
+        """How a script ended. Raises OutcomeUnknown where nobody saw it, with the reason; Refused, NotConnected."""
+        self._time_for(vm)
+        op_id = f"{scripts.PREFIX}{secrets.token_hex(8)}"
+        command = self._port.start_command(vm.ref, vm.name, script, op_id, scripts.PREFIX, CHECKPOINT_REFUSALS)
+        limit_s = max(0.0, min(SCRIPT_S + waits_s, self._left_s()))
+        for end in self._port.wait_for_commands([command], limit_s):
+            if end.exit_code is None:
+                raise OutcomeUnknown(f"{vm.name}: {self._reason(end)}", hint="the same again finds out")
+            return end
+        raise OutcomeUnknown(f"{vm.name}: its guest tells no end of a script", hint="the same again finds out")
+
+    def _reason(self, end: CommandEnd) -> str:
+        """Why it did not do well, with the last line that it printed: a job may print what it finds in its guest."""
+        error, *said = end.error.removeprefix(f"{end.name}: ") or "it failed", *end.printed.strip().splitlines()[-1:]
+        secrets = self._port.secrets if isinstance(self._port, KnowsSecrets) else ()
+        return ": ".join((error, *(without_secrets(each, secrets)[:200] for each in said)))
+
+    def _time_for(self, vm: Vm) -> None:
+        """Raises Refused where there is none to ask its guest."""
+        if self._left_s() <= 0:
+            raise Refused(f"{vm.name}: no time is left to ask its guest", hint="the next pass asks it")
+
+
+def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:
+    """The same. Raises Refused for a word that SOAP or a process cannot take as it is."""
+    for word in words:
+        if not word.isprintable():
+            raise Refused(f"{vm.name}: {word[:60]!r} has a control character in it", hint="put it into the image")
+    return words

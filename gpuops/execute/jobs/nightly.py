@@ -1,0 +1,237 @@
+"""The passes over jobs that nights make: one called by a clock, and one before a return.
+
+Jobs keep no desktop waiting longer than that: a return gives all of them together, side by side, the time of one
+checkpoint, and none of the time that its desktops need to be back when they are due. What is left then, and whatever
+hangs in a guest or a database, is left behind (`bounded_work`): a job ends with its VM, which the return stops as every
+ML VM. Any error of a job is told, and the return goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StateDamaged, UsageError
+from gpuops.execute.jobs.bounded_work import AT_A_TIME, side_by_side
+from gpuops.execute.jobs.guest_container import GuestContainers
+from gpuops.execute.jobs.job_run import STOP_GRACE, JobGuests, JobPass
+from gpuops.execute.jobs.night_jobs import job_store
+from gpuops.execute.runs.nights import NightVms, policies_of
+from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.execute.state.lock import rotating
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.workloads.job_record import JobState, SubmittedJob
+from gpuops.model.workloads.job_rules import JobRules
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.jobs.job_answers import JobDeed, JobsRun
+from gpuops.plan.jobs.turns import JobTurn, job_turns, least_run
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, night_due
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
+
+CALLED_EVERY: Final = timedelta(minutes=5)
+"""How often a clock is to call a pass: the next one may be too late for what this one leaves."""
+AT_ONCE: Final = timedelta(seconds=30)
+"""What a look at one guest, and the end of its container, take beside a checkpoint."""
+LOOK: Final = timedelta(seconds=60)
+"""What a return gives to reading the jobs, and where they run."""
+_NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
+_NOT_STOPPED: Final = "its guest has not answered in time: it ends with its VM, and is looked at when that runs again"
+
+
+def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> JobGuests:
+    """Those of this vCenter; `left_s`: the seconds in which they may still be asked. Raises Refused for a saved
+    inventory."""
+    return GuestContainers(guest_work(site.vcenter), left_s)
+
+
+def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
+    """One pass: starts jobs in VMs that tonight has started, keeps what they write, ends what is over or cancelled.
+
+    When the window is about to close, or with `stop`, it stops all of them. Raises UsageError for a policy without
+    `jobs`, Refused, NotConnected, StateDamaged.
+    """
+    rules = policy.jobs
+    if rules is None:
+        raise UsageError(
+            f"policy {policy.name} says nothing of jobs", hint="put `jobs` into its `ml` (gpuops help job-run)"
+        )
+    store = job_store(site)
+    submitted = store.read()
+    if all(each.ended for each in submitted):
+        return JobsRun((), stop)
+    inventory = site.vcenter.inventory()
+    now = site.clock()
+    running = [each for each in submitted if each.state is JobState.RUNNING]
+    if stop or _closes(policy, len(running), now):
+        left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
+        to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
+        return JobsRun(_stopped(to_stop, site, left, _NEXT_TIME), stopped=True)
+    turns = _turns(policy, rules, submitted, inventory, site, now)
+    one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
+    return JobsRun(tuple(one_pass.run(submitted, turns)), stopped=False)
+
+
+def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
+    """Stops the jobs of the nights that a return ends, each after its checkpoint and all at once, as far as there is
+    time: when that is up this returns, whatever hangs. Nothing is asked of a guest any more then.
+
+    Raises what reading the jobs raises; a job whose guest does not answer keeps no other one waiting.
+    """
+    found = list[_ToStop]()
+    if not side_by_side([lambda: found.extend(_to_stop(site))], LOOK.total_seconds()):
+        raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
+    if not found:
+        return ()
+    (to_stop,) = found
+    assert to_stop.until is not None, "a return waits so long at the most"
+    left = max(timedelta(), to_stop.until - site.clock())
+    names = ", ".join(each.job.name for each in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
+    site.say(f"jobs that run save their state first, for {left.total_seconds():.0f} s at most: {names}")
+    return _stopped(to_stop, site, left, _NOT_STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToStop:
+    """The jobs that run and are to be stopped before a return."""
+
+    jobs: tuple[SubmittedJob, ...]
+    inventory: Inventory
+    checkpoint: timedelta
+    until: datetime | None
+    """The return begins then; None = none waits for it."""
+
+
+def _stopped(to_stop: _ToStop, site: Site, left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
+    """What became of each, all at once; of one whose guest hangs when the time is up, that is said."""
+    until_s = clock.passed_s() + left.total_seconds()
+    guests = guests_of(site, left_s=lambda: until_s - clock.passed_s())
+    passes = {
+        job.number: JobPass(
+            job_store(site), guests, to_stop.inventory, site.clock, to_stop.checkpoint, stops=True, until=to_stop.until
+        )
+        for job in to_stop.jobs
+    }
+    side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], left.total_seconds())
+    hung = [JobDeed(job, unanswered, failed=True) for job in to_stop.jobs]
+    return tuple(
+        deed for job, late in zip(to_stop.jobs, hung, strict=True) for deed in passes[job.number].deeds[:] or [late]
+    )
+
+
+def _to_stop(site: Site) -> tuple[_ToStop, ...]:
+    """What is to be stopped; empty = nothing."""
+    with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
+        policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
+        originals = NightVms(journal).all() if journal is not None else ()
+        durations = Durations.of(journal.durations() if journal is not None else {})
+    now = site.clock()
+    policy = next(iter(policies), None)
+    if policy is None or policy.jobs is None:
+        return ()
+    if refused_beside_another(policies, site):
+        return ()  # what runs may run on
+    submitted = tuple(each for each in job_store(site).read() if each.state is JobState.RUNNING)
+    if not submitted:
+        return ()
+    inventory = site.vcenter.inventory()
+    until = now + policy.jobs.checkpoint + STOP_GRACE + AT_ONCE
+    begins = return_begins(policy, originals, inventory, durations, now)
+    return (_ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins)),)
+
+
+def told_before_return(site: Site) -> None:
+    """The same for a return, which goes on whatever becomes of it."""
+    try:
+        deeds = stop_before_return(site)
+    except (NotConnected, StateDamaged):
+        return  # the return tells of it, and waits for its vCenter; a job ends with its VM then
+    except Exception as error:
+        why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
+        site.say(f"jobs were not stopped before their VMs: {why}")
+        return
+    for deed in deeds:
+        site.say(f"job {deed.job.job.name}: {deed.what}")
+
+
+def told_once_agreed(consent: Consent, site: Site) -> Consent:
+    """The consent, and once it is given the jobs are stopped: before somebody has agreed nothing is."""
+    told = False
+
+    def agreed_and_told(report: Report) -> None:
+        nonlocal told
+        consent(report)
+        if not told:
+            told = True
+            told_before_return(site)
+
+    return agreed_and_told
+
+
+def refused_beside_another(policies: Iterable[Policy], site: Site) -> bool:
+    """Whether a return of these nights is refused, since another run holds the lock before their windows close."""
+    early = any(not each.windows or _is_open(each, site.clock()) for each in policies)
+    return early and rotating(site.state_dir, site.vcenter.uuid) is not None
+
+
+def _is_open(policy: Policy, now: datetime) -> bool:
+    """Whether a night of it is in the hours in which it takes something."""
+    night = policy.night_at(now)
+    return night is not None and now < night.closes
+
+
+def _closes(policy: Policy, running: int, now: datetime) -> bool:
+    """Whether so many jobs must be stopped from now on to be over when the window closes; or it has closed."""
+    if not policy.windows or policy.jobs is None:
+        return False
+    night = policy.night_at(now)
+    return night is None or now >= night.closes - CALLED_EVERY - _to_stop_all(policy.jobs.checkpoint, running)
+
+
+def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
+    """What it takes to stop so many jobs side by side."""
+    return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + AT_ONCE)
+
+
+def _turns(
+    policy: Policy, rules: JobRules, submitted: Sequence[SubmittedJob], inventory: Inventory, site: Site, now: datetime
+) -> tuple[JobTurn, ...]:
+    """Which of the VMs that tonight has started may get a job, where the night is long enough for one."""
+    night = policy.night_at(now)
+    usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
+    share = policy.fair_share
+    turns = job_turns(submitted, rules, inventory, catalog_of(inventory), now, share=share, usable=usable)
+    left = None if night is None else night.closes - now
+    return tuple(turn for turn in turns if left is None or least_run(turn.job, rules, night) <= left)
+
+
+def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
+    """The ML VMs that this night has started and that run; a VM that somebody else started runs no job."""
+    with site.journal_to_read(inventory.vcenter) as journal:
+        originals = NightVms(journal).all() if journal is not None else ()
+    tonight = policy.night(now) if policy.windows else None
+    for original in originals:
+        if original.role is Role.ML and original.taken and not original.stopped and tonight in (None, original.night):
+            yield from (vm for vm in vms_of(original, inventory) if vm.power is PowerState.ON)
+
+
+def return_begins(
+    policy: Policy, originals: Sequence[Original], inventory: Inventory, durations: Durations, now: datetime
+) -> datetime | None:
+    """The moment from which the return needs its time for the desktops; None = no desktop is away."""
+    due = night_due(policy, originals, now)
+    away = [each for each in taken_vms(policy, originals, inventory) if each.whereabouts is Whereabouts.AWAY]
+    desktops = [each.vm for each in away if each.original.role is not Role.ML and each.vm is not None]
+    if due is None or not desktops:
+        return None
+    hosts = (each.vm.host for each in away if each.original.role is Role.ML and each.vm is not None)
+    load, times = Load.of(desktops, hosts), ReturnTime(policy, durations, due.back_by)
+    return min(times.of(vm.host, load) for vm in desktops)

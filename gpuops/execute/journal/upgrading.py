@@ -1,0 +1,135 @@
+"""Brings a database's tables to the revision of this gpuops, or prints what would: by alembic, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from io import StringIO
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, text
+
+from gpuops.errors import StateDamaged
+from gpuops.execute import migrations
+from gpuops.execute.journal.database import RETURN_HINT, Database
+from gpuops.execute.migrations import HEAD, Contents
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HasTables = Callable[[Connection, Database], bool]
+"""Whether a database has tables of this kind. Raises StateDamaged where this gpuops cannot read them."""
+_NO_RIGHT: Final = "42501"
+"""PostgreSQL's insufficient_privilege."""
+_ALEMBIC: Final = Lock()
+"""Alembic keeps what it is at in variables of its modules: in one process, one upgrade at a time."""
+_TURN_S: Final = 30
+"""What another thread's upgrade may take, whose database may be one that does not answer."""
+
+
+def bring_up(database: Database, contents: Contents) -> None:
+    """Makes and changes its tables where this gpuops has other ones. Raises StateDamaged; it stays open.
+
+    Whoever comes while another process does it waits, and finds it done. What is cut off leaves all as it was.
+    """
+    with database.reading() as connection:
+        is_there = database.revision(connection) == HEAD
+    if not is_there:
+        upgrade(database, contents)
+
+
+def to_write(database: Database, contents: Contents, check: HasTables) -> Database:
+    """The same with its tables brought up, once `check` has let them pass; closed where that raises StateDamaged."""
+    try:
+        with database.reading() as connection:
+            check(connection, database)
+        bring_up(database, contents)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def to_read(database: Database, check: HasTables) -> Database | None:
+    """The same as it is; None, and closed, where `check` finds none of its tables. Raises StateDamaged."""
+    try:
+        with database.reading() as connection:
+            found = check(connection, database)
+    except BaseException:
+        database.close()
+        raise
+    if found:
+        return database
+    database.close()
+    return None
+
+
+def upgrade(database: Database, contents: Contents) -> str | None:
+    """Does it, and returns the revision that was there before; None = there was none. Raises StateDamaged."""
+    from alembic import command  # imported before the lock is taken: it takes a while
+
+    try:
+        with database.writing() as connection:
+            if connection.dialect.name == "postgresql":  # SQLite has one writer anyway
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
+            before = database.revision(connection)
+            if before != HEAD:
+                with _turn(database):
+                    command.upgrade(_configured(connection, contents), "head")
+            return before
+    except StateDamaged as failed:
+        raise _without_right(database, failed) or failed from failed.__cause__
+
+
+def statements(database: Database) -> str:
+    """The SQL that brings this PostgreSQL to the revision of this gpuops; "" = it has it. Nothing is changed.
+
+    Raises StateDamaged.
+    """
+    from alembic import command
+
+    with closing(database), database.reading() as connection:
+        before = database.revision(connection)
+        if before == HEAD:
+            return ""
+        printed = StringIO()
+        configured = _configured(connection, Contents.JOURNAL, printed)
+        with _turn(database):
+            command.upgrade(configured, f"{before}:head" if before else "head", sql=True)
+    return printed.getvalue().strip() + "\n"
+
+
+@contextmanager
+def _turn(database: Database) -> Iterator[None]:
+    if not _ALEMBIC.acquire(timeout=_TURN_S):
+        raise StateDamaged(
+            f"the tables of {database.name} were not brought up: another upgrade here takes over {_TURN_S} s",
+            hint=f"try again; until then {RETURN_HINT}",
+        )
+    try:
+        yield
+    finally:
+        _ALEMBIC.release()
+
+
+def _configured(connection: Connection, contents: Contents, output: StringIO | None = None) -> Config:
+    from alembic.config import Config
+
+    everything = connection.dialect.name == "postgresql"
+    configured = Config(output_buffer=output, attributes={
+        "connection": connection, "contents": frozenset(Contents) if everything else {contents}
+    })  # fmt: skip
+    folder = str(Path(migrations.__file__).parent)
+    configured.set_main_option("script_location", folder.replace("%", "%%"))
+    return configured
+
+
+def _without_right(database: Database, failed: StateDamaged) -> StateDamaged | None:
+    if getattr(getattr(failed.__cause__, "orig", None), "sqlstate", None) != _NO_RIGHT:
+        return None
+    return StateDamaged(
+        f"{failed.message}: this account may not make or change the tables of {database.name}",
+        hint=f"gpuops runner init --sql prints what one that may runs there, once; until then {RETURN_HINT}",
+    )

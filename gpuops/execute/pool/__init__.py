@@ -1,0 +1,1 @@
+"""Carries out what a pool of lent GPUs asks for."""

@@ -1,0 +1,1 @@
+"""Desktops as a broker and the sources of idleness tell of them."""

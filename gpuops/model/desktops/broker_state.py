@@ -1,0 +1,63 @@
+"""What `gpuops broker show` tells: each pool with its machines and sessions, and whether a rotation can gate it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuops.model.desktops.broker import BrokerIdentity, DesktopMachine, DesktopPool, DesktopSession, SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool of a broker, and how many of what it has."""
+
+    pool: DesktopPool
+    machines: int = 0
+    vms: int = 0
+    """Those whose VM is in this vCenter."""
+    in_maintenance: int = 0
+    sessions: int = 0
+    connected: int = 0
+    """Those that are not known to be disconnected."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A broker at one moment."""
+
+    identity: BrokerIdentity
+    pools: tuple[PoolState, ...]
+    unmatched: tuple[str, ...]
+    """Names of machines that are no VM of this vCenter, or of which it cannot be told which."""
+    other_sessions: int
+    """Sessions on no machine of these pools."""
+
+
+def pool_states(
+    pools: Iterable[DesktopPool],
+    machines: Sequence[DesktopMachine],
+    sessions: Sequence[DesktopSession],
+    matched: Iterable[str],
+) -> tuple[PoolState, ...]:
+    """Each pool with its numbers, by name; `matched` are the ids of the machines whose VM was found."""
+    found = set(matched)
+    return tuple(
+        _state(pool, [each for each in machines if each.pool == pool.id], sessions, found)
+        for pool in sorted(pools, key=lambda pool: (pool.name, pool.id))
+    )
+
+
+def _state(
+    pool: DesktopPool, machines: Sequence[DesktopMachine], sessions: Sequence[DesktopSession], found: set[str]
+) -> PoolState:
+    own = {each.id for each in machines}
+    here = [each for each in sessions if each.machine in own]
+    return PoolState(
+        pool,
+        len(machines),
+        len(own & found),
+        sum(each.in_maintenance is True for each in machines),
+        len(here),
+        sum(each.state is not SessionState.DISCONNECTED for each in here),
+    )

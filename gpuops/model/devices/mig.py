@@ -1,0 +1,118 @@
+"""Which MIG GPU instances a GPU can hold at the same time, and where they may start.
+
+Starts and sizes are counted in memory slices: an eighth of the memory on the A100/H100 class, a quarter on A30, 8 GB on
+RTX PRO 6000. A set of instances is legal when its placements do not overlap, at most one of them owns the media engines
+(`+me`), and the compute slices suffice (NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles").
+Where an instance starts matters: 3g at 0 leaves room for three single slices, 3g at 4 leaves four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.devices.vgpu import Verified
+
+
+class Variant(StrEnum):
+    """What an instance owns beside its slices: the suffix of its name."""
+
+    PLAIN = ""
+    MEDIA = "+me"
+    ALL_MEDIA = "+me.all"
+    NO_MEDIA = "-me"
+    GRAPHICS = "+gfx"
+
+    @property
+    def owns_media(self) -> bool:
+        """Whether only one instance of a GPU can have it."""
+        return self in (Variant.MEDIA, Variant.ALL_MEDIA)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceProfile:
+    """One kind of GPU instance: its slices and the places it may start at."""
+
+    name: str
+    """`3g.20gb`, `1g.5gb+me`."""
+    id: int | None
+    """GPU instance profile id of `nvidia-smi mig -lgip`."""
+    compute_slices: int
+    memory_slices: int
+    starts: tuple[int, ...]
+    max_count: int
+    """Of this kind alone on one GPU, as documented."""
+    variant: Variant = Variant.PLAIN
+    usable_for_vgpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MigGeometry:
+    """How a family of GPUs can be cut into GPU instances."""
+
+    family: str
+    max_instances: int
+    compute_slices: int
+    memory_slices: int
+    profiles: tuple[InstanceProfile, ...]
+    verified: Verified
+    min_driver: str | None = None
+
+    def profile(self, name: str) -> InstanceProfile | None:
+        """The kind of instance of that name."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlacement:
+    """A GPU instance at its place."""
+
+    profile: InstanceProfile
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The first memory slice behind it."""
+        return self.start + self.profile.memory_slices
+
+
+def overlap(one: InstancePlacement, other: InstancePlacement) -> bool:
+    """Whether two instances would claim the same memory slice."""
+    return one.start < other.end and other.start < one.end
+
+
+def fits(placements: Sequence[InstancePlacement], geometry: MigGeometry) -> bool:
+    """Whether these instances can exist on one GPU at once, at these places."""
+    return (
+        len(placements) <= geometry.max_instances
+        and sum(placement.profile.compute_slices for placement in placements) <= geometry.compute_slices
+        and sum(placement.profile.variant.owns_media for placement in placements) <= 1
+        and all(placement.start in placement.profile.starts for placement in placements)
+        and not any(overlap(one, other) for index, one in enumerate(placements) for other in placements[index + 1 :])
+    )
+
+
+def free_starts(profile: InstanceProfile, taken: Sequence[InstancePlacement], geometry: MigGeometry) -> tuple[int, ...]:
+    """Every start at which one more instance of `profile` can be created beside the taken ones."""
+    return tuple(start for start in profile.starts if fits((*taken, InstancePlacement(profile, start)), geometry))
+
+
+def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> Iterator[tuple[InstancePlacement, ...]]:
+    """Every legal way to place exactly these instances, each once; nothing when they do not fit together."""
+    # Equal kinds side by side, so that swapping two of them is not counted as another arrangement.
+    ordered = sorted(wanted, key=lambda profile: (-profile.memory_slices, profile.name))
+    yield from _arrange(ordered, (), geometry)
+
+
+def _arrange(
+    rest: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
+) -> Iterator[tuple[InstancePlacement, ...]]:
+    if not rest:
+        yield placed
+        return
+    profile = rest[0]
+    twin = placed[-1] if placed and placed[-1].profile == profile else None
+    for start in free_starts(profile, placed, geometry):
+        if twin is None or start > twin.start:
+            yield from _arrange(rest[1:], (*placed, InstancePlacement(profile, start)), geometry)

@@ -1,0 +1,54 @@
+"""PCI devices of a host that a VM may be given whole and that are no NVIDIA GPU: GPUs of other vendors, FPGAs, NICs.
+
+They never run vGPUs, and no count of GPUs has them: NVIDIA's vGPU manager, modes, MIG and schedulers mean nothing to
+them. What they have in common with GPUs is DirectPath I/O, dynamic or not, and a NUMA node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.devices.gpu import Passthrough, PciAddress
+
+
+class DeviceKind(StrEnum):
+    """What a device is, as its PCI class and its names tell."""
+
+    GPU = "GPU"
+    """Of another vendor than NVIDIA."""
+    FPGA = "FPGA"
+    ACCELERATOR = "accelerator"
+    NIC = "NIC"
+    STORAGE = "storage controller"
+    OTHER = "PCI device"
+
+    @property
+    def made_for_vms(self) -> bool:
+        """Whether a host itself has no use for one; of another kind it may hang on it, by network, disks or boot."""
+        return self in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDevice:
+    """One such device of a host. A bulk read tells of GPUs, FPGAs and accelerators that can be passed through, and of
+    whatever is passed through; of NICs and storage controllers of the host itself `Hosts.with_other_devices` alone."""
+
+    address: PciAddress
+    name: str
+    kind: DeviceKind
+    vendor_id: int
+    device_id: int
+    subsystem_id: int | None = None
+    memory_mib: int | None = None
+    """As the host's graphics stack tells it, which most devices are not part of; None = it does not."""
+    numa_node: int | None = None
+    passthrough: Passthrough | None = None
+    carries: tuple[str, ...] | None = None
+    """What the host itself has it for: `vmnic0 is an uplink of vSwitch0`; None = that was not asked, or not
+    all of it is told."""
+
+    @property
+    def passed_through(self) -> bool:
+        """Whether it is given to VMs, now or after a reboot of the host."""
+        return self.passthrough is not None and (self.passthrough.active or self.passthrough.enabled)

@@ -1,0 +1,1 @@
+"""What guests tell, and commands that run in them."""

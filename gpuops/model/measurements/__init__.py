@@ -1,0 +1,1 @@
+"""What counters say of VMs, hosts and GPUs, and cases made of it."""

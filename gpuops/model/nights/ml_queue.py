@@ -1,0 +1,155 @@
+"""The ML VMs that wait for the night, in which order, and how each of them is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+from fnmatch import fnmatchcase
+from typing import Final
+
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.window import Night
+
+_WILD = frozenset("*?[")
+
+
+NAME: Final = "{vm}"
+"""Stands for the VM's name where a guest is entered over SSH."""
+
+
+@dataclass(frozen=True, slots=True)
+class SshDoor:
+    """How a guest is entered over SSH: as whom, at which address."""
+
+    user: str
+    host: str = NAME
+    port: int = 22
+
+    def of(self, name: str) -> SshDoor:
+        """The door of the VM of that name."""
+        return replace(self, host=self.host.replace(NAME, name))
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}" + (f":{self.port}" if self.port != 22 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class GuestCommand:
+    """A program in a guest, by its path there, and its arguments (vSphere API, GuestProgramSpec)."""
+
+    program: str
+    arguments: str = ""
+    ssh: SshDoor | None = None
+    """None = by VMware Tools."""
+
+    def __str__(self) -> str:
+        return f"{self.program} {self.arguments}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a guest does to keep its work before it is stopped, and how long it is given for that."""
+
+    grace_s: int = 0
+    hook: GuestCommand | None = None
+    """None = the guest is only asked to shut down."""
+    every_s: int | None = None
+    """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
+
+    def lost_s(self, started: datetime | None, now: datetime) -> float | None:
+        """The seconds of work that are lost when the VM is stopped now; None = not known when it was started."""
+        if self.hook is not None:
+            return 0.0  # it keeps its work before it is stopped
+        if started is None:
+            return None
+        ran_s = max(0.0, (now - started).total_seconds())
+        return ran_s % self.every_s if self.every_s is not None else ran_s
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedVm:
+    """One entry of the queue: ML VMs that wait for the night."""
+
+    name: str
+    """A name, an inventory path, `moid:` or `uuid:`; or a shell pattern over names."""
+    relocate: bool = False
+    """May be moved, cold, to another host where it fits."""
+    others: tuple[str, ...] = ()
+    """Further names that the entry speaks of."""
+    count: int | None = None
+    """So many of them run; None = all."""
+    profile: str | None = None
+    """Shell pattern that every vGPU of the VM must fit, or it is not started."""
+    priority: int = 0
+    """The higher is served first, the others in the order of the file."""
+    deadline: time | datetime | None = None
+    """By when its run is wanted; a clock time is the first one after the window opens."""
+    minimum_run: timedelta = timedelta()
+    """A start that would leave it less is not made."""
+    checkpoint: Checkpoint = Checkpoint()
+    across_sites: bool = False
+    """Each of its VMs is a request that other sites have a VM of the same name for: it runs at one of them."""
+    owner: str | None = None
+    """Whose work its VM is started for, where that is a job's; None = whose the VM is."""
+    for_jobs: bool = False
+    """Its VMs run jobs in containers: a night starts those that a job waits for, each by an entry that names it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.others)
+
+    @property
+    def label(self) -> str:
+        """What an answer about the whole entry calls it."""
+        return ", ".join(self.names)
+
+    def names_vm(self, vm: Vm, was: str = "") -> bool:
+        """Whether it names the VM; `was` is what the VM was called before."""
+        return any(wanted == was or vm.is_called(wanted) for wanted in self.names)
+
+    def fits(self, *names: str) -> bool:
+        """Whether one of its shell patterns fits one of these names."""
+        return any(fnmatchcase(name, wanted) for wanted in self.names if is_pattern(wanted) for name in names)
+
+    def once_named(self, *names: str) -> bool:
+        """Whether it names, by its path, a VM of one of these names that was moved since."""
+        return any(wanted.rsplit("/", 1)[-1] in names for wanted in self.names if "/" in wanted)
+
+    def carried_by(self, vm: Vm) -> bool:
+        """Whether the VM has what the entry says of its vGPUs."""
+        wanted = self.profile
+        return wanted is None or (bool(vm.profiles) and all(fnmatchcase(name, wanted) for name in vm.profiles))
+
+    def due(self, night: Night | None) -> datetime | None:
+        """By when its run is wanted in this night; a clock time means nothing without a window."""
+        if isinstance(self.deadline, time):
+            return None if night is None else night.next(self.deadline)
+        return self.deadline
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name of the queue stands for all VMs whose name fits it."""
+    return not _WILD.isdisjoint(name)
+
+
+def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | None:
+    """The entry of a queue that means the VM: one that names it before one whose pattern it fits; None = there is none.
+
+    `was`: what the VM was called when a night took it. Of several patterns the one of the highest priority.
+    """
+    ordered = sorted(queue, key=lambda queued: -queued.priority)
+    rules: tuple[Callable[[QueuedVm], bool], ...] = (
+        lambda queued: queued.names_vm(vm, was),
+        lambda queued: queued.fits(vm.name, was),
+        lambda queued: queued.once_named(vm.name, was),
+    )
+    return next((queued for rule in rules for queued in ordered if rule(queued)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MlStop:
+    """How ML VMs are stopped in the morning: the guest is asked, then powered off if `then_off`."""
+
+    grace_s: int = 300
+    then_off: bool = True

@@ -1,0 +1,149 @@
+"""What is kept of what a night did with a VM: an original in a journal, a marker in vCenter. And who rotates now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.owner import NotedOwner
+from gpuops.model.vcenter.vm import VmDrs
+
+MOST_LEASES: Final = 999_999_999_999
+"""The highest lease number that is written and read: hundredths of a second since 1970 pass it in the year 2286."""
+
+
+class Role(StrEnum):
+    """What the night did with a VM."""
+
+    DESKTOP = "desktop"
+    """Suspended; the morning resumes it."""
+    SHUT_DOWN = "desktop-off"
+    """Its guest shut down, for it cannot be suspended; the morning powers it on."""
+    ML = "ml"
+    """Started; the morning stops it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A VM as it was before a night touched it: what the morning must restore. Written once, never overwritten."""
+
+    night: str
+    role: Role
+    vm: str
+    """Managed object id."""
+    uuid: str | None
+    name: str
+    host: str | None
+    profiles: tuple[str, ...] = ()
+    taken: bool = False
+    """Whether the suspend (or the start) happened, or may have: not merely intended."""
+    stopped: bool = False
+    """An ML VM: whether a return has stopped it, or found it powered off, or somebody else has started it since. Who
+    starts it after that is not the night."""
+    returned: bool = False
+    """Whether it was seen as it was, afterwards."""
+    drs: VmDrs | None = None
+    """What DRS did with it; None = the night left that alone."""
+    suspended_at: datetime | None = None
+    """When the night suspended it, as vCenter showed that just afterwards; None = nothing tells."""
+    started_at: datetime | None = None
+    """When the night started it, likewise."""
+    unsure: bool = False
+    """Whether what the night sent for it was lost so lately that it may still happen."""
+    policy: Policy | None = field(default=None, repr=False)
+    """The policy that its night ran under; None = nothing tells."""
+    leases: frozenset[int] = frozenset()
+    """Numbers of the leases under which this journal's own runs of the night acted."""
+    given_up: bool = False
+    """Whether a person gave it up: it is named, and neither waited for nor touched, until it is back."""
+    closes_late: bool = False
+    """A request to close its gate was given up with its outcome unknown so lately that it may still come."""
+    gated_as: str | None = None
+    """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
+    open again; empty = the id is not known."""
+    owner: NotedOwner | None = None
+    """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The process that rotates a vCenter from this machine, as its lock says."""
+
+    pid: int | None
+    """None = it has only just taken the lock."""
+    since: datetime | None
+    doing: str = ""
+    """`rotate night`, `rotate day` or `rotate restore`; empty for what is no rotation, or not known."""
+    seen: datetime | None = None
+    """Its last sign of life; None = it gives none, or has given none yet."""
+    until: datetime | None = None
+    """From then on a night takes nothing more, for its return must begin; None = it has no such time."""
+
+    def __str__(self) -> str:
+        if self.pid is None or self.since is None:
+            return "another run"
+        return f"pid {self.pid} since {self.since:%Y-%m-%d %H:%M:%S %Z}"
+
+
+class Marker(NamedTuple):
+    """What the marker attribute holds: enough to return a VM without any journal."""
+
+    night: str
+    role: Role
+    drs: VmDrs | None = None
+    """What DRS did with the VM before; None = the night left that alone."""
+    seen: datetime | None = None
+    """When a morning that knows of no night for it first saw it on a VM that is as it was, by vCenter's clock."""
+    lease: int | None = None
+    """Number of the lease under which it was set; None = the policy had no lock VM."""
+
+
+def marker_value(
+    night: str, role: Role, drs: VmDrs | None = None, seen: datetime | None = None, lease: int | None = None
+) -> str:
+    """The marker as vCenter keeps it: `2026-11-20 ml`, or with all that it may hold
+    `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z lease=7`."""
+    told = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
+    told += f" seen={seen.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if seen is not None else ""
+    return told + (f" lease={lease}" if lease is not None else "")
+
+
+def parse_marker(text: str) -> Marker | None:
+    """The marker of that value; None when gpuops did not write it."""
+    if not text:
+        return None  # most VMs have none
+    words = text.split(" ")
+    try:
+        datetime.fromisoformat(words[0])
+        night, role, *others = words
+        told = dict(word.split("=", 1) for word in others)
+        if len(told) < len(others) or not told.keys() <= {"drs", "seen", "lease"}:
+            return None
+        drs, seen, lease = told.get("drs"), told.get("seen"), told.get("lease")
+        return Marker(
+            night,
+            Role(role),
+            VmDrs(drs) if drs is not None else None,
+            _moment(seen) if seen is not None else None,
+            lease_number(lease) if lease is not None else None,
+        )
+    except ValueError:
+        return None
+
+
+def lease_number(text: str) -> int:
+    """Raises ValueError for what is no number of a lease."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_LEASES))):
+        raise ValueError(text)
+    return int(text)
+
+
+def _moment(text: str) -> datetime:
+    """Raises ValueError, for a time without its zone too."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found

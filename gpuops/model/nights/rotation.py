@@ -1,0 +1,342 @@
+"""What a rotation policy says about desktops, ML VMs and the night."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.desktops.evidence import BY_DEFAULT, Source
+from gpuops.model.lent_by_night import LentByNight
+from gpuops.model.measurements.measurement import CPU_MHZ
+from gpuops.model.nights.fair_share import FairShare
+from gpuops.model.nights.ml_queue import MlStop, QueuedVm
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.window import Night, Window, moments
+from gpuops.model.workloads.job_rules import JobRules
+
+RETURN_FLOOR: Final = timedelta(minutes=45)
+"""The least time that is kept for bringing desktops back, however fast they came back so far."""
+LATE: Final = timedelta(minutes=10)
+"""For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
+
+
+class DirectPath(StrEnum):
+    """What a night does with idle desktops that have a DirectPath device: they cannot be suspended."""
+
+    LEAVE = "leave"
+    SHUT_DOWN_GUEST = "shut-down-guest"
+    """The guest is asked to shut down, never powered off; the morning powers the desktop on."""
+
+
+class Mode(StrEnum):
+    """Where the GPUs of a night come from."""
+
+    SUSPEND_DESKTOPS = "suspend-desktops"
+    SPARE_CAPACITY = "spare-capacity"
+    """No night: at any hour, from what is free beyond what is kept for desktops (`rotate watch`)."""
+
+
+class Broker(StrEnum):
+    """Who keeps users away from desktops while a night takes them."""
+
+    NONE = "none"
+    """Nobody: a desktop qualifies in a pool that is declared parked only."""
+    HORIZON = "horizon"
+    """The Connection Server of the target: desktops of pools that are not parked are put into maintenance there before
+    they are taken, and out of it when they are back."""
+
+
+class DrsOverride(StrEnum):
+    """Whether DRS is kept off the ML VMs of a night."""
+
+    NONE = "none"
+    MANUAL = "manual"
+
+
+class MorningOrder(StrEnum):
+    """Which desktops come back first."""
+
+    CANARY_FIRST = "canary-first"
+    """One of each host alone, so that a host that takes none back shows before all of them wait for it."""
+    LARGEST_FIRST = "largest-first"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRule:
+    """When a desktop counts as idle, beside the signs of use that always keep it."""
+
+    cpu_below_mhz: int
+    """A desktop that uses this much CPU or more is not idle."""
+    for_s: int = 0
+    """So long before the look it must have used less, in every sample; 0 = at the look alone."""
+    counters: tuple[tuple[str, int], ...] = ()
+    """Other performance counters, and what each must have stayed below for as long, in its own unit."""
+    required: frozenset[Source] | None = None
+    """What must be known, and idle; None = the pool does not say. Every other source can veto, and no more."""
+    go_on_s: int = 300
+    """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
+    disconnected_timeout_s: int | None = None
+    """From then on a session that is disconnected keeps its desktop no more; None = any session keeps it."""
+    vgpu_below_percent: int | None = None
+    """A desktop whose vGPU is used so much or more is not idle, by its host's own nvidia-smi; None = that is not asked.
+    """
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """What every sample of the last `for_s` seconds must be below, by counter."""
+        return {CPU_MHZ: self.cpu_below_mhz, **dict(self.counters)} if self.for_s else {}
+
+    @property
+    def needed(self) -> frozenset[Source]:
+        """What must be known of a desktop, and be idle: CPU and console where nothing else is said, and counters where
+        the rule is about a while."""
+        if self.required is not None:
+            return self.required
+        return BY_DEFAULT | {Source.COUNTERS} if self.for_s else BY_DEFAULT
+
+    @property
+    def to_go_on(self) -> IdleRule:
+        """The rule for a desktop that the plan has found idle: it is asked for less time, and for all else."""
+        return self if self.for_s <= self.go_on_s else replace(self, for_s=self.go_on_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyAhead:
+    """That desktops of a pool run before those are there who will need them, by a forecast (`advise/forecast.py`)."""
+
+    ahead: timedelta
+    """At every moment as many desktops run as are expected to be in use at once within this time."""
+    zone: tzinfo = UTC
+    """Whose clocks the users come by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Desktops that may be suspended at night."""
+
+    name: str
+    select: Selector
+    idle: IdleRule
+    parked: bool = False
+    """The policy's word that nobody is given a desktop of this pool at night; without it, or a gate, none is taken."""
+    gated: bool = False
+    """Whether the broker is asked, before each desktop is taken, to give it to nobody."""
+    floor: int = 0
+    """So many desktops of the pool stay running."""
+    ready: int = 0
+    """So many desktops of the pool stay ready for users: they run, nobody uses them, and no gate is before them."""
+    ready_ahead: ReadyAhead | None = None
+    """What keeps more of them running; None = nothing does."""
+    owner: Mark | None = None
+    """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
+    priority: int = 0
+    """Desktops of the pool with the lower one give way first."""
+    directpath: DirectPath = DirectPath.LEAVE
+
+    @property
+    def users_kept_away(self) -> bool:
+        """Whether nobody is given a desktop while it is taken: only then is any taken."""
+        return self.parked or self.gated
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSlots:
+    """What of one vGPU profile is kept free for desktops, in each cluster, or on each host of none."""
+
+    profile: str
+    count: int = 0
+    percent: int = 0
+    """Instead of a count: of the vGPUs of the profile that run there and could run; rounded up."""
+
+    def of(self, running: int, free: int) -> int:
+        """How many are kept free where so many run and so many could still start."""
+        return max(self.count, -(-self.percent * (running + free) // 100))
+
+    def __str__(self) -> str:
+        return f"{self.profile}={self.percent}%" if self.percent else f"{self.profile}={self.count}"
+
+
+class GivesWayBy(StrEnum):
+    """What becomes of an ML VM of a watch that gives way to desktops."""
+
+    STOP = "stop"
+    """Its guest shuts down; it starts anew when there is room."""
+    SUSPEND = "suspend"
+    """It is suspended with its memory where that can be done, and resumed when there is room on its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareRule:
+    """What is spare capacity, and how hastily it is used."""
+
+    keep_free: tuple[KeptSlots, ...]
+    calm_s: int = 300
+    """So long there must have been room before an ML VM is started, and no ML VM have given way."""
+    take_idle: bool = False
+    """Whether idle desktops are suspended for ML VMs, under all rules of a night; otherwise no desktop is touched."""
+    give_way: GivesWayBy = GivesWayBy.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much goes on at once, how much a night may take in all, and how long one step may take."""
+
+    in_flight: int = 8
+    per_host: int = 4
+    step_timeout_s: int = 1800
+    per_datastore: int = 8
+    """Suspends and resumes at once whose files are on one datastore."""
+    desktops: int | None = None
+    """So many desktops are taken in one night, at most; None = as many as the queue needs."""
+    desktops_per_host: int | None = None
+
+
+def strictest(limits: Iterable[Limits]) -> Limits:
+    """What keeps to each of these limits of a run; a step has the longest of their times."""
+    each = tuple(limits)
+    return Limits(
+        in_flight=min(one.in_flight for one in each),
+        per_host=min(one.per_host for one in each),
+        step_timeout_s=max(one.step_timeout_s for one in each),
+        per_datastore=min(one.per_datastore for one in each),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One rotation policy, as `templates/policy.yaml` describes it."""
+
+    name: str
+    pools: tuple[Pool, ...]
+    ml: tuple[QueuedVm, ...] = ()
+    ml_stop: MlStop = field(default_factory=MlStop)
+    jobs: JobRules | None = None
+    """How its nights run jobs in containers; None = they run none."""
+    lending: tuple[LentByNight, ...] = ()
+    """What its nights do with servers of GPUs that are lent over the network, by pool; of others they take none."""
+    windows: tuple[Window, ...] = ()
+    """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
+    any_time: bool = False
+    """Whether it says so (`windows: any`); without it a night that nobody watches needs windows."""
+    opt_out: Mark = field(default_factory=lambda: Mark(attribute="gpuops.opt-out"))
+    """A desktop that carries it is never taken, whatever else holds."""
+    lock_vm: str | None = None
+    """Name of the VM that carries the lease, by which runs on several machines keep apart; None = there is none."""
+    marker: str = "gpuops.rotation"
+    """The custom attribute that gpuops sets on what it takes, and clears when it is back."""
+    limits: Limits = Limits()
+    morning: MorningOrder = MorningOrder.CANARY_FIRST
+    mode: Mode = Mode.SUSPEND_DESKTOPS
+    spare: SpareRule | None = None
+    """Of a policy whose mode is `spare-capacity`, and of no other."""
+    broker: Broker = Broker.NONE
+    drs_override: DrsOverride = DrsOverride.NONE
+    user_wins: bool = False
+    """Whether ML VMs are stopped for a desktop that somebody asks for by name."""
+    fair_share: FairShare | None = None
+    """How teams share what the queue gets; None = the queue knows no teams."""
+    digest: str = ""
+    """SHA-256 of the file."""
+    text: str = field(default="", repr=False)
+    """The file's own text: kept with the night, so that the morning obeys the same policy."""
+
+    @property
+    def gates(self) -> bool:
+        """Whether a pool of it is gated at the broker."""
+        return any(pool.gated for pool in self.pools)
+
+    def pool_of(self, vm: Vm) -> Pool | None:
+        """The first pool that selects the VM."""
+        return next((pool for pool in self.pools if pool.select.selects(vm)), None)
+
+    def in_folder(self, vm: Vm) -> bool:
+        """Whether the VM is inside a folder that a pool names, whatever it is called and carries."""
+        return any(pool.select.in_folder(vm) for pool in self.pools)
+
+    def night_at(self, now: datetime) -> Night | None:
+        """The night that this moment is in, of the windows; None = it is in none."""
+        found = (window.night_at(now) for window in self.windows)
+        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+
+    def next_night(self, now: datetime) -> Night | None:
+        """The first night that opens after this moment; None = none does within a year."""
+        found = (window.next_night(now) for window in self.windows)
+        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+
+    def night(self, now: datetime) -> str:
+        """The night's name: the local date of its evening; without a window, this minute."""
+        night = self.night_at(now)
+        if night is not None:
+            return night.id
+        if self.windows:
+            return now.astimezone(self.windows[0].zone).date().isoformat()
+        return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+    def moment(self, local: datetime) -> datetime:
+        """The moment that is meant: one without an offset is read in the zone of the windows. Raises UsageError."""
+        if local.tzinfo is not None:
+            return local
+        zone = self._zone(f"{local:%Y-%m-%d %H:%M}", f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00")
+        return moments(local.date(), local.time(), zone)[0]
+
+    def next_at(self, clock: time, now: datetime) -> datetime:
+        """The first moment from now on at which clocks in the zone of the windows show this. Raises UsageError."""
+        zone = self._zone(f"{clock:%H:%M}", f"say the date and the offset: {now:%Y-%m-%d}T{clock:%H:%M}Z, or +01:00")
+        day = now.astimezone(zone).date()
+        found = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
+        return next(moment for moment in found if moment >= now)
+
+    def _zone(self, said: str, hint: str) -> tzinfo:
+        """The one zone of the windows. Raises UsageError where there is none, or there are several."""
+        zones = {str(window.zone): window.zone for window in self.windows}
+        if len(zones) != 1:
+            several = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
+            raise UsageError(f"{said}: in which zone? {several}", hint=hint)
+        return next(iter(zones.values()))
+
+    @property
+    def counters(self) -> frozenset[str]:
+        """The performance counters that pools go by."""
+        return frozenset(name for pool in self.pools for name in pool.idle.limits)
+
+    @property
+    def counters_for_s(self) -> int:
+        """How far back the samples go that pools go by."""
+        return max((pool.idle.for_s for pool in self.pools), default=0)
+
+    def measured(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run, and whose pool goes by performance counters."""
+        if not self.counters_for_s:
+            return frozenset()
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.for_s)
+
+    def judged(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run and are in a pool: whose sessions count."""
+        return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and self.pool_of(vm) is not None)
+
+    def by_vgpu_use(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run, and whose pool goes by what nvidia-smi tells of their vGPUs."""
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.idle.vgpu_below_percent is not None)
+
+    def behind_gates(self, vms: Iterable[Vm]) -> frozenset[str]:
+        """Those of these VMs (ids) that run and are in a pool that is gated at the broker."""
+        pools = ((vm, self.pool_of(vm)) for vm in vms if vm.power is PowerState.ON)
+        return frozenset(vm.ref for vm, pool in pools if pool is not None and pool.gated)
+
+    @property
+    def to_go_on(self) -> Policy:
+        """The same policy, for desktops that a plan has found idle: pools that go by counters ask for less time."""
+        return replace(self, pools=tuple(replace(pool, idle=pool.idle.to_go_on) for pool in self.pools))
+
+    @property
+    def needs_tags(self) -> bool:
+        keys = [mark for pool in self.pools for mark in (*pool.select.marks, pool.owner) if mark is not None]
+        by_team = self.fair_share is not None and self.fair_share.by.needs_tags
+        return by_team or any(mark.tag is not None for mark in (*keys, self.opt_out))

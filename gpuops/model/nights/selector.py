@@ -1,0 +1,65 @@
+"""Which VMs a policy means: by folder, name, attributes, tags and the profile of their vGPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gpuops.model.vcenter.vm import Vm
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A sign that people put on VMs: a custom attribute (with this value, or with any), or a tag `category:name`."""
+
+    attribute: str | None = None
+    value: str | None = None
+    tag: str | None = None
+
+    def on(self, vm: Vm) -> bool | None:
+        """Whether the VM carries it; None = this login cannot tell."""
+        if self.tag is not None:
+            return None if vm.tags is None else self.tag in vm.tags
+        found = vm.attributes.get(self.attribute or "", "")
+        return bool(found) if self.value is None else found == self.value
+
+    def __str__(self) -> str:
+        if self.tag is not None:
+            return f"tag {self.tag}"
+        return f"attribute {self.attribute}" + ("" if self.value is None else f" = {self.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which VMs are meant: all of the conditions that are given must hold."""
+
+    folder: str | None = None
+    """`/dc/vm/desktops` is a path from the root; `desktops/cad` any folders of these names, one in the other."""
+    name: str | None = None
+    """Shell pattern, case-sensitive."""
+    marks: tuple[Mark, ...] = ()
+    profile: str | None = None
+    """Shell pattern that every vGPU of the VM must fit; a VM without a vGPU never does."""
+
+    def selects(self, vm: Vm) -> bool:
+        """Whether the VM is meant; what this login cannot tell is not meant."""
+        return (
+            (self.folder is None or self.in_folder(vm))
+            and (self.name is None or fnmatchcase(vm.name, self.name))
+            and all(mark.on(vm) is True for mark in self.marks)
+            and (self.profile is None or _all_fit(vm.profiles, self.profile))
+        )
+
+    def in_folder(self, vm: Vm) -> bool:
+        """Whether the VM is inside the folder; without one, no VM is."""
+        return self.folder is not None and _inside(vm.path, self.folder)
+
+
+def _inside(path: str, folder: str) -> bool:
+    parents = path.rsplit("/", 1)[0] + "/"
+    wanted = folder.strip("/") + "/"
+    return parents.startswith("/" + wanted) if folder.startswith("/") else "/" + wanted in parents
+
+
+def _all_fit(profiles: tuple[str, ...], pattern: str) -> bool:
+    return bool(profiles) and all(fnmatchcase(profile, pattern) for profile in profiles)

@@ -1,0 +1,198 @@
+"""One immutable snapshot of a vCenter, on which plans decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Final
+
+from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
+from gpuops.model.vcenter.host import Cluster, Datastore, Host
+from gpuops.model.vcenter.reservation import Reservations
+from gpuops.model.vcenter.vm import Vm, VmDrs
+
+_INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
+"""What is worked out of a snapshot on first use, and would not be true of a changed one."""
+
+
+_AS_READ: Final = "_as_read"
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one vCenter looked like at `taken_at`. Keys of the mappings are managed object ids.
+
+    Not slotted: the indexes below are computed once, on first use.
+    """
+
+    vcenter: str
+    """The vCenter's instance uuid."""
+    api_version: str
+    taken_at: datetime
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    vms: Mapping[str, Vm] = field(default_factory=dict)
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    datastores: Mapping[str, Datastore] = field(default_factory=dict)
+    user: str = ""
+    hot_migrate_enabled: bool | None = None
+    """vCenter setting vgpu.hotmigrate.enabled."""
+    reservations: Reservations | None = None
+    """What of vGPU profiles is reserved, as this snapshot was read; None = the vCenter, before 9.0, knows of none."""
+
+    @property
+    def as_read(self) -> Inventory:
+        """The snapshot that this one was made of by changes: what vCenter counted is true of that one."""
+        found = vars(self).get(_AS_READ, self)
+        assert isinstance(found, Inventory)
+        return found
+
+    def vm(self, ref: str) -> Vm:
+        """The VM of a managed object id. Raises VmNotFound."""
+        try:
+            return self.vms[ref]
+        except KeyError:
+            raise VmNotFound(ref) from None
+
+    def host_of(self, vm: Vm) -> Host | None:
+        return self.hosts.get(vm.host) if vm.host else None
+
+    def cluster_of(self, vm: Vm) -> Cluster | None:
+        host = self.host_of(vm)
+        return self.clusters.get(host.cluster) if host is not None and host.cluster else None
+
+    def drs_of(self, vm: Vm) -> VmDrs | None:
+        """What DRS does with the VM; on a host of its own, nothing beyond that host; None = it cannot be read."""
+        host = self.host_of(vm)
+        if host is None:
+            return None
+        cluster = self.cluster_of(vm)
+        if cluster is None:
+            return VmDrs.CLUSTER if host.cluster is None else None
+        return cluster.drs_of(vm.ref)
+
+    def find_vm(self, text: str) -> Vm:
+        """The one VM meant by a name, an inventory path, `moid:vm-42` or `uuid:...`. Raises VmNotFound, VmAmbiguous."""
+        scheme, _, value = text.partition(":")
+        if scheme == "moid" and value in self.vms:
+            return self.vms[value]
+        if scheme == "uuid":
+            matches = list(self.vms_with_uuid(value.lower()))
+        elif "/" in text:
+            matches = [vm for vm in self.vms.values() if vm.is_called(text)]
+        else:
+            matches = list(self._vms_by_name.get(text, ()))
+        if not matches:
+            raise VmNotFound(text, near=self._near_vms(text))
+        if len(matches) > 1:
+            raise VmAmbiguous(text, sorted(vm.path or vm.ref for vm in matches))
+        return matches[0]
+
+    def vms_with_uuid(self, uuid: str) -> tuple[Vm, ...]:
+        """The VMs of this instance uuid, which should be one at most, whatever its managed object id is now."""
+        return self._vms_by_uuid.get(uuid, ())
+
+    def find_host(self, text: str) -> Host:
+        """The host of that name (its first label is enough when unique) or id. Raises HostNotFound."""
+        if text in self.hosts:
+            return self.hosts[text]
+        exact = [host for host in self.hosts.values() if host.name == text]
+        matches = exact or [host for host in self.hosts.values() if host.name.split(".")[0] == text]
+        if len(matches) != 1:
+            names = [host.name for host in matches or self.hosts.values()]
+            raise HostNotFound(text, near=names if matches else _near_hosts(text, names))
+        return matches[0]
+
+    def vms_on(self, host: Host) -> tuple[Vm, ...]:
+        return self.vms_by_host.get(host.ref, ())
+
+    def with_vm(self, vm: Vm) -> Inventory:
+        """The same snapshot with one VM replaced."""
+        before = self.vms.get(vm.ref)
+        if before is vm:
+            return self
+        by_host = dict(self.vms_by_host)
+        if before is not None and before.host == vm.host:
+            there = by_host[vm.host or ""]
+            by_host[vm.host or ""] = tuple(vm if other.ref == vm.ref else other for other in there)
+        else:
+            if before is not None:
+                left = tuple(other for other in by_host[before.host or ""] if other.ref != vm.ref)
+                by_host[before.host or ""] = left
+            by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
+        return self._derived(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
+
+    def with_vms(self, vms: Iterable[Vm]) -> Inventory:
+        """The same snapshot with these VMs replaced, each on the host that it was on."""
+        given = {vm.ref: vm for vm in vms}
+        return self._derived(vms={**self.vms, **given}) if given else self
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
+        """The same snapshot with these hosts replaced."""
+        given = {host.ref: host for host in hosts}
+        if all(self.hosts.get(ref) is host for ref, host in given.items()):
+            return self
+        return self._derived(hosts={**self.hosts, **given}, vms_by_host=self.vms_by_host)
+
+    def with_cluster(self, cluster: Cluster) -> Inventory:
+        """The same snapshot with this cluster replaced."""
+        return self._derived(clusters={**self.clusters, cluster.ref: cluster}, vms_by_host=self.vms_by_host)
+
+    def _derived(self, **changed: object) -> Inventory:
+        """This snapshot, changed, with what is known of it: a plan for many VMs makes thousands of them.
+
+        The VMs of a host that did not change stay one object, so that who remembers it need not compare them. Not
+        `replace`, which would write every field anew, and take longer than all the rest of a plan's step.
+        """
+        made = object.__new__(Inventory)
+        fields = {each: value for each, value in vars(self).items() if each not in _INDEXES}
+        vars(made).update({**fields, _AS_READ: self.as_read}, worked_out=self.worked_out, **changed)
+        return made
+
+    @cached_property
+    def offered_profiles(self) -> tuple[str, ...]:
+        """Every vGPU profile name any host offers, sorted."""
+        return tuple(sorted({offer.name for host in self.hosts.values() for offer in host.profiles or ()}))
+
+    def _near_vms(self, text: str) -> list[str]:
+        """The paths of VMs of that name where a path was meant, else names that look alike."""
+        name = text.rpartition("/")[2]
+        elsewhere = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
+        return elsewhere[:3] or get_close_matches(name, self._vms_by_name, n=3)
+
+    @cached_property
+    def _vms_by_name(self) -> Mapping[str, tuple[Vm, ...]]:
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            index.setdefault(vm.name, []).append(vm)
+        return {name: tuple(vms) for name, vms in index.items()}
+
+    @cached_property
+    def _vms_by_uuid(self) -> Mapping[str, tuple[Vm, ...]]:
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            if vm.instance_uuid is not None:
+                index.setdefault(vm.instance_uuid, []).append(vm)
+        return {uuid: tuple(vms) for uuid, vms in index.items()}
+
+    @cached_property
+    def vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
+        """VMs by the ref of their host; those of no known host under the empty word."""
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            index.setdefault(vm.host or "", []).append(vm)
+        return {ref: tuple(vms) for ref, vms in index.items()}
+
+    @cached_property
+    def worked_out(self) -> dict[object, object]:
+        """What others remember of this snapshot and of those made from it, under a key of their own; no part of it."""
+        return {}
+
+
+def _near_hosts(text: str, names: Iterable[str]) -> list[str]:
+    """Hosts whose name, or the first label of it, looks alike."""
+    known = {spelled: name for name in names for spelled in (name.split(".")[0], name)}
+    near = get_close_matches(text, known, n=6)
+    return list(dict.fromkeys(known[each] for each in near))[:3]

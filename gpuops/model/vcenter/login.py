@@ -1,0 +1,102 @@
+"""What `gpuops login test` finds out of a vCenter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.desktops.broker import BrokerIdentity
+
+
+class BulkReader(StrEnum):
+    """Over which protocol inventories are read."""
+
+    AUTO = "auto"
+    """VI/JSON where it has been compared with SOAP and gave equal snapshots, SOAP elsewhere."""
+    SOAP = "soap"
+    JSON = "json"
+    """VI/JSON alone: what fails there fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A value that the two readers do not give alike; `path` is where it stands in the snapshot."""
+
+    path: str
+    soap: str
+    json: str
+
+
+class ObjectKind(StrEnum):
+    """On what a privilege is given; a cluster's with those on its resource pool."""
+
+    VM = "VM"
+    TEMPLATE = "template"
+    HOST = "host"
+    CLUSTER = "cluster"
+    DATASTORE = "datastore"
+
+
+@dataclass(frozen=True, slots=True)
+class LackingPrivileges:
+    """Privileges that a login lacks, and where: folders of VMs; hosts, clusters and datastores by name."""
+
+    privileges: frozenset[str]
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerbNeed:
+    """What a verb needs on one kind of object, where the login has all of it, and what it lacks elsewhere."""
+
+    kind: ObjectKind
+    privileges: frozenset[str]
+    allowed: tuple[str, ...] = ()
+    lacking: tuple[LackingPrivileges, ...] = ()
+    untold: int = 0
+    """Of so many objects vCenter does not tell what the login may do there."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerbPrivileges:
+    """A verb, and what the login lacks for it."""
+
+    verb: str
+    role: str
+    """The template with the role for it; '' = none."""
+    needs: tuple[VerbNeed, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the login lacks nothing for it anywhere."""
+        return not any(need.lacking or need.untold for need in self.needs)
+
+
+@dataclass(frozen=True, slots=True)
+class LoginTest:
+    """Who logged in, to what, and whether VI/JSON may be used there."""
+
+    address: str
+    user: str
+    product: str
+    """AboutInfo.fullName."""
+    uuid: str
+    api_version: str
+    offers_vi_json: bool
+    """Whether this version offers it; the fields below are about nothing where it does not."""
+    hosts: int = 0
+    vms: int = 0
+    differences: tuple[Difference, ...] = ()
+    failure: str = ""
+    """Why nothing was read over VI/JSON."""
+    verbs: tuple[VerbPrivileges, ...] = ()
+    """What the login lacks, verb by verb; empty = vCenter does not tell what this login may do."""
+    asked_vms: int = 0
+    """Of so many VMs was asked what it may do."""
+    broker: BrokerIdentity | None = None
+    """Of the connection broker, and who logged in there; None = none is configured."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether both readers gave equal snapshots."""
+        return self.offers_vi_json and not self.differences and not self.failure

@@ -1,0 +1,80 @@
+"""What vCenter 9.0 tells of the capacity of vGPU profiles and whole devices, and what of it is reserved for VMs of
+others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCapacity:
+    """One vGPU profile in one place (vSphere API 9.0, DirectPathProfileManagerCapacityInfo), in vGPUs."""
+
+    profile: str
+    place: str
+    """Ref of the cluster, or of a host of none."""
+    consumed: int
+    """By VMs that are powered on."""
+    maximum: int
+    """With no VM running."""
+    remaining: int
+    """Not assigned to a VM that is powered on, whether or not it is reserved."""
+    unused_reservation: int
+    """Reserved and not assigned yet: only VMs for which it was reserved start on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCapacity:
+    """The devices of one DirectPath profile of Dynamic DirectPath I/O in one place, each given whole."""
+
+    name: str
+    """Of the DirectPath profile."""
+    allowed: tuple[tuple[int, int], ...]
+    """(vendor id, device id) pairs: any of these."""
+    label: str | None
+    """Their hardware label; None = any."""
+    place: str
+    """Ref of the cluster, or of a host of none."""
+    consumed: int
+    maximum: int
+    remaining: int
+    unused_reservation: int
+    """These four as those of `ProfileCapacity`."""
+
+    def is_of(self, device: PhysicalGpu | OtherDevice) -> bool:
+        """Whether the device is one of them once it is given to DirectPath I/O."""
+        label = device.passthrough.label if device.passthrough is not None else None
+        return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCapacity:
+    """What vCenter did not tell; an empty profile stands for any."""
+
+    place: str
+    reason: str
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """What a vCenter tells of what has a DirectPath profile: nothing else can be reserved."""
+
+    capacities: tuple[ProfileCapacity, ...] = ()
+    devices: tuple[DeviceCapacity, ...] = ()
+    unknown: tuple[UnknownCapacity, ...] = ()
+
+    def in_place(self, ref: str) -> tuple[ProfileCapacity, ...]:
+        """Those of a cluster, or of a host of none."""
+        return tuple(each for each in self.capacities if each.place == ref)
+
+    def devices_in(self, ref: str) -> tuple[DeviceCapacity, ...]:
+        """Those of a cluster, or of a host of none."""
+        return tuple(each for each in self.devices if each.place == ref)
+
+    def untold(self, ref: str) -> str:
+        """Why it is not known what is reserved there; empty = it is known."""
+        return next((each.reason for each in self.unknown if each.place in (ref, "")), "")

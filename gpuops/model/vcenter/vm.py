@@ -1,0 +1,287 @@
+"""Virtual machines and the GPU devices they carry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal, assert_never
+
+from gpuops.errors import UsageError
+from gpuops.model.desktops.evidence import SessionCount, Source, VgpuUse
+from gpuops.model.desktops.gate import Gate
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.measurements.measurement import CounterWindow
+
+_PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
+
+
+class VmDrs(StrEnum):
+    """What DRS does with a VM (vSphere API reference, ClusterDrsVmConfigInfo and DrsBehavior)."""
+
+    CLUSTER = "cluster"
+    """It has no override: what the cluster says."""
+    MANUAL = "manual"
+    PARTIAL = "partiallyAutomated"
+    FULL = "fullyAutomated"
+    OFF = "off"
+    """An override by which DRS leaves it alone."""
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether DRS does nothing with the VM that nobody has agreed to."""
+        return self in (VmDrs.MANUAL, VmDrs.OFF)
+
+
+class PowerState(StrEnum):
+    ON = "poweredOn"
+    OFF = "poweredOff"
+    SUSPENDED = "suspended"
+
+
+class Awaited(StrEnum):
+    """For whom a plan keeps what a VM that does not run will hold: the plan shows it as running."""
+
+    RETURN = "suspended VMs that come back"
+    REQUEST = "earlier requests"
+
+
+class Firmware(StrEnum):
+    BIOS = "bios"
+    EFI = "efi"
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuDevice:
+    """An NVIDIA vGPU of a VM (VirtualPCIPassthroughVmiopBackingInfo). `key` is the device key in vCenter."""
+
+    key: int
+    profile: str
+    numa_node: int | None = None
+    group: int | None = None
+    kind: Literal["vgpu"] = "vgpu"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPathDevice:
+    """A DirectPath I/O device of a VM: one given PCI device of one given host."""
+
+    key: int
+    address: PciAddress
+    vendor_id: int
+    device_id: int
+    system_id: str
+    group: int | None = None
+    kind: Literal["directpath"] = "directpath"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDevice:
+    """A Dynamic DirectPath I/O device of a VM: any device of the allowed types, with the label if one is set."""
+
+    key: int
+    allowed: tuple[tuple[int, int], ...]
+    """(vendor id, device id) pairs."""
+    label: str | None = None
+    assigned: PciAddress | None = None
+    group: int | None = None
+    kind: Literal["dynamic"] = "dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPassthrough:
+    """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
+
+    key: int
+    label: str
+    kind: Literal["other"] = "other"
+
+
+NicKind = Literal["vmxnet3vrdma", "sriov"]
+
+
+@dataclass(frozen=True, slots=True)
+class VmNic:
+    """A network card for RDMA of a VM; an SR-IOV card is among its devices too. Other cards are not read."""
+
+    key: int
+    kind: NicKind
+    """`vmxnet3vrdma`: paravirtual RDMA; `sriov`: a virtual function of its host's network card."""
+    network: str | None = None
+    """The key of its distributed port group (`DistributedPortGroup.key`), or the id of its network, or the name of one
+    whose id vCenter does not tell; None = on none."""
+    mac: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What the system inside a VM tells of itself, by VMware Tools; None = it tells nothing."""
+
+    tools_running: bool | None
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedBy:
+    """The vCenter extension that a VM belongs to (vSphere API, VirtualMachineConfigInfo.managedBy)."""
+
+    extension: str
+    """Its key, such as `com.vmware.vcenter.wcp`."""
+    kind: str = ""
+    """What the extension calls the VM."""
+
+
+GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
+
+
+def is_gpu(device: GpuDevice) -> bool:
+    """Whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
+    match device:
+        case VgpuDevice():
+            return True
+        case DirectPathDevice(vendor_id=vendor_id):
+            return vendor_id == NVIDIA_VENDOR_ID
+        case DynamicDevice(allowed=allowed):
+            return any(vendor_id == NVIDIA_VENDOR_ID for vendor_id, _ in allowed)
+        case OtherPassthrough():
+            return False
+        case _:
+            assert_never(device)
+
+
+def is_other_device(device: GpuDevice) -> bool:
+    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    match device:
+        case DirectPathDevice(vendor_id=vendor_id):
+            return vendor_id not in (0, NVIDIA_VENDOR_ID)
+        case DynamicDevice(allowed=allowed):
+            return bool(allowed) and not is_gpu(device)
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task now queued or running on a VM (VirtualMachine.recentTask)."""
+
+    ref: str
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """One virtual machine. Fields below `detail` are read only for VMs on GPU hosts; None = unknown."""
+
+    ref: str
+    name: str
+    path: str = ""
+    """Inventory path, e.g. `/lab-dc/vm/ml/ml-07`."""
+    instance_uuid: str | None = None
+    host: str | None = None
+    power: PowerState | None = None
+    suspended_at: datetime | None = None
+    """When it was last suspended, whether or not it runs again since (VirtualMachineRuntimeInfo.suspendTime)."""
+    started_at: datetime | None = None
+    """When it was last powered on from off; a resume is no start (VirtualMachineRuntimeInfo.bootTime)."""
+    connected: bool | None = None
+    template: bool | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    cpu_usage_mhz: int | None = None
+    console_connections: int | None = None
+    question: str | None = None
+    tasks: tuple[RunningTask, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Custom attributes, name -> value."""
+    tags: tuple[str, ...] | None = None
+    """`category:tag` names; None = not asked for."""
+    counters: Mapping[str, CounterWindow] | None = None
+    """Performance counters by name, as far as there are samples; None = not asked for."""
+    sessions: Mapping[Source, SessionCount] | None = None
+    """What sources beside vCenter tell of its sessions; None = none was asked."""
+    vgpu_use: VgpuUse | None = None
+    """What its host's own nvidia-smi tells of the use of its vGPUs; None = that was not asked for."""
+    gate: Gate | None = None
+    """The connection broker's gate before it; None = it was not asked."""
+    datastores: tuple[str, ...] = ()
+    """Managed object ids of the datastores that hold its files."""
+    vapp: str | None = None
+    """Name of the vApp it is a member of; None = of none."""
+    snapshots: int | None = None
+    managed_by: ManagedBy | None = None
+    """The product that it belongs to; None = nobody's but the administrators', or `unreadable` names the path."""
+    # detail
+    devices: tuple[GpuDevice, ...] | None = None
+    nics: tuple[VmNic, ...] | None = None
+    extra_config: Mapping[str, str] | None = None
+    change_version: str | None = None
+    firmware: Firmware | None = None
+    hardware_version: int | None = None
+    cores_per_socket: int | None = None
+    cores_per_numa_node: int | None = None
+    """vCPUs of each virtual NUMA node as somebody has set it; 0 = left to ESXi."""
+    memory_reservation_mib: int | None = None
+    cpu_reservation_mhz: int | None = None
+    memory_locked: bool | None = None
+    cpu_hot_add: bool | None = None
+    tools_running: bool | None = None
+    unreadable: tuple[str, ...] = ()
+    """Property paths this login could not read: their fields are unknown, whatever they show."""
+    awaited: Awaited | None = None
+    """Why a plan shows it as running although it does not; None = it is as vCenter shows it."""
+
+    def is_called(self, text: str) -> bool:
+        """Whether a name, an inventory path or the end of one, `moid:vm-42` or `uuid:...` means it, alone or not."""
+        scheme, _, value = text.partition(":")
+        if scheme == "uuid":
+            return self.instance_uuid == value.lower()
+        if "/" in text:
+            return self.path == text or self.path.endswith("/" + text.lstrip("/"))
+        return text in (self.name, f"moid:{self.ref}")
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it is not known to be off or suspended.
+
+        One that is holds no slot, though a host may list it a while.
+        """
+        return self.power not in (PowerState.OFF, PowerState.SUSPENDED)
+
+    @property
+    def most_reserved_mib(self) -> int | None:
+        """Memory that it reserves at the most, if it runs; None = not even its size can be read."""
+        return self.memory_mib if self.memory_reservation_mib is None else self.memory_reservation_mib
+
+    @property
+    def vgpus(self) -> tuple[VgpuDevice, ...]:
+        return tuple(device for device in self.devices or () if isinstance(device, VgpuDevice))
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Profile of each vGPU, in device order."""
+        # a list is made, not asked for its next: a plan asks thousands of times
+        return tuple([device.profile for device in self.devices or () if isinstance(device, VgpuDevice)])
+
+    @property
+    def has_passthrough(self) -> bool | None:
+        """Whether a device forbids suspend and vMotion (any passthrough device but a vGPU); None = unknown."""
+        if self.devices is None:
+            return None
+        return any(not isinstance(device, VgpuDevice) for device in self.devices)
+
+
+def pins_of(vm: Vm) -> dict[int, PciAddress]:
+    """The GPUs that the VM's vGPUs are bound to, by ordinal of the device. A value that is no address binds nothing."""
+    pins = {}
+    for key, value in (vm.extra_config or {}).items():
+        match = _PIN.fullmatch(key)
+        if match is None or not value:
+            continue
+        try:
+            pins[int(match[1])] = PciAddress.parse(value)
+        except UsageError:
+            continue
+    return pins

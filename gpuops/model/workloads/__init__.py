@@ -1,0 +1,1 @@
+"""What runs on GPUs: VMs to place, clusters, jobs, leases of pools."""

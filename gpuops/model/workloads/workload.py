@@ -1,0 +1,96 @@
+"""VMs that do not exist yet, for which a request asks for a place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import NumaPolicy
+
+_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
+_MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Vgpus:
+    """So many vGPUs of one profile."""
+
+    profile: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One VM to find a place for.
+
+    It wants exactly one of: vGPUs (`profile`, `count` of them, and `more` of other profiles), whole GPUs of a kind
+    (`gpus`), given whole devices (`device`), a vendor device group (`device_group`).
+    """
+
+    name: str
+    vcpus: int
+    memory_mib: int
+    profile: str | None = None
+    """vGPU profile, as people write it: `a100-3-20c`."""
+    count: int = 1
+    gpus: int = 0
+    """Whole GPUs by DirectPath I/O, all of one model."""
+    model: str | None = None
+    """Which model these are, as people write it: `l40s`; None = any."""
+    numa: NumaPolicy = NumaPolicy.PREFERRED
+    cluster: str | None = None
+    """Name of the cluster it must be in."""
+    host: str | None = None
+    """Shell pattern that the host's name must match."""
+    affinity: str | None = None
+    """All workloads with this word share one host, or none of them is placed."""
+    anti_affinity: str | None = None
+    """No two workloads with this word share a host."""
+    spread: str | None = None
+    """Workloads with this word go to hosts that hold the fewest of them, as far as there is room."""
+    priority: int = 0
+    """Higher is placed earlier."""
+    device: tuple[PciAddress, ...] = ()
+    """PCI addresses of whole devices, all on one host (DirectPath I/O)."""
+    device_group: str | None = None
+    """Vendor device group, all of it: `Nvidia:2@grid_a100d-80c%NVLink`."""
+    label: str | None = None
+    """Hardware label that each of `gpus` carries."""
+    tag: tuple[str, ...] = ()
+    """`category:tag` names, all of which its host carries."""
+    more: tuple[Vgpus, ...] = ()
+    """vGPUs of other profiles in the same VM; all are of one GPU model."""
+    until: datetime | None = None
+    """When it is gone again; None = nobody knows."""
+
+    @property
+    def vgpus(self) -> tuple[Vgpus, ...]:
+        """Every profile with its count, in the order of asking; () = it asks for other devices."""
+        return () if self.profile is None else (Vgpus(self.profile, self.count), *self.more)
+
+
+def moment(text: str) -> datetime:
+    """The moment written as `2026-11-03T05:00+01:00`. Raises UsageError, for one without an offset from UTC too."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UsageError(f"{text!r} is no moment", hint="write date, time and offset from UTC: 2026-11-03T05:00+01:00")
+    return found
+
+
+def memory_mib(text: str) -> int:
+    """The size written as `64GiB`, `64 GB`, `65536MiB` or `1.5TiB`, in MiB; as in vSphere, a GB is a GiB.
+
+    Raises UsageError, for a bare number too: nobody can say whether 64 is meant in GiB.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size_mib = float(match["number"]) * _MIB[match["unit"].upper()] if match else 0.0
+    if size_mib < 1 or size_mib != int(size_mib):
+        raise UsageError(f"{text!r} is not a size of memory", hint="write it with its unit: 64GiB")
+    return int(size_mib)

@@ -1,0 +1,230 @@
+"""The command lines of mpirun, torchrun and horovodrun, and the file that names the guests of a cluster to them.
+
+Sources of each option:
+* Open MPI 4.1, mpirun(1), https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php: `--hostfile`, `-np`, `-x`, `--mca`,
+  `--bind-to none`, `--map-by slot`; its FAQ, https://www.open-mpi.org/faq/?category=tcp: `btl_tcp_if_include` takes
+  networks (CIDR), one that holds for every node; https://www.open-mpi.org/faq/?category=rsh: `plm_rsh_no_tree_spawn`,
+  for only the guest of rank 0 has the key.
+* UCX, https://openucx.readthedocs.io/en/master/faq.html: `UCX_TLS=^tcp` is every transport but TCP: where there is no
+  RDMA the run fails, and never goes over TCP unseen.
+* Horovod, https://horovod.readthedocs.io/en/stable/running.html: `horovodrun -np 6 --hostfile FILE python train.py`,
+  lines `HOST slots=N`; https://horovod.readthedocs.io/en/stable/mpi.html: why ranks are not bound to cores;
+  https://github.com/horovod/horovod/blob/master/horovod/runner/launch.py: `--disable-cache`, else what was found of the
+  guests is kept in the home directory and holds for an hour, whatever key the next run has.
+* PyTorch, https://docs.pytorch.org/docs/stable/elastic/run.html: torchrun in each node, static or `c10d`, with
+  `--nnodes`, `--nproc-per-node`, `--node-rank`, `--master-addr` (an IPv6 address in brackets), `--master-port`,
+  `--rdzv-id`, `--rdzv-backend`, `--rdzv-endpoint`; `--local-addr`, by which the other nodes reach this one, else by its
+  name, which no other may know. https://docs.pytorch.org/docs/stable/elastic/rendezvous.html, C10d backend: `is_host`,
+  said by `--rdzv-conf`; else the name of the guest must lead to the address of the endpoint, which Debian's 127.0.1.1
+  does not.
+* NCCL, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html: `NCCL_IB_DISABLE=1` is sockets in place of
+  RDMA; `NCCL_NET` (`IB`, `Socket`) forces one, where NCCL would fall back on sockets unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network, ip_address
+from typing import Final, assert_never
+
+from gpuops.model.workloads.cluster import Member, TrainingCluster
+from gpuops.model.workloads.cluster_run import Launcher, Rendezvous, RunWish, Transport
+from gpuops.plan.core.plan import Rejection
+
+TORCH_PORT: Final = 29500
+"""Of the node with rank 0 (torchrun, `--master-port`)."""
+MARK: Final = "GPUOPS_CLUSTER_RUN"
+"""The variable that every process of a run has, in every guest: `CLUSTER/RUN`."""
+DIRECTORY: Final = ".gpuops-cluster"
+"""In the home directory of a guest's user."""
+_LOOPBACK: Final = "127.0.0.0/8"
+_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
+"""What a program of Python prints is seen at once, and not after the next 8 KiB."""
+_ENVIRONMENT: Final[Mapping[Transport, Mapping[str, str]]] = {
+    Transport.TCP: {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"},
+    Transport.RDMA: {"NCCL_IB_DISABLE": "0", "NCCL_NET": "IB", "UCX_TLS": "^tcp"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is started in which guest."""
+
+    cluster: str
+    """Its name, as a word of paths and of a shell."""
+    run: str
+    """A word of its own."""
+    launcher: Launcher
+    members: tuple[Member, ...]
+    """In the order of their ranks."""
+    ranks: int
+    slots: tuple[int, ...]
+    """Of each member, how many ranks it has room for."""
+    command_lines: tuple[str, ...]
+    """For a shell, of the first members: one of a launcher that starts the others itself, else one for each."""
+    environment: Mapping[str, str]
+    limit_s: int | None = None
+    ssh_port: int = 22
+    unused: tuple[Member, ...] = ()
+    """VMs of the cluster that have no rank of it: an earlier run may have left something there."""
+
+    @property
+    def over_ssh(self) -> bool:
+        """Whether the launcher enters the other guests itself."""
+        return self.launcher is not Launcher.TORCHRUN
+
+    @property
+    def mark(self) -> str:
+        """The value of `MARK` that its processes have."""
+        return f"{self.cluster}/{self.run}"
+
+    @property
+    def directory(self) -> str:
+        """Of its files, in the home directory of a guest's user."""
+        return f"{DIRECTORY}/{self.mark}"
+
+    @property
+    def hostfile(self) -> str:
+        """`10.1.2.11 slots=4`, a line for each member."""
+        return hostfile(self.members, self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What is started, or every reason why nothing is."""
+
+    launch: Launch | None
+    rejections: tuple[Rejection, ...] = ()
+
+
+def hostfile(members: Sequence[Member], slots: Sequence[int]) -> str:
+    """The file that mpirun and horovodrun read alike; a member without ranks is left out.
+
+    >>> hostfile([Member("vm-1", "train-00", "esx-01", 2, "10.1.2.11", None)], [2])
+    '10.1.2.11 slots=2\\n'
+    """
+    lines = (f"{each.address} slots={count}\n" for each, count in zip(members, slots, strict=True) if count)
+    return "".join(lines)
+
+
+def planned(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan:
+    """The command lines that run the wish over a cluster. `run` is a word of its own for this run."""
+    refused = tuple(_refusals(wish, cluster))
+    if refused:
+        return LaunchPlan(None, refused)
+    slots = _slots(wish.ranks, cluster.members)
+    used = tuple((each, count) for each, count in zip(cluster.members, slots, strict=True) if count)
+    members, counts = tuple(each for each, _ in used), tuple(count for _, count in used)
+    environment = {**_UNBUFFERED, **(_ENVIRONMENT[wish.transport] if wish.transport is not None else {})}
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", cluster.name)
+    ranks, port = sum(counts), wish.ssh_port
+    unused = tuple(each for each in cluster.members if each not in members)
+    launch = Launch(name, run, wish.launcher, members, ranks, counts, (), environment, wish.limit_s, port, unused)
+    return LaunchPlan(replace(launch, command_lines=tuple(map(shlex.join, _words(wish, launch)))))
+
+
+def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
+    for each in cluster.members:
+        if each.address is None:
+            hint = "wait until VMware Tools tell one; gpuops guest check looks at the guest"
+            yield Rejection(each.name, "its guest tells no address", hint=hint)
+        elif not _is_reached(each.address):
+            hint = "give its guest an address of the cluster's network"
+            yield Rejection(each.name, "its guest tells an address by which no other reaches it", hint=hint)
+        if not each.gpus:
+            yield Rejection(each.name, "it has no GPU", hint="gpuops cluster show says what its VMs have")
+        if wish.transport is Transport.RDMA and each.rdma is None:
+            yield Rejection(each.name, "it has no RDMA network card", hint="--transport tcp goes without")
+    yield from _one_address(cluster)
+    gpus = sum(each.gpus for each in cluster.members)
+    if wish.ranks is not None and wish.ranks > gpus:
+        hint = f"--ranks {gpus} is the most: a rank has a GPU of its own"
+        yield Rejection(cluster.name, "more ranks than GPUs", wish.ranks, gpus, "GPUs", hint=hint)
+    if not wish.command:
+        yield Rejection(cluster.name, "no program is named", hint="gpuops cluster run --name NAME -- python3 train.py")
+
+
+def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
+    by_address: dict[str, list[str]] = {}
+    for each in cluster.members:
+        by_address.setdefault(each.address or "", []).append(each.name)
+    for address, names in by_address.items():
+        if address and len(names) > 1:
+            hint = "give each guest an address of its own"
+            yield Rejection(cluster.name, f"{', '.join(names)} tell one and the same address", hint=hint)
+
+
+def _is_reached(address: str) -> bool:
+    """Whether it is an IP address by which others may reach a guest. The guest wrote it: it may be any text."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return not (found.is_link_local or found.is_unspecified or found.is_multicast)
+
+
+def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
+    """Of each member, how many of the ranks it has: the first ones are filled first, as `--map-by slot` does."""
+    left, found = ranks if ranks is not None else sum(each.gpus for each in members), []
+    for each in members:
+        found.append(min(each.gpus, left))
+        left -= found[-1]
+    return tuple(found)
+
+
+def _words(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
+    match wish.launcher:
+        case Launcher.MPIRUN:
+            return (_mpirun(wish, launch),)
+        case Launcher.HOROVODRUN:
+            file = f"{launch.directory}/hostfile"
+            words = ("horovodrun", "-np", str(launch.ranks), "--hostfile", file, "--disable-cache")
+            return ((*words, *wish.command),)
+        case Launcher.TORCHRUN:
+            return tuple(_torchrun(wish, launch, node) for node in range(len(launch.members)))
+        case _:
+            assert_never(wish.launcher)
+
+
+def _mpirun(wish: RunWish, launch: Launch) -> tuple[str, ...]:
+    words = ["mpirun", "-np", str(launch.ranks), "--hostfile", f"{launch.directory}/hostfile"]
+    words += ["--bind-to", "none", "--map-by", "slot", "--mca", "plm_rsh_no_tree_spawn", "1"]
+    if wish.transport is Transport.TCP:
+        words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"]
+        addresses = [each.address or "" for each in launch.members]
+        if all(ip_address(each).version == 4 for each in addresses):  # the option knows no others
+            words += ["--mca", "btl_tcp_if_include", common_network(addresses)]
+    elif wish.transport is Transport.RDMA:
+        words += ["--mca", "pml", "ucx"]
+    for name in (MARK, *launch.environment):
+        words += ["-x", name]
+    return (*words, *wish.command)
+
+
+def _torchrun(wish: RunWish, launch: Launch, node: int) -> tuple[str, ...]:
+    first = launch.members[0].address or ""
+    host = f"[{first}]" if ":" in first else first
+    words = ["torchrun", f"--nnodes={len(launch.members)}", f"--nproc-per-node={launch.slots[node]}"]
+    if wish.rendezvous is Rendezvous.C10D:
+        words += [f"--rdzv-id={launch.run}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{TORCH_PORT}"]
+        words += [f"--rdzv-conf=is_host={int(node == 0)}", f"--local-addr={launch.members[node].address}"]
+    else:
+        words += [f"--node-rank={node}", f"--master-addr={host}", f"--master-port={TORCH_PORT}"]
+    return (*words, *wish.command)
+
+
+def common_network(addresses: Sequence[str]) -> str:
+    """The smallest network that all these IPv4 addresses are in; of loopback addresses the whole one, for an interface
+    has none of them itself.
+
+    >>> common_network(["10.1.2.11", "10.1.2.14"])
+    '10.1.2.8/29'
+    """
+    found = [IPv4Address(each) for each in addresses]
+    if all(each.is_loopback for each in found):
+        return _LOOPBACK
+    low, high = min(map(int, found)), max(map(int, found))
+    return str(IPv4Network((low, 32 - (low ^ high).bit_length()), strict=False))

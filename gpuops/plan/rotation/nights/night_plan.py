@@ -1,0 +1,181 @@
+"""One night with everything that speaks for it and against it, and the plan that follows. `night.py` makes it; `rotate
+plan` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from gpuops.model.nights.night_record import Role, marker_value
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import (
+    CloseGate,
+    OpenGate,
+    PowerOnVm,
+    RelocateVm,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
+from gpuops.plan.rotation.ml_queue.ml_vms import Start, WaitingVm
+from gpuops.plan.rotation.ml_queue.queue import QueueDecision
+from gpuops.plan.rotation.ml_queue.team_shares import TeamShares
+from gpuops.plan.rotation.nights.bounds import Bounds
+from gpuops.plan.rotation.nights.desktops import Survey
+
+NO_NIGHT: Final = "there is no night now"
+
+
+@dataclass(frozen=True, slots=True)
+class NightPlan:
+    """One night, before anything is done."""
+
+    policy: Policy
+    night: str
+    desktops: Survey
+    decision: QueueDecision
+    bounds: Bounds
+    refusals: tuple[Rejection, ...] = ()
+    """Why there is no night now."""
+    over: bool = False
+    """Its return has begun, or it is `skipped`: nothing more is taken."""
+    skipped: bool = False
+    """`rotate skip-next` said that it is not to be taken."""
+    off: str = ""
+    """Why the policy has no night this evening, where a clock called for one; empty = it has one."""
+    drs: Mapping[str, VmDrs] = field(default_factory=dict)
+    """ML VM ref -> what DRS does with it now, where DRS is kept off it for the night."""
+    overrides: tuple[SetVmDrs, ...] = ()
+    lease: int | None = None
+    """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
+    opened: tuple[OpenGate, ...] = ()
+    """Of desktops that run, and whose gate at the broker an earlier run of this night has closed in vain."""
+    queue: tuple[WaitingVm, ...] = ()
+    """The ML queue in the order in which it is served."""
+    shares: TeamShares | None = None
+    """How its teams stand; None = the policy knows none."""
+
+    def plan(self) -> Plan:
+        """The plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
+        if self.refusals:
+            return refuse(*self.refusals)
+        if self.over:
+            return Plan(because=(self.off or f"night {self.night} is {self.ended}",))
+        return Plan(
+            waves=tuple(wave for wave in self._waves() if wave.steps),
+            warnings=tuple(self._warnings()),
+            because=tuple(self._because()),
+            choices=self.choices,
+            disruptive=bool(self.decision.starts),
+            not_after=self.not_after,
+        )
+
+    @property
+    def ended(self) -> str:
+        """Why nothing is taken, where the night is over."""
+        if self.skipped:
+            return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
+        return "over: its morning has begun"
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """A reason for every VM of the queue and of the pools."""
+        room_for = {desktop.ref: start.vm.name for start in self.decision.starts for desktop in start.desktops}
+        left = NO_NIGHT if self.refusals or self.over else "no VM of the queue needs its GPU"
+        free = [
+            Choice(vm.name, chosen=True, reason=f"makes room for {room_for[vm.ref]}")
+            if vm.ref in room_for
+            else Choice(vm.name, chosen=False, reason=f"idle; {left}")
+            for vm in self.desktops.free_to_take
+        ]
+        return (*self.decision.choices, *sorted((*free, *self.desktops.kept), key=lambda choice: choice.subject))
+
+    @property
+    def return_times(self) -> Mapping[str, datetime]:
+        """Host ref -> from when on nothing is taken there; empty without a window."""
+        load = self.bounds.load(self.decision.starts)
+        hosts = {start.host.ref for start in self.decision.starts} | {vm.host for vm in self.bounds.away}
+        moments = {host: self.bounds.return_at(host, load) for host in sorted(filter(None, hosts))}
+        return {host: moment for host, moment in moments.items() if moment is not None}
+
+    @property
+    def not_after(self) -> Mapping[str, datetime]:
+        """VM ref -> from when on no step of this plan is begun on it."""
+        times = self.return_times
+        taken = {vm.ref: start.host.ref for start in self.decision.starts for vm in (start.vm, *start.desktops)}
+        return {ref: times[host] for ref, host in taken.items() if host in times}
+
+    def _waves(self) -> Iterator[Wave]:
+        """The waves of the plan, some of them empty.
+
+        All marks are set before anything is taken: a return that knows nothing but the markers then finds every VM. In
+        each stage GPUs must be free before a VM moves or starts there, and DRS must be off before it runs.
+        """
+        yield Wave("let users in to desktops that are not taken", self.opened)
+        yield Wave("mark what is taken", tuple(self._marks()))
+        for stage in self.decision.stages:
+            desktops = [vm for start in stage for vm in start.desktops]
+            yield Wave("keep users away from idle desktops", tuple(self._closed(desktops)))
+            taken: list[Step] = [suspend_or_shut_down(vm) for start in stage for vm in start.desktops]
+            yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
+            yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
+            moves = (RelocateVm(start.vm.ref, start.host.ref) for start in stage if start.moves)
+            yield Wave("move ML VMs to their hosts", tuple(moves))
+            started = {start.vm.ref for start in stage}
+            overrides = tuple(step for step in self.overrides if step.vm in started)
+            yield Wave("keep DRS off the ML VMs", overrides)
+            yield Wave("start ML VMs", tuple(map(_power_on, stage)))
+
+    def _closed(self, desktops: Iterable[Vm]) -> Iterator[CloseGate]:
+        """The steps that close gates at the broker, but for those that a run which was cut off has closed."""
+        for vm in desktops:
+            pool, gate = self.policy.pool_of(vm), vm.gate
+            if pool is not None and pool.gated and gate is not None and not gate.closed:
+                yield CloseGate(vm.ref, gate.machine)
+
+    def _marks(self) -> Iterator[SetAttribute]:
+        """The steps that mark VMs, but for those that a run which was cut off has marked already."""
+        taken: Iterable[tuple[Vm, Role]] = [
+            *((vm, role_of(vm)) for vm in self.decision.desktops),
+            *((start.vm, Role.ML) for start in self.decision.starts),
+        ]
+        for vm, role in taken:
+            value = marker_value(self.night, role, self.drs.get(vm.ref), lease=self.lease)
+            if vm.attributes.get(self.policy.marker) != value:
+                yield SetAttribute(vm.ref, self.policy.marker, value)
+
+    def _warnings(self) -> Iterator[str]:
+        """What in the policy is likely a mistake: else a night that takes nothing is noticed only in the morning."""
+        takes_desktops = self.policy.spare is None or self.policy.spare.take_idle
+        for pool in self.policy.pools if takes_desktops else ():
+            if not pool.users_kept_away:
+                yield f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
+        yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
+        yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.desktops.disowned_pools)
+        yield from (f"ML queue: {reason}" for reason in self.decision.unknown)
+        yield from (f"ML queue: {said}" for said in (self.shares.unclear if self.shares is not None else ()))
+
+    def _because(self) -> Iterator[str]:
+        spare = self.policy.spare
+        if spare is not None:
+            yield f"spare capacity: {', '.join(map(str, spare.keep_free))} are kept free for desktops"
+            return
+        yield f"night {self.night}"
+        yield f"{self.desktops.other_vms} other VMs are in no pool of this policy"
+        if not self.policy.ml:
+            yield "the ML queue is empty: no desktop is suspended for nothing"
+        elif not self.decision.starts:
+            yield "no VM of the ML queue starts, so no desktop is suspended"
+
+
+def _power_on(start: Start) -> PowerOnVm:
+    """What starts it: one that gave way with its memory goes on."""
+    return PowerOnVm(start.vm.ref, start.host.ref, resumes=start.vm.power is PowerState.SUSPENDED)

@@ -1,0 +1,43 @@
+"""Why there is no night where everything is in order but what earlier runs came to, or what owners have said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.rotation.nights.desktops import Survey
+from gpuops.plan.rotation.nights.stop_conditions import StepCounts, reason_to_stop
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm
+
+_NAMED: Final = 3
+"""So many VMs of an open night are named where it is refused."""
+_AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+
+
+def not_over(night: str, away: Sequence[TakenVm]) -> Rejection:
+    """One refusal for an earlier night, however many of its VMs are not back."""
+    names = [taken_vm.original.name for taken_vm in away]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    rule = f"is not over: {', '.join(names[:_NAMED])}{more} not back yet"
+    return Rejection(f"night {night}", rule, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")
+
+
+def takes_nothing_more(night: str, steps: StepCounts, inventory: Inventory) -> list[Rejection]:
+    """That so much of this night has failed that it takes nothing more, however often it is begun."""
+    why = reason_to_stop(steps, (), inventory)
+    hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
+    return [] if why is None else [Rejection(f"night {night}", f"takes nothing more: {why}", hint=hint)]
+
+
+def nobody_agreed(policy: Policy, desktops: Survey) -> list[Rejection]:
+    """A refusal for each pool, where no desktop of any pool carries its owner's mark."""
+    disowned = dict(desktops.disowned_pools)
+    if any(pool.users_kept_away and pool.name not in disowned for pool in policy.pools):
+        return []
+    return [
+        Rejection(f"pool {name}", f"none of its desktops carries {mark}", hint=_AGREE)
+        for name, mark in disowned.items()
+    ]

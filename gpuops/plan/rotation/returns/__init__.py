@@ -1,0 +1,1 @@
+"""How and when everything that nights took comes back."""

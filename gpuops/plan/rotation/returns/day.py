@@ -1,0 +1,367 @@
+"""The request that brings back everything that nights took. `restore.py` cuts it down to named VMs.
+
+`execute` carries it out. ML VMs keep their work and stop, then desktops resume, then the markers are cleared.
+
+A checkpoint's grace is part of the time that a night keeps for its return. A morning that begins later than planned has
+less to give: the time until the desktops are due, less what stops and resumes take, is divided evenly. Where nothing is
+left, nothing is given, and the plan warns whose work is not kept: desktops come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuops.advise.lending_servers import lends
+from gpuops.advise.managed_vms import manager_of
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, entry_of
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
+from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.steps import (
+    OpenGate,
+    PowerOnVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.placement.return_order import resume_or_power_on, return_order
+from gpuops.plan.rotation.ml_queue.ml_vms import drs_restored
+from gpuops.plan.rotation.power_moments import another_state
+from gpuops.plan.rotation.returns.other_machines import (
+    lock_vms,
+    note_when_seen,
+    recently_marked,
+    recently_marked_refusal,
+    refused_for_lease,
+    split_by_lease,
+    with_unreadable_marker,
+)
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime
+from gpuops.plan.rotation.taken_vms import (
+    RETURN_COMMAND,
+    TakenVm,
+    Whereabouts,
+    first_then,
+    is_marked,
+    power_as_before,
+    power_change_under_way,
+    taken_vms,
+    vms_of,
+)
+
+NO_CHECKPOINT: Final = Checkpoint()
+_EARLY: Final = timedelta(hours=2)
+"""A return so long before the closing of its window is not that of the morning."""
+_REPORTED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class RotateDay:
+    """Return everything that nights took and that is not back: from the journal's originals, vCenter's markers, or
+    both.
+
+    Each VM is returned under the policy of its night, which the original has.
+    """
+
+    policy: Policy
+    """That of originals without one, and of markers that the journal has no original for."""
+    originals: tuple[Original, ...] = ()
+    durations: Durations = field(default_factory=Durations)
+    """What stopping and resuming took so far; it says how much time is left for checkpoints."""
+    leased: Mapping[str, str] = field(default_factory=dict)
+    """Name of a lock VM -> who holds its lease on another machine: what is under it is named, and not touched."""
+    suspends: frozenset[str] = frozenset()
+    """ML VMs (refs) that a watch has suspended with their memory, where a morning stops them."""
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """The plan: checkpoint and stop ML VMs, resume desktops, restore DRS, clear the markers.
+
+        A VM that cannot be returned is named in `unmet` with one safe command.
+        """
+        of_nights = taken_vms(self.policy, self.originals, inventory)
+        plan = self.return_plan(of_nights, inventory, catalog, now)
+        warnings = (*plan.warnings, *reverted_desktops(of_nights, plan.steps), *ended_early(of_nights, now))
+        return replace(plan, warnings=warnings)
+
+    def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
+        """VM ref -> name of the lock VM whose lease is needed to return it; None = none is."""
+        return lock_vms(taken_vms(self.policy, self.originals, inventory), self.policy)
+
+    def return_plan(self, of_nights: Sequence[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """The plan for these VMs of nights."""
+        # What another machine is working on is named and left out of everything below.
+        of_nights, leased = split_by_lease(of_nights, self.policy, self.leased)
+        away = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts is Whereabouts.AWAY]
+        ml = [taken_vm for taken_vm in away if taken_vm.original.role is Role.ML]
+        desktops = [taken_vm for taken_vm in away if taken_vm.original.role is not Role.ML]
+        kept = [each for each in ml if each.vm is not None and each.vm.ref in self.suspends]
+        suspends = tuple(SuspendVm(each.vm.ref, gives_way=True) for each in kept if each.vm is not None)
+        stopped = [each for each in ml if each not in kept]
+        waiting = [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None]
+        stops = stop_ml_vms(stopped, waiting, now, self.durations)
+        canaries, seeds, others = _resume_order(desktops, inventory, catalog)
+        # A step of another machine may still arrive: such a marker stays until it has been seen for ten minutes.
+        recent = recently_marked(of_nights, inventory)
+        # Without a journal a marker that cannot be read is the only record of its desktop, so such VMs are named.
+        unread = () if self.originals else tuple(with_unreadable_marker((*of_nights, *leased), self.policy, inventory))
+        finished = [taken_vm for taken_vm in _returnable(of_nights) if taken_vm not in recent]
+        # GPUs are free only when their ML VMs are off, so all of these stop before the first desktop resumes. The
+        # markers go last: a run that is killed before has lost nothing.
+        waves = (
+            Wave("let the ML VMs of the night keep their work", stops.hooks),
+            Wave("stop the ML VMs of the night", stops.stops),
+            Wave("suspend the ML VMs that give way", suspends),
+            Wave("resume one desktop of each host first", _resume(canaries)),
+            Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
+            Wave("resume the others, the largest profile first", _resume(others)),
+            Wave("leave the ML VMs to DRS as before", drs_restored(finished, inventory)),
+            Wave("let users in again at the broker", tuple(_gates_opened(finished))),
+            Wave("clear the markers", tuple(_clear_markers(finished))),
+            Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
+        )
+        return Plan(
+            waves=tuple(wave for wave in waves if wave.steps),
+            warnings=stops.warnings,
+            unmet=(
+                *(_unmet(taken_vm) for taken_vm in of_nights if taken_vm.whereabouts in _REPORTED),
+                *map(recently_marked_refusal, recent),
+                *unread,
+                *refused_for_lease(leased, self.policy, self.leased),
+            ),
+            because=() if of_nights or leased or unread else ("no night has taken anything that is not back",),
+            choices=(*map(_choice, of_nights), *(replace(_choice(taken_vm), chosen=False) for taken_vm in leased)),
+            disruptive=bool(ml),
+        )
+
+
+def _resume_order(
+    desktops: Sequence[TakenVm], inventory: Inventory, catalog: Catalog
+) -> tuple[list[Vm], list[Vm], list[Vm]]:
+    """The desktops in three waves: one of each host where the policy wants that, one for each GPU, the rest.
+
+    The one that comes alone is the first of its host's order, so that the order in which all of them fit is kept.
+    Example: of two GPUs with two desktops each, one desktop of the first GPU comes alone, then one of the second GPU,
+    then the two others.
+    """
+    seeds, others = return_order([taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None], inventory, catalog)
+    canary_first = {
+        taken_vm.vm.ref
+        for taken_vm in desktops
+        if taken_vm.vm is not None and taken_vm.policy.morning is MorningOrder.CANARY_FIRST
+    }
+    first: dict[str | None, str] = {}
+    for vm in (*seeds, *others):
+        if vm.ref in canary_first:
+            first.setdefault(vm.host, vm.ref)
+    early = frozenset(first.values())
+    canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
+    return canaries, _without(seeds, early), _without(others, early)
+
+
+def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
+    """The steps that open gates which nights have closed: when the desktop is back, and before its marker goes."""
+    for taken_vm in finished:
+        machine, vm = taken_vm.original.gated_as, taken_vm.vm
+        if machine is not None and vm is not None:
+            yield OpenGate(vm.ref, machine)
+
+
+def _clear_markers(finished: Iterable[TakenVm]) -> Iterator[SetAttribute]:
+    """The steps that clear each marker; of a VM that is on its way back also where the snapshot does not show it."""
+    for taken_vm in finished:
+        own = taken_vm.policy.marker if taken_vm.whereabouts is Whereabouts.AWAY else None
+        vm = taken_vm.vm
+        if vm is not None:
+            names = (name for name in taken_vm.markers if vm.attributes.get(name) or name == own)
+            yield from (SetAttribute(vm.ref, name, "") for name in names)
+
+
+def _returnable(of_nights: Iterable[TakenVm]) -> list[TakenVm]:
+    """Those whose return this plan ends: what is away, and what is back or was never touched."""
+    returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
+    return [taken_vm for taken_vm in of_nights if taken_vm.whereabouts in returnable]
+
+
+def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tuple[str, ...]:
+    """A warning for each desktop whose user does not find the state that the night suspended: one that these steps
+    resume, or one that runs and that no return has closed."""
+    resumed = {step.vm for step in steps if isinstance(step, ResumeVm)}
+    there = (
+        (taken_vm.original, taken_vm.vm)
+        for taken_vm in of_nights
+        if taken_vm.vm is not None and (taken_vm.vm.ref in resumed or _has_just_come_back(taken_vm))
+    )
+    states = ((original.name, another_state(original, vm)) for original, vm in there)
+    return tuple(f"{name}: {another}" for name, another in states if another)
+
+
+def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
+    """A warning for each night that this return ends long before its window closes: somebody may not mean that."""
+    found: dict[str, None] = {}
+    for taken_vm in of_nights:
+        night = taken_vm.policy.night_at(now)
+        if taken_vm.whereabouts is not Whereabouts.AWAY or night is None or night.id != taken_vm.original.night:
+            continue
+        if night.closes - now >= _EARLY:
+            closes = night.closes.astimezone(night.zone)
+            said = f"night {night.id}, open until {closes:%H:%M %Z}, ends with this return: it takes nothing more"
+            found[said] = None
+    return tuple(found)
+
+
+def _has_just_come_back(taken_vm: TakenVm) -> bool:
+    return taken_vm.whereabouts is Whereabouts.BACK and not taken_vm.original.returned
+
+
+def _unmet(taken_vm: TakenVm) -> Rejection:
+    return Rejection(taken_vm.original.name, taken_vm.reason, hint=taken_vm.advice)
+
+
+def _choice(taken_vm: TakenVm) -> Choice:
+    return Choice(taken_vm.original.name, chosen=taken_vm.whereabouts is Whereabouts.AWAY, reason=taken_vm.reason)
+
+
+def _without(vms: Iterable[Vm], early: Collection[str]) -> list[Vm]:
+    return [vm for vm in vms if vm.ref not in early]
+
+
+def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
+    return tuple(resume_or_power_on(vm) for vm in desktops)
+
+
+def is_returned(original: Original, inventory: Inventory) -> bool:
+    """Whether a VM is as it was before the night, so that the journal may close it."""
+    vms = vms_of(original, inventory)
+    vm = vms[0] if len(vms) == 1 else None
+    if vm is None or vm.power is None or power_change_under_way(vm) is not None:
+        return False
+    if original.unsure and power_as_before(original, vm):
+        return False
+    if original.gated_as is not None and not (vm.gate is not None and vm.gate.closed is False):
+        return False  # its user may not get it yet
+    if original.closes_late:
+        return False  # or not any more, a minute from now
+    if original.role is Role.ML:
+        if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
+            return False
+        ours = original.taken and not original.stopped and manager_of(vm) is None
+        return vm.power is not PowerState.ON or not ours
+    # A guest may shut down long after the step was called failed: while the VM is marked, it may be of the night.
+    return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
+
+
+def explained(outcomes: Iterable[Outcome], after: Inventory, *, alone: bool = False) -> tuple[Outcome, ...]:
+    """The outcomes; that of a desktop that is not back also says which VMs hold the GPUs of its host, and one command.
+
+    `alone`: it was asked for by name, so the command names it too.
+    """
+    return tuple(_explained(outcome, after, alone) if _not_back(outcome) else outcome for outcome in outcomes)
+
+
+def _not_back(outcome: Outcome) -> bool:
+    return isinstance(outcome.step, ResumeVm | PowerOnVm) and outcome.verdict in (
+        Verdict.FAILED,
+        Verdict.UNKNOWN,
+        Verdict.SKIPPED,
+    )
+
+
+def _explained(outcome: Outcome, after: Inventory, alone: bool) -> Outcome:
+    vm = after.vms.get(outcome.step.vm)
+    host = after.host_of(vm) if vm else None
+    discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
+    if vm is None or host is None or discarded:
+        return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
+    on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+    holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
+    held = f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
+    again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
+    return replace(outcome, reason=f"{outcome.reason}; {first_then(held, again)}")
+
+
+@dataclass(frozen=True, slots=True)
+class MlStops:
+    """The steps that stop ML VMs, and a warning for each that gets less time than its policy gives, or that lends."""
+
+    hooks: tuple[RunInGuest, ...]
+    stops: tuple[ShutDownGuest, ...]
+    warnings: tuple[str, ...]
+
+
+def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, durations: Durations) -> MlStops:
+    """The steps that stop these ML VMs, each under its own policy, so that these desktops are back in time."""
+    policies = dict.fromkeys(taken_vm.policy for taken_vm in ml)
+    longest_s = {policy: _longest_grace_s(policy, ml, desktops, now, durations) for policy in policies}
+    hooks, stops, warnings = [], [], []
+    for taken_vm in ml:
+        if taken_vm.vm is None:
+            continue
+        vm, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
+        stop, most_s = policy.ml_stop, longest_s[policy]
+        if lending := lends(taken_vm.vm):
+            # desktops come first: it is stopped all the same
+            drain = command("pool reclaim", server=taken_vm.vm.name)
+            warnings.append(f"{name} {lending}, and its clients lose that at once: {drain} before the return drains it")
+        # an entry of the queue may name the managed object id that the VM had when it was taken
+        checkpoint = checkpoint_of(policy, replace(taken_vm.vm, ref=taken_vm.original.vm), name)
+        grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
+        if grace_s < checkpoint.grace_s:
+            warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
+        if checkpoint.hook is None:
+            # no command keeps its work: the guest does it while it shuts down, and gets the time for that
+            stops.append(ShutDownGuest(vm, stop.grace_s + grace_s, stop.then_off))
+            continue
+        stops.append(ShutDownGuest(vm, stop.grace_s, stop.then_off))
+        if grace_s > 0:
+            hooks.append(replace(_hook_step(vm, name, checkpoint.hook), limit_s=grace_s))
+    return MlStops(tuple(hooks), tuple(stops), tuple(warnings))
+
+
+def checkpoint_of(policy: Policy, vm: Vm, was: str = "") -> Checkpoint:
+    """The checkpoint of the queue entry that means this VM, which was once called `was`."""
+    entry = entry_of(policy.ml, vm, was)
+    return entry.checkpoint if entry is not None else NO_CHECKPOINT
+
+
+def hooks_of(policy: Policy, steps: Iterable[Step], inventory: Inventory) -> tuple[RunInGuest, ...]:
+    """The commands that the morning will run in the guests of the ML VMs that these steps start."""
+    started = {step.vm: inventory.vm(step.vm) for step in steps if isinstance(step, PowerOnVm)}
+    hooks = ((vm, checkpoint_of(policy, vm).hook) for vm in started.values())
+    return tuple(_hook_step(vm.ref, vm.name, hook) for vm, hook in hooks if hook is not None)
+
+
+def _hook_step(ref: str, name: str, hook: GuestCommand) -> RunInGuest:
+    return RunInGuest(ref, hook.program, hook.arguments, ssh=hook.ssh.of(name) if hook.ssh is not None else None)
+
+
+def _longest_grace_s(
+    policy: Policy, ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, durations: Durations
+) -> int | None:
+    """The longest grace that each of the ML VMs can have; None = no desktop waits, or no window says until when.
+
+    Example: desktops are due in 60 minutes, stops and resumes take 50, and the ML VMs stop in two rounds: 300 s each.
+    """
+    if not desktops or not ml or not policy.windows:
+        return None
+    night = policy.night_at(now)
+    if night is None:
+        return 0
+    load = Load.of(desktops, (taken_vm.vm.host if taken_vm.vm else None for taken_vm in ml))
+    times = ReturnTime(policy, durations, night.back_by)
+    needed = max(times.needed(vm.host, load) for vm in desktops)
+    left_s = (night.back_by - now - needed).total_seconds()
+    return max(0, int(left_s) // times.stop_rounds(load))

@@ -1,0 +1,124 @@
+"""What a return does about nights of other machines: VMs that need a lease which another machine holds, and markers
+that this journal knows nothing of. `day.py` calls it, and `execute` asks which leases a return needs.
+
+The machine that set such a marker may have been stopped, or lost, just after it sent a suspend that vCenter has not
+begun yet. If the marker were cleared then, the desktop would be suspended and nothing would say so. So the first
+morning that sees such a marker writes the time onto it, and one that comes ten minutes later clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from gpuops.model.nights.night_record import marker_value
+from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import SetAttribute
+from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
+
+_REASON: Final = (
+    "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
+)
+_AGAIN: Final = first_then("wait ten minutes", "the same command again")
+_MARKERS: Final = "customValue"
+"""The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
+_MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
+_AS_IT_WAS: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+
+
+def lock_vm_of(of_night: Policy, of_return: Policy) -> str | None:
+    """Name of the lock VM whose lease is needed to return a night under the policy `of_night`; None = none is.
+
+    A night whose policy had no lock VM needs the lease of the policy under which it is returned.
+    """
+    return of_night.lock_vm or of_return.lock_vm
+
+
+def lock_vms(of_nights: Iterable[TakenVm], of_return: Policy) -> Mapping[str, str | None]:
+    """VM ref -> the same name, for the VMs that are in vCenter."""
+    return {
+        taken_vm.vm.ref: lock_vm_of(taken_vm.policy, of_return) for taken_vm in of_nights if taken_vm.vm is not None
+    }
+
+
+def policies_under(name: str, policies: Sequence[Policy], of_return: Policy) -> tuple[Policy, ...]:
+    """Those of the policies whose nights are returned under the lease on this lock VM."""
+    return tuple(dict.fromkeys(policy for policy in policies if lock_vm_of(policy, of_return) == name))
+
+
+def split_by_lease(
+    of_nights: Iterable[TakenVm], of_return: Policy, holders: Mapping[str, str]
+) -> tuple[tuple[TakenVm, ...], tuple[TakenVm, ...]]:
+    """What may be returned, and what may not. `holders`: lock VM -> who holds its lease on another machine."""
+    all_vms = tuple(of_nights)
+    leased = tuple(each for each in all_vms if lock_vm_of(each.policy, of_return) in holders)
+    return tuple(each for each in all_vms if each not in leased), leased
+
+
+def refused_for_lease(
+    leased: Iterable[TakenVm], of_return: Policy, holders: Mapping[str, str]
+) -> tuple[Rejection, ...]:
+    """A refusal for each of these VMs that is not as it was: another machine holds its lease."""
+    return tuple(
+        Rejection(
+            each.original.name,
+            f"{each.reason}; lock VM {(name := lock_vm_of(each.policy, of_return))}: {holders[name or '']}: "
+            "not touched",
+            hint=first_then("wait for that run to end"),
+        )
+        for each in leased
+        if each.whereabouts not in _AS_IT_WAS
+    )
+
+
+def recently_marked(of_nights: Iterable[TakenVm], inventory: Inventory) -> list[TakenVm]:
+    """VMs that are as they were, and whose marker of another machine was first seen too lately to be cleared."""
+    return [taken_vm for taken_vm in of_nights if _as_it_was(taken_vm) and not _known_long(taken_vm, inventory)]
+
+
+def _as_it_was(taken_vm: TakenVm) -> bool:
+    as_it_was = taken_vm.foreign is not None and taken_vm.whereabouts in _AS_IT_WAS
+    return as_it_was and taken_vm.vm is not None and power_as_before(taken_vm.original, taken_vm.vm)
+
+
+def _known_long(taken_vm: TakenVm, inventory: Inventory) -> bool:
+    """Whether the marker was first seen so long ago, by vCenter's clock, that nothing sent before can still arrive."""
+    seen = taken_vm.foreign.seen if taken_vm.foreign is not None else None
+    return seen is not None and abs(inventory.taken_at - seen) >= LATE
+
+
+def note_when_seen(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[SetAttribute, ...]:
+    """The steps that write onto their markers when they were first seen, where that is not there yet."""
+    return tuple(
+        SetAttribute(
+            taken_vm.original.vm,
+            taken_vm.policy.marker,
+            marker_value(
+                taken_vm.foreign.night,
+                taken_vm.foreign.role,
+                taken_vm.foreign.drs,
+                inventory.taken_at,
+                taken_vm.foreign.lease,
+            ),
+        )
+        for taken_vm in of_nights
+        if taken_vm.foreign is not None and taken_vm.foreign.seen is None
+    )
+
+
+def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
+    """A refusal for each VM that does not run, may be a desktop of the policy, and whose marker cannot be read."""
+    known = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
+    for vm in inventory.vms.values():
+        if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
+            continue
+        if policy.in_folder(vm) or policy.pool_of(vm) is not None:
+            yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("log in as somebody who may read it"))
+
+
+def recently_marked_refusal(taken_vm: TakenVm) -> Rejection:
+    """That the VM keeps its marker for now, since a step of another machine may still arrive."""
+    return Rejection(taken_vm.original.name, _REASON, hint=_AGAIN)

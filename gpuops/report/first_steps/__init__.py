@@ -1,0 +1,1 @@
+"""The login, the configuration file, the simulator."""

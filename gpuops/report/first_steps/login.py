@@ -1,0 +1,153 @@
+"""What `gpuops login test` prints, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpuops.model.desktops.broker import BrokerIdentity
+from gpuops.model.vcenter.login import LoginTest, VerbNeed, VerbPrivileges
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text
+from gpuops.report.nights.broker import broker_document
+from gpuops.report.text import count, visible
+
+
+def login_text(test: LoginTest) -> Shown:
+    """Who and what, and over which protocol inventories of this vCenter are read from now on."""
+    return (
+        Text(f"{visible(test.address)}: {visible(test.product)}", "bold"),
+        Text(f"user      {visible(test.user)}"),
+        Text(f"API       {visible(test.api_version)}"),
+        Text(f"instance  {visible(test.uuid) or 'unknown'}"),
+        *_broker(test.broker),
+        *_readers(test),
+        *_privileges(test),
+    )
+
+
+def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
+    if broker is not None:
+        cluster = f", {visible(broker.cluster)}" if broker.cluster else ""
+        yield Text(f"broker    {visible(broker.address)}: {visible(broker.product)}{cluster}")
+        yield Text(f"          user {visible(broker.user)}")
+
+
+def login_document(test: LoginTest) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "login-test",
+        "address": test.address,
+        "user": test.user,
+        "product": test.product,
+        "vcenter": test.uuid,
+        "api_version": test.api_version,
+        "reader": "json" if test.equal else "soap",
+        "vi_json": {
+            "offered": test.offers_vi_json,
+            "equal": test.equal,
+            "failure": test.failure or None,
+            "differences": [{"path": each.path, "soap": each.soap, "json": each.json} for each in test.differences],
+        },
+        "broker": broker_document(test.broker) if test.broker is not None else None,
+        "hosts": test.hosts,
+        "vms": test.vms,
+        "privileges": {
+            "told": bool(test.verbs),
+            "asked_vms": test.asked_vms,
+            "verbs": [_verb_document(each) for each in test.verbs],
+        },
+    }
+
+
+def _verb_document(verb: VerbPrivileges) -> Document:
+    return {
+        "verb": verb.verb,
+        "allowed": verb.allowed,
+        "role": verb.role or None,
+        "needs": [
+            {
+                "on": need.kind.value,
+                "privileges": sorted(need.privileges),
+                "allowed": list(need.allowed),
+                "lacking": [
+                    {"privileges": sorted(each.privileges), "places": list(each.places)} for each in need.lacking
+                ],
+                "untold": need.untold,
+            }
+            for need in verb.needs
+        ],
+    }
+
+
+def _readers(test: LoginTest) -> tuple[Text, ...]:
+    seen = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
+    if test.equal:
+        return (
+            Text(f"readers   VI/JSON and SOAP give equal snapshots of {seen}"),
+            Text("          VI/JSON is used here from now on, until its version changes (--reader auto)", "dim"),
+        )
+    if not test.offers_vi_json:
+        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {seen} read"),)
+    soap = Text("          SOAP is used here (--reader auto)", "dim")
+    if test.failure:
+        return Text(f"readers   nothing can be read over VI/JSON: {visible(test.failure)}", "yellow"), soap
+    lines = (
+        Text(f"          {visible(each.path)}: SOAP {visible(each.soap)}, VI/JSON {visible(each.json)}")
+        for each in test.differences
+    )
+    differing = count(len(test.differences), "value")
+    return Text(f"readers   VI/JSON and SOAP differ in {differing} of {seen}:", "yellow"), *lines, soap
+
+
+_FEW: Final = 3
+_NEXT: Final = "gpuops help roles"
+
+
+def _privileges(test: LoginTest) -> Iterator[Text]:
+    """A line or more for each verb: that the login may, or what it lacks and where."""
+    if not test.verbs:
+        yield Text(
+            "privileges: vCenter does not tell what this login may do; its permissions are in the vSphere Client"
+        )
+        return
+    of_all = "" if test.asked_vms >= test.vms else f", asked of {test.asked_vms} of them, some of each folder"
+    yield Text(f"privileges on {count(test.hosts, 'host')} and {count(test.vms, 'VM')}{of_all}:")
+    width = max(len(verb.verb) for verb in test.verbs)
+    for verb in test.verbs:
+        if verb.allowed:
+            yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": it needs to see, and no more"))
+            continue
+        said = [line for need in verb.needs for line in _lacks(need)]
+        yield Text(f"  {verb.verb:<{width}}  ").append(said[0], "yellow")
+        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in said[1:])
+    yield from _next_moves(test)
+
+
+def _lacks(need: VerbNeed) -> Iterator[str]:
+    for each in need.lacking:
+        yield f"lacks {', '.join(sorted(each.privileges))} on {_places(need, each.places)}"
+    if need.lacking and need.allowed:
+        yield f"may on {_places(need, need.allowed)}"
+    if need.untold:
+        yield f"not told for {count(need.untold, need.kind.value)}"
+
+
+def _places(need: VerbNeed, names: Sequence[str]) -> str:
+    """The kind and the first of the names: `VMs in /dc/vm/ml`; every one of them in few words."""
+    if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
+        return f"all {need.kind.value}s"
+    kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
+    shown = ", ".join(visible(name) for name in names[:_FEW])
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{kind} {shown}{more}"
+
+
+def _next_moves(test: LoginTest) -> Iterator[Text]:
+    """The templates with the roles that are lacking, and the page that says who gives them."""
+    roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
+    if all(verb.allowed for verb in test.verbs):
+        return
+    yield Text(f"  what is needed is given by roles, where you want it and nowhere else: {_NEXT}", "dim")
+    yield from (Text(f"  gpuops template show {role}", "dim") for role in roles)

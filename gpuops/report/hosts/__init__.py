@@ -1,0 +1,1 @@
+"""Settings of hosts, and their changes host by host."""

@@ -1,0 +1,108 @@
+"""How `mode show` shows the DirectPath devices that a vCenter 9.1 lists: mode, driver, memory, reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.model.devices.device_mode import HostDevice, VmClassReservation
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import HostSettings
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.report.document import Document
+from gpuops.report.layout import Text
+from gpuops.report.text import visible
+
+
+def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
+    """A few lines for each device; why they are not told; nothing of a vCenter that lists none."""
+    settings = host.settings or HostSettings()
+    if settings.devices is not None:
+        yield Text(f"  DirectPath devices{'' if settings.devices else ': none'}")
+    for device in settings.devices or ():
+        yield Text(f"    {visible(device.id)}  {visible(device.name)}: {visible(device.mode)}")
+        for line in _of_device(device, inventory):
+            yield Text(f"      {visible(line)}", "dim")
+    yield from (Text(f"  unknown: {visible(reason)}", "yellow") for reason in settings.unread)
+
+
+def _of_device(device: HostDevice, inventory: Inventory) -> Iterator[str]:
+    others = [mode for mode in device.configurable if mode != device.mode]
+    driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
+    told = (
+        f"can be {', '.join(others)}" if others else "can be nothing else",
+        driver if driver != "driver" else "",
+        device.interconnect or "",
+    )
+    yield "; ".join(filter(None, told))
+    yield from filter(None, (_memory(device), _reserved(device), _profiles(device)))
+    if device.vms:
+        yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
+
+
+def _memory(device: HostDevice) -> str:
+    if device.total_mib is None and device.used_mib is None:
+        return ""
+    text = f"memory: {_number(device.used_mib)} of {_number(device.total_mib)} MiB used"
+    if device.reserved_mib is None:
+        return text
+    return f"{text}, {device.reserved_mib} MiB reserved ({_number(device.reserved_used_mib)} of it in use)"
+
+
+def _reserved(device: HostDevice) -> str:
+    classes = [each for each in device.vm_classes or () if each.total != 0]
+    return f"reserved in its cluster: {', '.join(map(_class, classes))}" if classes else ""
+
+
+def _profiles(device: HostDevice) -> str:
+    return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
+
+
+def _class(each: VmClassReservation) -> str:
+    where = f" in {each.zone}" if each.zone else ""
+    return f"{each.vm_class}{where}, {_number(each.in_use)} of {_number(each.total)} in use"
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _name(ref: str, inventory: Inventory) -> str:
+    return inventory.vms[ref].name if ref in inventory.vms else ref
+
+
+def devices_document(host: Host, inventory: Inventory) -> list[Document] | None:
+    """The devices; null = the vCenter lists none, or does not tell."""
+    devices = (host.settings or HostSettings()).devices
+    return None if devices is None else [_device(each, inventory) for each in devices]
+
+
+def _device(device: HostDevice, inventory: Inventory) -> Document:
+    vms = None if device.vms is None else [{"ref": ref, "name": _name(ref, inventory)} for ref in device.vms]
+    classes = device.vm_classes
+    return {
+        "id": device.id,
+        "address": str(device.address) if device.address is not None else None,
+        "name": device.name,
+        "mode": device.mode,
+        "configurable_modes": list(device.configurable),
+        "interconnect": device.interconnect,
+        "driver": device.driver_name,
+        "driver_version": device.driver_version,
+        "memory_mib": device.total_mib,
+        "used_memory_mib": device.used_mib,
+        "reserved_memory_mib": device.reserved_mib,
+        "reserved_used_memory_mib": device.reserved_used_mib,
+        "vms": vms,
+        "vm_classes": None if classes is None else [_vm_class(each) for each in classes],
+        "direct_path_profiles": None if device.profiles is None else list(device.profiles),
+    }
+
+
+def _vm_class(each: VmClassReservation) -> Document:
+    return {
+        "name": each.vm_class,
+        "zone": each.zone,
+        "direct_path_profile": each.profile,
+        "in_use": each.in_use,
+        "total": each.total,
+    }

@@ -1,0 +1,1 @@
+"""What is there, what it does now, and what is wrong with it."""

@@ -1,0 +1,109 @@
+"""What `gpuops doctor` and `gpuops roles` print, as text and JSON: findings with their fixes, and roles of vCenter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpuops.model.vcenter.role import RoleState
+from gpuops.plan.doctor.examination import Examination
+from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text
+from gpuops.report.text import count, visible
+
+_STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
+
+def doctor_text(found: Examination) -> Shown:
+    """A line per finding and its fix below it, worst first, and one closing line."""
+    inventory = found.inventory
+    gpus = sum(len(host.gpus) for host in found.hosts)
+    heading = (
+        f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    )
+    lines = [line for finding in found.findings for line in _lines(finding)]
+    return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
+
+
+def doctor_document(found: Examination) -> Document:
+    """The findings, worst first."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "doctor",
+        "vcenter": found.inventory.vcenter,
+        "api_version": found.inventory.api_version,
+        "read_at": found.inventory.taken_at.isoformat(),
+        "healthy": found.healthy,
+        "findings": [
+            {"severity": each.severity.value, "subject": each.subject, "reason": each.reason, "fix": each.fix}
+            for each in found.findings
+        ],
+    }
+
+
+def _lines(finding: Finding) -> tuple[Text, Text]:
+    head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
+    head.append(f"{visible(finding.subject)}: {visible(finding.reason)}")
+    return head, Text(f"         fix: {visible(finding.fix)}", "dim")
+
+
+def _summary(found: Examination) -> str:
+    if not found.findings:
+        return "nothing found"
+    numbers = {severity: sum(each.severity is severity for each in found.findings) for severity in Severity}
+    return ", ".join(count(number, severity.value) for severity, number in numbers.items() if number)
+
+
+def roles_text(states: Sequence[RoleState]) -> Shown:
+    """Each role: right, missing or unlike, what it lacks and has too much, and where it is given."""
+    return (*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
+
+
+def _role(state: RoleState) -> Iterator[Text]:
+    word, style = _word(state)
+    yield Text(f"{word:<8} ", style).append(visible(state.wish.name))
+    if not state.right:
+        lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
+        for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):
+            if privileges:
+                yield Text(f"         {title}: {visible(', '.join(sorted(privileges)))}")
+    yield Text(f"         give it on: {visible(state.wish.where)}", "dim")
+
+
+def _word(state: RoleState) -> tuple[str, str]:
+    if state.written:
+        return ("made" if state.there is None else "changed"), "green"
+    if state.right:
+        return "right", "dim"
+    return ("missing" if state.there is None else "unlike"), "yellow"
+
+
+def _roles_summary(states: Sequence[RoleState]) -> str:
+    wrong = [state for state in states if not state.right]
+    if not wrong:
+        return f"{count(len(states), 'role')} as wanted: nothing to do"
+    done = all(state.written for state in wrong)
+    return f"{count(len(wrong), 'role')} {'written' if done else 'not as wanted, nothing changed'}"
+
+
+def roles_document(states: Sequence[RoleState]) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "roles",
+        "roles": [
+            {
+                "name": state.wish.name,
+                "where": state.wish.where,
+                "there": state.there is not None,
+                "right": state.right,
+                "lacks": sorted(state.missing),
+                "surplus": sorted(state.surplus),
+                "written": state.written,
+            }
+            for state in states
+        ],
+        "changed": any(state.written for state in states),
+    }

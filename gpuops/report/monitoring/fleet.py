@@ -1,0 +1,341 @@
+"""One inventory arranged for `gpuops inventory` and Ansible: host, NUMA node, GPU, who holds it, what is still free.
+
+Text and JSON are two renderings of these values, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from gpuops.advise.capacity import Slots, total
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.devices.profile_name import resolve
+from gpuops.model.vcenter.host import Host, NumaNode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu, is_other_device
+from gpuops.plan.core.scope import Scope, cluster_name
+from gpuops.report.text import visible
+
+POWER_WORDS: Final[Mapping[PowerState | None, str]] = {
+    PowerState.ON: "on",
+    PowerState.OFF: "off",
+    PowerState.SUSPENDED: "suspended",
+    None: "power unknown",
+}
+Free = Mapping[str, Slots]
+"""Room for more vGPUs, by profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU: what it takes, who holds it, what is free."""
+
+    gpu: PhysicalGpu
+    mode: str
+    reboot_pending: bool
+    holders: tuple[Vm, ...] | None
+    """None = the host does not tell."""
+    free: Free
+
+    @property
+    def whole(self) -> bool:
+        """Given to VMs as a whole device, so that no vGPU has room on it."""
+        return self.gpu.passthrough is not None and self.gpu.passthrough.active
+
+
+@dataclass(frozen=True, slots=True)
+class OtherView:
+    """One device that is no NVIDIA GPU: how it is set, and who holds it."""
+
+    device: OtherDevice
+    mode: str
+    reboot_pending: bool
+    holders: tuple[Vm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
+
+    node: NumaNode | None
+    gpus: tuple[GpuView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """One host with GPUs."""
+
+    host: Host
+    cluster: str | None
+    nodes: tuple[NodeView, ...]
+    free: Free
+    """Over all of its GPUs."""
+    waiting: tuple[Vm, ...]
+    """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+    others: tuple[OtherView, ...] = ()
+    """Its devices that are no NVIDIA GPU: those that VMs are given, and those made for it."""
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        return tuple(view for node in self.nodes for view in node.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFilters:
+    """Which part of a fleet is shown. All of them hold at once; nothing said = all of it."""
+
+    cluster: str | None = None
+    """Hosts of this cluster (its name or id; where several share the name, all of them), and the VMs on them."""
+    host: str | None = None
+    """This host (its name, the first label of it, or its id), and the VMs on it."""
+    profile: str | None = None
+    """Hosts that offer this vGPU profile with the figures of it alone, and VMs that have it."""
+    holder: str | None = None
+    """The GPUs that this VM holds now and the host that it is on, and of VMs this one."""
+    free: bool = False
+    """GPUs with room, or perhaps room, for another vGPU (of `profile`), and GPUs in DirectPath I/O that no VM holds;
+    the VMs on their hosts."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The hosts with GPUs that are meant, and how many have none.
+
+    Not slotted: views of a thousand hosts are made when somebody looks at them.
+    """
+
+    inventory: Inventory
+    catalog: Catalog
+    filters: FleetFilters
+    profile: str | None
+    """The full name of the profile that is meant."""
+    holder: Vm | None
+    meant: tuple[Host, ...]
+    """By name, with GPUs or without."""
+
+    @property
+    def gpu_hosts(self) -> tuple[Host, ...]:
+        """Those with GPUs, before it is known what is free on them."""
+        return tuple(host for host in self.meant if host.gpus and (self.profile is None or host.offers(self.profile)))
+
+    @property
+    def hosts_without_gpus(self) -> int:
+        return sum(not host.gpus for host in self.meant)
+
+    @cached_property
+    def hosts(self) -> tuple[HostView, ...]:
+        """Each with the GPUs that are meant; with `free`, those where one has room."""
+        views = (_host(host, self) for host in self.gpu_hosts)
+        return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
+
+    @cached_property
+    def device_hosts(self) -> tuple[HostView, ...]:
+        """The hosts without GPUs that give VMs other devices."""
+        meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
+        views = (_host(host, self) for host in meant)
+        return tuple(view for view in views if view.others or not self.filters.free)
+
+    @property
+    def host_count(self) -> int:
+        """Of `hosts`, without a look at each GPU where that is not needed."""
+        return len(self.hosts) if self.filters.free else len(self.gpu_hosts)
+
+    @cached_property
+    def rooms(self) -> Rooms:
+        return Rooms(self.catalog)
+
+    @cached_property
+    def vms(self) -> tuple[Vm, ...]:
+        """Those that carry a GPU device, by path."""
+        return tuple(vm for vm in self.vms_with_devices if any(map(is_gpu, vm.devices or ())))
+
+    @cached_property
+    def vms_with_devices(self) -> tuple[Vm, ...]:
+        """Those that carry a GPU device, or another device whole, by path."""
+        of_hosts = self.filters.host is not None or self.filters.cluster is not None
+        free = (*self.hosts, *self.device_hosts) if self.filters.free else ()
+        refs = {view.host.ref for view in free} if self.filters.free else {host.ref for host in self.meant}
+        found = [
+            vm
+            for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
+            if _gpu_devices(vm)
+            and (vm.host in refs or not (of_hosts or self.filters.free))
+            and (self.profile is None or self.profile in vm.profiles)
+        ]
+        return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
+
+
+def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None = None) -> Fleet:
+    """The snapshot arranged, or the part of it that the filters leave.
+
+    Raises UsageError for a cluster that is not there, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown,
+    ProfileAmbiguous.
+    """
+    filters = filters or FleetFilters()
+    scope = Scope(cluster=filters.cluster)
+    scope.check(inventory)
+    one = inventory.find_host(filters.host) if filters.host is not None else None
+    profile = resolve(filters.profile, inventory.offered_profiles) if filters.profile is not None else None
+    holder = inventory.find_vm(filters.holder) if filters.holder is not None else None
+    meant = (
+        host
+        for host in ([one] if one is not None else inventory.hosts.values())
+        if scope.outside(host, inventory) is None and (holder is None or holder.host == host.ref)
+    )
+    by_name = tuple(sorted(meant, key=lambda host: host.name))
+    return Fleet(inventory, catalog, filters, profile, holder, by_name)
+
+
+def mode(gpu: PhysicalGpu) -> str:
+    """What the GPU takes now, in a few words."""
+    if gpu.passthrough is not None and gpu.passthrough.active:
+        return f"DirectPath I/O, label {visible(gpu.passthrough.label)}" if gpu.passthrough.label else "DirectPath I/O"
+    match gpu.graphics_type:
+        case GraphicsType.SHARED_DIRECT:
+            return _SHARED_DIRECT[gpu.vgpu_mode]
+        case GraphicsType.SHARED:
+            return "shared (vSGA)"
+        case GraphicsType.BASIC:
+            return "basic graphics"
+        case GraphicsType.DIRECT:
+            return "direct"
+        case None:
+            return "unknown"
+
+
+_SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
+    VgpuMode.NONE: "vGPU, empty",
+    VgpuMode.SAME_SIZE: "vGPU, same size",
+    VgpuMode.MIXED_SIZE: "vGPU, mixed size",
+    VgpuMode.MULTI_INSTANCE: "vGPU, MIG",
+    None: "vGPU",
+}
+
+
+def mode_of_other(device: OtherDevice) -> str:
+    """How it is set, in a few words."""
+    state = device.passthrough
+    if state is None:
+        return "unknown"
+    if state.active:
+        return f"DirectPath I/O, label {visible(state.label)}" if state.label else "DirectPath I/O"
+    return "not passed through"
+
+
+def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
+    """The VM that has it now; () = none."""
+    return _vms_with(device.address, host, inventory)
+
+
+def reboot_pending(gpu: PhysicalGpu) -> bool:
+    """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
+    passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
+    known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
+    return passthrough or (known and gpu.configured_graphics_type is not gpu.graphics_type)
+
+
+def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
+    """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
+    found = _vms_with(gpu.address, host, inventory, gpu.vms or ())
+    if not found and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+        return None
+    return found
+
+
+def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
+    """The VMs that the host binds the device to, those that run with it, and those that are `listed` on it."""
+    refs = set(listed)
+    refs |= {binding.vm for binding in host.bindings if binding.address == address}
+    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
+    found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
+    return tuple(sorted(found, key=lambda vm: vm.name))
+
+
+def _host(host: Host, fleet: Fleet) -> HostView:
+    inventory = fleet.inventory
+    offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
+    states = gpu_states(host, inventory, fleet.catalog)
+    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, fleet), fleet)]
+    nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
+    known = {node.id for node in host.numa_nodes}
+    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
+    return HostView(
+        host=host,
+        cluster=cluster_name(host, inventory),
+        nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
+        free=_total(view.free for view in gpus),
+        waiting=_waiting(host, fleet, gpus),
+        others=tuple(other for each in host.others if _is_other_meant(other := _other(each, host, inventory), fleet)),
+    )
+
+
+def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
+    if fleet.profile is not None:
+        return False
+    if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders}:
+        return False
+    state = view.device.passthrough
+    return not fleet.filters.free or (state is not None and state.active and not view.holders)
+
+
+def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
+    pending = device.passthrough is not None and device.passthrough.reboot_pending
+    return OtherView(device, mode_of_other(device), pending, holders_of_other(device, host, inventory))
+
+
+def _is_meant(view: GpuView, fleet: Fleet) -> bool:
+    if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders or ()}:
+        return False
+    if not fleet.filters.free:
+        return True
+    if view.whole:
+        return view.holders == () and fleet.profile is None
+    return any(slots.possible for slots in view.free.values())
+
+
+def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...]:
+    """Who is registered here, carries a GPU device and holds none of the host's GPUs."""
+    own = fleet.inventory.vms_on(host)
+    if fleet.holder is not None:
+        own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
+    shown = {view.gpu.address for view in gpus}
+    holding = {vm.ref for view in gpus for vm in view.holders or ()}
+    holding |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
+    for gpu in host.gpus if own else ():
+        if gpu.address not in shown:
+            holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
+    return tuple(vm for vm in own if _gpu_devices(vm) and vm.ref not in holding)
+
+
+def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
+    gpu, free = state.gpu, fleet.rooms.thought_full(state, offered)
+    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, fleet.inventory), free)
+
+
+def _total(figures: Iterable[Free]) -> Free:
+    rooms: dict[str, list[Slots]] = {}
+    for free in figures:
+        for name, slots in free.items():
+            rooms.setdefault(name, []).append(slots)
+    return {name: total(rooms[name]) for name in sorted(rooms)}
+
+
+def _gpu_devices(vm: Vm) -> bool:
+    """Whether it has a GPU device, or another device whole."""
+    return any(is_gpu(device) or is_other_device(device) for device in vm.devices or ())
+
+
+def _direct(vm: Vm) -> set[PciAddress]:
+    return {
+        address
+        for device in vm.devices or ()
+        if isinstance(device, DirectPathDevice | DynamicDevice)
+        and (address := device.address if isinstance(device, DirectPathDevice) else device.assigned) is not None
+    }

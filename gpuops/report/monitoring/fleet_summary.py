@@ -1,0 +1,77 @@
+"""What `gpuops inventory` prints first of a fleet: clusters, their GPUs, and what is wrong.
+
+A GPU is in use when a VM holds it or a part of it now, and free when none does; where the host does not tell, it is
+neither. A hundred hosts are 1,500 lines with a tree each: of more than twenty, trees are printed to who asks for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.scope import cluster_name
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.monitoring.fleet import Fleet, holders, reboot_pending
+from gpuops.report.monitoring.inventory import heading, without_gpus
+from gpuops.report.text import count, visible
+
+MOST_HOSTS: Final = 20
+"""Of so many hosts with GPUs a tree each is printed unasked."""
+_FEW: Final = 3
+
+
+def summary_text(fleet: Fleet) -> Iterator[Shown]:
+    """The heading, a table of clusters, a line for each thing that is wrong in one, and how to see more."""
+    yield heading(fleet.inventory, len(fleet.gpu_hosts), sum(len(host.gpus) for host in fleet.gpu_hosts))
+    clusters: dict[str, list[Host]] = {}
+    for host in fleet.gpu_hosts:
+        clusters.setdefault(cluster_name(host, fleet.inventory) or "standalone", []).append(host)
+    table = TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5))
+    for name, hosts in sorted(clusters.items()):
+        for row in _rows(name, hosts, fleet.inventory):
+            table.add_row(*row)
+    yield table
+    for name, hosts in sorted(clusters.items()):
+        for text in _wrong(hosts, fleet.inventory):
+            yield Text(f"{visible(name)}: {text}", "yellow")
+    yield from without_gpus(fleet)
+    yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
+
+
+def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
+    """A row for each model; the cluster and its number of hosts stand in the first."""
+    gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
+    for host, gpu in _gpus(hosts):
+        held = holders(gpu, host, inventory)
+        gpus[gpu.name] += 1
+        used[gpu.name] += bool(held)
+        free[gpu.name] += held == ()
+    left = (visible(name), str(len(hosts)))
+    for model in sorted(gpus):
+        yield (*left, visible(model), str(gpus[model]), str(used[model]), str(free[model]))
+        left = ("", "")
+
+
+def _gpus(hosts: Iterable[Host]) -> Iterator[tuple[Host, PhysicalGpu]]:
+    return ((host, gpu) for host in hosts for gpu in host.gpus)
+
+
+def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
+    """Which hosts cannot be counted on, and why."""
+    found = {
+        "not connected": [host for host in hosts if host.connected is False],
+        "in maintenance": [host for host in hosts if host.in_maintenance],
+        "not read in full": [host for host in hosts if host.unreadable],
+        "with a reboot pending for a GPU": [host for host in hosts if any(map(reboot_pending, host.gpus))],
+        "with GPUs whose holders are unknown": [
+            host for host in hosts if any(holders(gpu, host, inventory) is None for gpu in host.gpus)
+        ],
+    }
+    for what, those in found.items():
+        if those:
+            more = f" and {len(those) - _FEW} more" if len(those) > _FEW else ""
+            yield f"{count(len(those), 'host')} {what}: {', '.join(visible(each.name) for each in those[:_FEW])}{more}"

@@ -1,0 +1,210 @@
+"""What `gpuops readiness` prints: a row for each host, what blocks it, and with --host the moves in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.change.emptying import Leaving, Staying
+from gpuops.plan.hosts.readiness.loss import HostLoss
+from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
+from gpuops.plan.moving.drs_options import EVACUATION, WHERE
+from gpuops.plan.moving.stun import Stun
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.plan_json import rejection_document
+from gpuops.report.text import count, visible
+
+_FEW: Final = 3
+"""Names and reasons on a line."""
+
+
+def readiness_text(found: Readiness, scope: Scope) -> Shown:
+    """The hosts in a table; then what blocks, what vCenter alone would not do, and who has no place after a loss."""
+    inventory = found.inventory
+    head = (
+        f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with GPUs, "
+        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    )
+    if not found.hosts:
+        return (Text(head, "bold"), Text(visible(str(scope.nowhere("readiness", inventory)))))
+    lines: list[Shown] = [Text(head, "bold"), _hosts_table(found)]
+    for each in found.hosts:
+        if scope.host is not None and each.away:
+            lines += [Text(), Text(f"{visible(each.host.name)}: in this order", "bold"), _moves_table(each)]
+    lines += [*_blocked(found), *_by_vcenter(found), *_without_place(found), *_notes(found)]
+    return (*lines, Text(_summary(found), "bold"))
+
+
+def _hosts_table(found: Readiness) -> TextTable:
+    table = TextTable("host", "can be emptied", "moves", "stun of one", "by vCenter alone", "lost, placed", right=(2,))
+    for each in found.hosts:
+        table.add_row(
+            visible(each.host.name),
+            Text(_word(each), "green" if each.ready else "bold red" if each.proven else "yellow"),
+            str(len(each.moves)),
+            _stuns(each),
+            "no" if each.by_vcenter or not each.ready else "yes",
+            visible(_lost(each.loss)),
+        )
+    return table
+
+
+def _word(each: HostReadiness) -> str:
+    if each.ready:
+        return "yes"
+    return "no" if each.proven else "no way found"
+
+
+def _stuns(each: HostReadiness) -> str:
+    """The range over all VMs that move; `?` where vCenter tells nothing of one of them."""
+    known = list(each.stuns.values())
+    if not known:
+        return "?" if each.unknown_stuns else "-"
+    both = Stun(min(stun.at_least_s for stun in known), max(stun.at_most_s for stun in known))
+    return f"{_seconds(both)}{', ? of ' + str(len(each.unknown_stuns)) if each.unknown_stuns else ''}"
+
+
+def _seconds(stun: Stun) -> str:
+    if stun.at_least_s == stun.at_most_s:
+        return f"{stun.at_least_s} s"
+    return f"{stun.at_least_s} to {stun.at_most_s} s"
+
+
+def _lost(loss: HostLoss) -> str:
+    """`nvidia_a40-8q 5 of 6`, profile by profile."""
+    parts = [f"{each.profile} {each.placed} of {each.running}" for each in loss.profiles]
+    return ", ".join(parts) or "nothing to lose"
+
+
+def _moves_table(each: HostReadiness) -> TextTable:
+    table = TextTable("", "VM", "how", "to", "stun", right=(0,), whole=(1, 3))
+    for number, away in enumerate(each.away, 1):
+        stun = each.stuns.get(away.vm.ref)
+        unknown = "?" if away.vm.vgpus and away.leaving is Leaving.VMOTION else "-"
+        target = visible(away.target.name) if away.target is not None else "where DRS puts it"
+        row = (visible(away.vm.name), away.leaving.value, target, unknown if stun is None else _seconds(stun))
+        table.add_row(str(number), *row)
+    return table
+
+
+def _blocked(found: Readiness) -> Iterator[Text]:
+    """A line for all VMs of a host that stay for the same reasons; the next move is that of the first."""
+    for each in found.hosts:
+        name = visible(each.host.name)
+        if each.unreachable is not None:
+            yield Text("blocks: ", "red").append(visible(str(each.unreachable)))
+            yield from _next(each.unreachable.hint)
+        alike: dict[tuple[str, ...], list[Staying]] = {}
+        for stays in each.stays:
+            alike.setdefault(stays.reasons, []).append(stays)
+        for reasons, group in alike.items():
+            names = _names([stays.vm for stays in group])
+            yield Text("blocks: ", "red").append(f"{name}: {names} cannot leave it while running: ")
+            yield Text(f"        {visible('; '.join(reasons))}")
+            yield from _next(group[0].rejection.hint)
+        if not each.proven:
+            yield Text(f"        not every order of moves of {name} was tried: one may hold", "dim")
+
+
+def _next(hint: str) -> Iterator[Text]:
+    if hint:
+        yield Text(f"        next: {visible(hint)}", "dim")
+
+
+def _names(vms: Sequence[Vm]) -> str:
+    names = [vm.name for vm in vms]
+    return visible(", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"]))
+
+
+def _by_vcenter(found: Readiness) -> Iterator[Text]:
+    """Once for all hosts of a cluster, which share the reasons."""
+    for reasons in dict.fromkeys(each.by_vcenter for each in found.hosts if each.by_vcenter):
+        yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
+        yield from (Text(f"        {visible(reason)}") for reason in reasons)
+        if any(EVACUATION in reason for reason in reasons):
+            yield from _next(f"{EVACUATION} = -1 in {WHERE}")
+
+
+def _without_place(found: Readiness) -> Iterator[Text]:
+    """Who starts nowhere if the host is lost, with what hosts say to the first of them."""
+    for each in found.hosts:
+        stranded = each.loss.stranded
+        if stranded:
+            names = _names([one.vm for one in stranded])
+            yield Text(f"lost {visible(each.host.name)}: ", "yellow").append(f"no place elsewhere: {names}")
+            first = stranded[0].reasons
+            more = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
+            yield Text(f"        {visible('; '.join(first[:_FEW]) + more)}")
+        if not each.loss.proven:
+            yield Text(f"        not every way was tried for {visible(each.host.name)}: one may hold", "dim")
+
+
+def _notes(found: Readiness) -> Iterator[Text]:
+    for each in found.hosts:
+        for note in each.notes:
+            yield Text(f"note: {visible(each.host.name)}: {visible(note)}", "dim")
+
+
+def _summary(found: Readiness) -> str:
+    ready = sum(each.ready for each in found.hosts)
+    spared = sum(each.loss.spared for each in found.hosts)
+    every = count(len(found.hosts), "host")
+    return f"{ready} of {every} can be emptied, {spared} can be lost; nothing was changed"
+
+
+def readiness_document(found: Readiness) -> Document:
+    """The same for programs, with the moves of every host."""
+    inventory = found.inventory
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "readiness",
+        "vcenter": inventory.vcenter,
+        "api_version": inventory.api_version,
+        "read_at": inventory.taken_at.isoformat(),
+        "ready": found.ready,
+        "hosts": [_host(each, found) for each in found.hosts],
+    }
+
+
+def _host(each: HostReadiness, found: Readiness) -> Document:
+    cluster = found.inventory.clusters.get(each.host.cluster or "")
+    return {
+        "host": {"ref": each.host.ref, "name": each.host.name},
+        "cluster": cluster.name if cluster is not None else None,
+        "ready": each.ready,
+        "proven": each.proven,
+        "leaving": [
+            {
+                "vm": {"ref": away.vm.ref, "name": away.vm.name},
+                "leaves_by": away.leaving.name.lower(),
+                "target": away.target.name if away.target is not None else None,
+                "stun": _stun(each.stuns.get(away.vm.ref)),
+            }
+            for away in each.away
+        ],
+        "blockers": [rejection_document(blocker) for blocker in each.blockers],
+        "maintenance_mode_waits_because": list(each.by_vcenter),
+        "notes": list(each.notes),
+        "lost": _loss(each.loss),
+    }
+
+
+def _stun(stun: Stun | None) -> Document | None:
+    return None if stun is None else {"at_least_s": stun.at_least_s, "at_most_s": stun.at_most_s}
+
+
+def _loss(loss: HostLoss) -> Document:
+    return {
+        "spared": loss.spared,
+        "proven": loss.proven,
+        "profiles": [
+            {"profile": each.profile, "running": each.running, "placed": each.placed} for each in loss.profiles
+        ],
+        "places": [{"vm": {"ref": vm.ref, "name": vm.name}, "host": host.name} for vm, host in loss.places],
+        "without_place": [
+            {"vm": {"ref": each.vm.ref, "name": each.vm.name}, "because": list(each.reasons)} for each in loss.stranded
+        ],
+    }

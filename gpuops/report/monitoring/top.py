@@ -1,0 +1,274 @@
+"""What `gpuops top` shows at one moment: rows of hosts, of GPUs or of VMs, and what runs for a rotation or a change.
+
+The table of a terminal, the table of a pipe and the JSON document are made of the same rows
+(gpuops.report.monitoring.top_table).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuops.advise.idle import JudgedVm
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.core.scope import cluster_name
+from gpuops.plan.hosts.change.report import ChangeStatus
+from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.report.device import describe
+from gpuops.report.layout import Text
+from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
+from gpuops.report.monitoring.top_words import SortKey, TopLevel
+from gpuops.report.text import count, visible
+
+
+@dataclass(frozen=True, slots=True)
+class TopRow:
+    """One host, GPU or VM. None = not known, or not of this kind of row."""
+
+    key: str
+    """The same for the same thing at each look: `host-12`, `host-12 0000:3b:00.0`, `vm-7`."""
+    name: str
+    host: str
+    """Name of the host that it is, or is on; empty = a VM of which vCenter does not tell."""
+    host_ref: str
+    what: str
+    """Of a host its cluster, of a GPU its model, of a VM its GPU devices."""
+    state: str
+    """What is out of the ordinary, in a few words; of a GPU its mode first, of a VM its power."""
+    warns: bool
+    """Whether the state asks for a look."""
+    use: MeasuredUse
+    memory_mib: int | None
+    """Of the GPUs that a host has, or of the GPU."""
+    gpus: int | None
+    gpus_held: int | None
+    """On how many of a host's GPUs a VM is."""
+    vms: tuple[str, ...] | None
+    """Names of the VMs on its GPUs; None = the host does not tell."""
+    refs: tuple[str, ...]
+    """Ids of these VMs; of a VM its own."""
+    sessions: int | None
+    """Console connections to these VMs (VirtualMachine.runtime.numMksConnections)."""
+    cpu_mhz: int | None = None
+    verdict: str = ""
+    """Of a desktop of the policy: idle, busy or unknown, with its reason."""
+
+
+@dataclass(frozen=True)
+class Top:
+    """One look at a fleet. Not slotted: rows are made when a level is first shown."""
+
+    fleet: Fleet
+    use: CurrentUse
+    rotation: RotationStatus
+    change: ChangeStatus
+    judged: Mapping[str, JudgedVm]
+    """By VM (ref), the verdict on the desktops of a policy that was given."""
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.fleet.inventory
+
+    def rows(self, level: TopLevel) -> tuple[TopRow, ...]:
+        """All rows of a level, by the name of the host and then their own."""
+        match level:
+            case TopLevel.HOSTS:
+                return tuple(self._host(host) for host in self.fleet.gpu_hosts)
+            case TopLevel.GPUS:
+                return tuple(self._gpu(host, gpu) for host in self.fleet.gpu_hosts for gpu in host.gpus)
+            case TopLevel.VMS:
+                return tuple(map(self._vm, self.fleet.vms))
+
+    def _host(self, host: Host) -> TopRow:
+        gpus = [self._gpu(host, gpu) for gpu in host.gpus]
+        vms = self._by_name(ref for row in gpus for ref in row.refs)
+        known = [row.use for row in gpus]
+        states = [
+            *(["not connected"] if host.connected is not True else []),
+            *(["maintenance"] if host.in_maintenance else []),
+            *(["reboot pending"] if any(map(reboot_pending, host.gpus)) else []),
+        ]
+        return TopRow(
+            key=host.ref,
+            name=host.name,
+            host=host.name,
+            host_ref=host.ref,
+            what=cluster_name(host, self.inventory) or "standalone",
+            state=", ".join(states),
+            warns=bool(states),
+            use=MeasuredUse(
+                _mean([use.utilization_percent for use in known]),
+                _total([use.memory_used_mib for use in known]),
+                max((use.temperature_c for use in known if use.temperature_c is not None), default=None),
+                _total([use.power_w for use in known]),
+            ),
+            memory_mib=_total([gpu.memory_mib for gpu in host.gpus]),
+            gpus=len(host.gpus),
+            gpus_held=sum(bool(row.vms) for row in gpus),
+            vms=None if any(row.vms is None for row in gpus) else tuple(vm.name for vm in vms),
+            refs=tuple(vm.ref for vm in vms),
+            sessions=_sessions(vms),
+        )
+
+    def _gpu(self, host: Host, gpu: PhysicalGpu) -> TopRow:
+        found = holders(gpu, host, self.inventory)
+        vms = self._by_name(vm.ref for vm in found or ())
+        pending = reboot_pending(gpu)
+        return TopRow(
+            key=f"{host.ref} {gpu.address}",
+            name=str(gpu.address),
+            host=host.name,
+            host_ref=host.ref,
+            what=gpu.name,
+            state=f"{mode(gpu)}, reboot pending" if pending else mode(gpu),
+            warns=pending,
+            use=self.use.gpu(host.ref, gpu.address),
+            memory_mib=gpu.memory_mib,
+            gpus=None,
+            gpus_held=None,
+            vms=None if found is None else tuple(vm.name for vm in vms),
+            refs=tuple(vm.ref for vm in vms),
+            sessions=_sessions(vms),
+        )
+
+    def _vm(self, vm: Vm) -> TopRow:
+        host = self.inventory.host_of(vm)
+        away = self._whereabouts.get(vm.ref)
+        judged = self.judged.get(vm.ref)
+        power = POWER_WORDS[vm.power]
+        return TopRow(
+            key=vm.ref,
+            name=vm.name,
+            host=host.name if host is not None else "",
+            host_ref=host.ref if host is not None else "",
+            what=_devices(vm),
+            state=f"{power}, night: {away}" if away is not None else power,
+            warns=away in (Whereabouts.LOST, Whereabouts.GONE) or vm.question is not None,
+            use=self.use.vm(vm.ref),
+            memory_mib=None,
+            gpus=None,
+            gpus_held=None,
+            vms=None,
+            refs=(vm.ref,),
+            sessions=_sessions((vm,)),
+            cpu_mhz=vm.cpu_usage_mhz if vm.power is PowerState.ON else None,
+            verdict=f"{judged.verdict.use}: {judged.verdict.reason}" if judged is not None else "",
+        )
+
+    def taken(self, whereabouts: Whereabouts) -> int:
+        """How many VMs of nights that are not over are there."""
+        return sum(taken.whereabouts is whereabouts for taken in self.rotation.vms)
+
+    @property
+    def lost(self) -> int:
+        return self.taken(Whereabouts.LOST) + self.taken(Whereabouts.GONE)
+
+    @property
+    def parts_done(self) -> int:
+        """Of the change that is open."""
+        return sum(part.state == "done" for part in self.change.parts)
+
+    @cached_property
+    def _whereabouts(self) -> Mapping[str, Whereabouts]:
+        return {
+            taken.vm.ref: taken.whereabouts
+            for taken in self.rotation.vms
+            if taken.vm is not None and taken.whereabouts not in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+        }
+
+    def _by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
+        """Each once."""
+        vms = self.inventory.vms
+        return tuple(sorted((vms.get(ref) or Vm(ref, ref) for ref in set(refs)), key=lambda vm: (vm.name, vm.ref)))
+
+
+def arranged(rows: Iterable[TopRow], sort: SortKey, containing: str = "") -> tuple[TopRow, ...]:
+    """The rows that have a text in a name, the host, the model or the state, whatever its case; in order."""
+    wanted = containing.casefold()
+    meant = [row for row in rows if not wanted or any(wanted in text.casefold() for text in _texts(row))]
+    return tuple(sorted(meant, key=lambda row: (*_figure(row, sort), row.host, row.name, row.key)))
+
+
+def _texts(row: TopRow) -> tuple[str, ...]:
+    return (row.name, row.host, row.what, row.state, row.verdict, *(row.vms or ()))
+
+
+def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
+    """(unknown, how far down)."""
+    figure: float | None
+    match sort:
+        case SortKey.NAME:
+            figure = 0
+        case SortKey.USE:
+            figure = row.use.utilization_percent
+        case SortKey.MEMORY:
+            figure = row.use.memory_used_mib
+        case SortKey.VMS:
+            figure = None if row.vms is None else len(row.vms)
+        case SortKey.SESSIONS:
+            figure = row.sessions
+    return figure is None, -(figure or 0)
+
+
+def heading_lines(top: Top) -> tuple[Text, ...]:
+    """One line about the fleet, and one for each thing that runs or was cut off."""
+    hosts = top.fleet.gpu_hosts
+    gpus = [top.use.gpu(host.ref, gpu.address) for host in hosts for gpu in host.gpus]
+    known = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
+    used = f"{sum(known) / len(known):.0f} % used ({len(known)} of them measured)" if known else "use not known"
+    about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {used}"
+    read_at = f"{top.inventory.taken_at:%H:%M:%S %Z}"
+    first = Text(f"vCenter {visible(top.inventory.api_version)}: {about}, read {read_at}", "bold")
+    return (first, *_running(top))
+
+
+def _running(top: Top) -> list[Text]:
+    rotation, change, found = top.rotation, top.change, []
+    away, changing = top.taken(Whereabouts.AWAY), top.taken(Whereabouts.CHANGING)
+    taken = f": {count(away, 'VM')} away, {changing} changing" if rotation.vms else ""
+    if rotation.under_way is not None:
+        found.append(Text(f"{rotation.doing or 'a rotation'} is under way{taken}", "bold cyan"))
+    elif rotation.cut_off is not None:
+        found.append(Text(f"{rotation.cut_off} did not end{taken}; next: gpuops rotate resume", "bold red"))
+    elif away or changing:
+        found.append(Text(f"a night is open{taken}", "cyan"))
+    if top.lost:
+        found.append(Text(f"{count(top.lost, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
+    if rotation.journal_lost:
+        found.append(Text(visible(rotation.journal_lost), "bold red"))
+    if change.verb:
+        doing = f"{visible(change.verb)}: {top.parts_done} of {count(len(change.parts), change.noun)} done"
+        ended = "" if change.holder else "; nobody is at it, next: gpuops change status"
+        found.append(Text(doing + ended, "cyan" if change.holder else "bold yellow"))
+    return found
+
+
+def _mean(figures: Sequence[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _total(figures: Sequence[int | None]) -> int | None:
+    """Where each of them is known: the sum of a part would look like the whole."""
+    return sum(figure for figure in figures if figure is not None) if None not in figures and figures else None
+
+
+def _sessions(vms: Sequence[Vm]) -> int | None:
+    """Console connections, where each VM's are known."""
+    return _total([vm.console_connections for vm in vms]) if vms else 0
+
+
+def _devices(vm: Vm) -> str:
+    """`2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
+    numbers = Counter(
+        device.profile if isinstance(device, VgpuDevice) else describe(device) for device in vm.devices or ()
+    )
+    return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in numbers.items())

@@ -1,0 +1,324 @@
+"""The rows of `gpuops top` as a table: for a terminal cut to its size, for a pipe whole, for programs as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.measurements.gpu_use import MeasuredUse
+from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Line, Piece, Shown, TextTable, cells, shortened
+from gpuops.report.monitoring.top import Top, TopRow, heading_lines
+from gpuops.report.monitoring.top_view import TopView, meant_rows
+from gpuops.report.monitoring.top_words import TopLevel
+from gpuops.report.text import visible
+
+BAR_CELLS: Final = 8
+BUSY_PERCENT: Final = 80.0
+IDLE_PERCENT: Final = 5.0
+"""Below that a GPU's use is shown dim: nothing of note runs on it."""
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_GAP: Final = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class TopColumn:
+    """One column of a level."""
+
+    title: str
+    cell: Callable[[TopRow], str]
+    right: bool = False
+    least: int = 0
+    """How narrow it may become on a terminal; 0 = it is shown whole."""
+    listed: bool = False
+    """Whether it is cut at its end, where what counts least stands, and not in its middle."""
+    goes: int = 0
+    """Where a terminal is too narrow, the columns with the highest numbers go first; 0 = it stays."""
+
+
+def _percent(row: TopRow) -> str:
+    return "?" if row.use.utilization_percent is None else f"{row.use.utilization_percent:.0f} %"
+
+
+def bar(row: TopRow) -> str:
+    """The use in eighths of eight cells; nothing where it is not known."""
+    percent = row.use.utilization_percent
+    if percent is None:
+        return ""
+    eighths = round(min(percent, 100) / 100 * BAR_CELLS * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS, "·")
+
+
+def _memory(row: TopRow) -> str:
+    """`36/48 GiB`; a part that is not known is `?`."""
+    used = "?" if row.use.memory_used_mib is None else f"{row.use.memory_used_mib / 1024:.0f}"
+    if row.memory_mib is None:
+        return f"{used} GiB" if used != "?" else "?"
+    return f"{used}/{row.memory_mib / 1024:.0f} GiB"
+
+
+def _number(figure: int | None) -> str:
+    return "?" if figure is None else str(figure)
+
+
+def _vms(row: TopRow) -> str:
+    """Names of the VMs on a GPU."""
+    if row.vms is None:
+        return "?"
+    return ", ".join(row.vms)
+
+
+_USE: Final = (
+    TopColumn("", bar, goes=5),
+    TopColumn("use", _percent, right=True),
+    TopColumn("memory", _memory, right=True),
+)
+_OF_A_DEVICE: Final = (
+    TopColumn("°C", lambda row: _number(row.use.temperature_c), right=True, goes=7),
+    TopColumn("W", lambda row: _number(row.use.power_w), right=True, goes=8),
+)
+_NUMBER_OF_VMS: Final = TopColumn("VMs", lambda row: "?" if row.vms is None else str(len(row.vms)), right=True, goes=3)
+_SESSIONS: Final = TopColumn("sessions", lambda row: _number(row.sessions), right=True, goes=4)
+
+COLUMNS: Final[Mapping[TopLevel, tuple[TopColumn, ...]]] = {
+    TopLevel.HOSTS: (
+        TopColumn("host", lambda row: row.name, least=12),
+        TopColumn("cluster", lambda row: row.what, least=8, goes=6),
+        TopColumn("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
+        *_USE,
+        *_OF_A_DEVICE,
+        _NUMBER_OF_VMS,
+        _SESSIONS,
+        TopColumn("state", lambda row: row.state, least=8, listed=True),
+    ),
+    TopLevel.GPUS: (
+        TopColumn("host", lambda row: row.host, least=8, goes=2),
+        TopColumn("GPU", lambda row: row.name),
+        TopColumn("model", lambda row: row.what, least=8, goes=9),
+        *_USE,
+        *_OF_A_DEVICE,
+        _SESSIONS,
+        TopColumn("VMs", _vms, least=8, listed=True),
+        TopColumn("mode", lambda row: row.state, least=8, listed=True, goes=6),
+    ),
+    TopLevel.VMS: (
+        TopColumn("VM", lambda row: row.name, least=12),
+        TopColumn("host", lambda row: row.host, least=8, goes=6),
+        TopColumn("state", lambda row: row.state, least=8, listed=True),
+        TopColumn("GPU devices", lambda row: row.what, least=8, listed=True, goes=7),
+        *_USE,
+        TopColumn("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
+        _SESSIONS,
+        TopColumn("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
+    ),
+}
+"""`?` = not known."""
+
+
+def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
+    """The whole table, nothing cut and without bars."""
+    columns = [column for column in _told(level, rows) if column.title]
+    table = TextTable(
+        *(column.title for column in columns),
+        right=[number for number, column in enumerate(columns[:-1]) if column.right],
+    )
+    for row in rows:
+        table.add_row(*(visible(column.cell(row)) for column in columns))
+    return (*heading_lines(top), table)
+
+
+def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Document:
+    """The rows of one level, in the order that was asked for, and what runs. null = not known."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "top",
+        "vcenter": top.inventory.vcenter,
+        "read_at": top.inventory.taken_at.isoformat(),
+        "level": level.value,
+        "rows": [_row_document(row, level) for row in rows],
+        "rotation": {
+            "under_way": top.rotation.doing if top.rotation.under_way is not None else None,
+            "cut_off": top.rotation.cut_off,
+            "away": top.taken(Whereabouts.AWAY),
+            "changing": top.taken(Whereabouts.CHANGING),
+            "lost": top.lost,
+        },
+        "change": None
+        if not top.change.verb
+        else {
+            "verb": top.change.verb,
+            "under_way": bool(top.change.holder),
+            "parts": len(top.change.parts),
+            "parts_done": top.parts_done,
+        },
+    }
+
+
+def _row_document(row: TopRow, level: TopLevel) -> Document:
+    return {
+        "key": row.key,
+        "name": row.name,
+        "host": row.host or None,
+        "cluster": row.what if level is TopLevel.HOSTS else None,
+        "model": row.what if level is TopLevel.GPUS else None,
+        "devices": row.what if level is TopLevel.VMS else None,
+        "state": row.state,
+        **_use_document(row.use),
+        "memory_mib": row.memory_mib,
+        "gpus": row.gpus,
+        "gpus_held": row.gpus_held,
+        "vms": None if row.vms is None else list(row.vms),
+        "sessions": row.sessions,
+        "cpu_mhz": row.cpu_mhz,
+        "verdict": row.verdict or None,
+    }
+
+
+def _use_document(use: MeasuredUse) -> Document:
+    return {
+        "utilization_percent": use.utilization_percent,
+        "memory_used_mib": use.memory_used_mib,
+        "temperature_c": use.temperature_c,
+        "power_w": use.power_w,
+    }
+
+
+def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
+    """The lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
+
+    `note` is what went wrong at the last look; the figures are then older ones.
+    """
+    heads = [line.pieces for line in heading_lines(top)]
+    if note:
+        heads.append([(visible(note), "bold red")])
+    rows = meant_rows(top, view)
+    room = rows_shown(height, len(heads))
+    selected = view.selected_number(rows)
+    first = selected // room * room  # the page that the selected row is on
+    shown = rows[first : first + room]
+    columns = [column for column in _told(view.level, rows) if column.title != "host" or not _one_host(view)]
+    cut, widths = fitted(columns, shown, width)
+    for head in heads:
+        yield _one_line(head, width)
+    yield _one_line([(_where(top, view, len(rows)), "cyan")], width)
+    yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
+    for number, row in enumerate(shown, first):
+        texts = [visible(column.cell(row)) for column in cut]
+        styles = [_style(column, row) for column in cut]
+        if number == selected:
+            styles = ["reverse"] * len(styles)
+        yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
+    for _ in range(room - len(shown)):
+        yield []
+    yield _one_line([(_keys(view), "dim")], width)
+
+
+def _one_host(view: TopView) -> bool:
+    """Whether all rows are of the host that the line above them names."""
+    return view.level is TopLevel.GPUS and view.inside is not None
+
+
+def rows_shown(height: int, heads: int) -> int:
+    """How many rows a terminal has room for: beside the heads there are three lines."""
+    return max(1, height - heads - 3)
+
+
+def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[TopColumn]:
+    """Without columns that say nothing here: no policy was given, no counter of temperatures."""
+    optional = {"idle?", "°C", "W", ""}
+    return [
+        column
+        for column in COLUMNS[level]
+        if column.title not in optional or any(column.cell(row) not in ("", "?") for row in rows)
+    ]
+
+
+def fitted(columns: Sequence[TopColumn], rows: Sequence[TopRow], width: int) -> tuple[list[TopColumn], list[int]]:
+    """The columns that fit into the width, and how wide each is.
+
+    First the columns of names become narrower, the widest first, down to their least; then columns are left out.
+    """
+    left = list(columns)
+    while True:
+        widths = [max([cells(column.title), *(cells(visible(column.cell(row))) for row in rows)]) for column in left]
+        room = width - len(_GAP) * (len(left) - 1)
+        while sum(widths) > room:
+            cuttable = [n for n, column in enumerate(left) if column.least and widths[n] > column.least]
+            if not cuttable:
+                break
+            widest = max(cuttable, key=lambda n: widths[n])
+            widths[widest] -= 1
+        going = max(left, key=lambda column: column.goes)
+        if sum(widths) <= room or not going.goes:
+            return left, widths
+        left.remove(going)
+
+
+def _line(
+    texts: Sequence[str], columns: Sequence[TopColumn], widths: Sequence[int], styles: Sequence[str], gap: str = ""
+) -> Line:
+    pieces: list[Piece] = []
+    for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
+        cut = _begin(text, width) if column.listed else shortened(text, width)
+        blank = " " * (width - cells(cut))
+        pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
+        pieces.append((_GAP, gap))
+    return pieces[:-1]
+
+
+def _begin(text: str, room: int) -> str:
+    """The text as far as there is room, with three dots where something is left out."""
+    if cells(text) <= room:
+        return text
+    found = ""
+    for character in text:
+        if cells(f"{found}{character}...") > room:
+            break
+        found += character
+    return f"{found}..."[:room]
+
+
+def _one_line(pieces: Sequence[Piece], width: int) -> Line:
+    """The pieces as far as the line is wide."""
+    found, left = [], width
+    for text, style in pieces:
+        cut = shortened(text, left) if cells(text) > left else text
+        found.append((cut, style))
+        left -= cells(cut)
+        if left <= 0:
+            break
+    return found
+
+
+def _style(column: TopColumn, row: TopRow) -> str:
+    if column.title in ("", "use"):
+        return _use_style(row.use.utilization_percent)
+    if column.title in ("state", "mode"):
+        return "yellow" if row.warns else "dim"
+    if column.title == "idle?":
+        return "green" if row.verdict.startswith("idle") else "dim"
+    return ""
+
+
+def _use_style(percent: float | None) -> str:
+    if percent is None or percent < IDLE_PERCENT:
+        return "dim"
+    return "yellow" if percent >= BUSY_PERCENT else "green"
+
+
+def _where(top: Top, view: TopView, rows: int) -> str:
+    """`GPUs of esx-01, by use, with "a40": 8`."""
+    of = view.inside.name if view.inside is not None else ""
+    what = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
+    with_text = f', with "{visible(view.containing)}"' if view.containing or view.typing else ""
+    return f"{what}{f' of {visible(of)}' if of else ''}, by {view.sort}{with_text}: {rows}"
+
+
+def _keys(view: TopView) -> str:
+    if view.typing:
+        return "type what a row must contain; Enter keeps it, Esc takes it back"
+    return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

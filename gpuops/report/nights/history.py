@@ -1,0 +1,222 @@
+"""What `gpuops history` shows of past nights and changes: tables and lines; `history_rows.py` is for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from gpuops.model.nights.history import (
+    GpuHours,
+    HeldPeriod,
+    Incident,
+    PastChange,
+    PastEvents,
+    PastNight,
+    PastOutcome,
+    PastRun,
+    PastVm,
+    share_of,
+)
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.nights.history_rows import people_of
+from gpuops.report.prediction import SHOWS_ALL
+from gpuops.report.text import count, visible
+
+_STYLES: Final = {
+    PastOutcome.DONE: "green",
+    PastOutcome.OPEN: "bold red",
+    PastOutcome.GIVEN_UP: "magenta",
+    PastOutcome.NOTHING: "dim",
+    PastOutcome.PARTLY: "yellow",
+    PastOutcome.ABORTED: "yellow",
+}
+_AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is not known"
+
+
+def history_text(events: PastEvents, asked: str) -> Shown:
+    """The nights and the changes, newest first. `asked`: what was asked for, ` since 2026-11-01`; empty = all."""
+    if not events.nights and not events.changes:
+        return _none(events, asked)
+    parts: list[Shown] = []
+    if events.nights:
+        parts += [_nights(events.nights), Text(history_summary(events), "bold")]
+        if any("+" in _hours(night.harvested) for night in events.nights):
+            parts.append(Text(_AT_LEAST, "dim"))
+    if events.changes:
+        parts += [*([""] if parts else []), _changes(events.changes)]
+    parts += _mispredicted([*events.nights, *events.changes])
+    if events.left_off:
+        parts.append(Text(f"{events.left_off} older not shown: a higher --limit shows them", "dim"))
+    return parts
+
+
+def _none(events: PastEvents, asked: str) -> Shown:
+    if asked:
+        return [
+            Text(f"nothing{asked} in the journal", "bold"),
+            "next: gpuops history shows all that there is",
+        ]
+    return [
+        Text("no nights yet, and no changes: nothing was recorded in the journal", "bold"),
+        "next: gpuops rotate plan --policy FILE shows what a night would bring",
+    ]
+
+
+def _nights(nights: tuple[PastNight, ...]) -> TextTable:
+    several = len({night.vcenter for night in nights}) > 1
+    table = TextTable(
+        "night", "outcome", "taken", "back", "ML", "GPU-hours", "share", "wrong", *(("vCenter",) if several else ()),
+        "by", right=(2, 3, 4, 5, 6, 7), whole=(0,),
+    )  # fmt: skip
+    for night in nights:
+        table.add_row(
+            visible(night.id),
+            Text(night.outcome.value, _STYLES[night.outcome]),
+            str(len(night.desktops)),
+            str(night.returned),
+            str(len(night.ml)),
+            _hours(night.harvested),
+            _share(night.share, night.available),
+            Text(str(len(night.incidents)), "yellow" if night.incidents else ""),
+            *((visible(night.vcenter[:8]),) if several else ()),
+            visible(people_of(night.runs)),
+        )
+    return table
+
+
+def _changes(changes: tuple[PastChange, ...]) -> TextTable:
+    several = len({change.vcenter for change in changes}) > 1
+    table = TextTable("change began", "what", "of", "outcome", "wrong", *(("vCenter",) if several else ()), "by")
+    for change in changes:
+        table.add_row(
+            _minute(change.begins),
+            visible(change.verb),
+            visible(_few(change.subjects)),
+            Text(change.outcome.value, _STYLES[change.outcome]),
+            str(len(change.incidents)),
+            *((visible(change.vcenter[:8]),) if several else ()),
+            visible(str(change.run.by)),
+        )
+    return table
+
+
+def history_summary(events: PastEvents) -> str:
+    """`3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
+    taken = sum(len(night.desktops) for night in events.nights)
+    back = sum(night.returned for night in events.nights)
+    share = share_of(events.harvested, events.available)
+    part = _part(share, events.available)
+    return (
+        f"{count(len(events.nights), 'night')}: {count(taken, 'desktop')} taken, {back} back; "
+        f"{_hours(events.harvested)} GPU-hours{_of_available(events.available)}{part}"
+    )
+
+
+def night_text(events: PastEvents) -> Shown:
+    """Each night in full."""
+    parts: list[Shown] = []
+    for night in events.nights:
+        parts += [*([""] if parts else []), *_night(night)]
+    return parts
+
+
+def _night(night: PastNight) -> Iterator[Shown]:
+    policy = f", policy {visible(night.policy)}" if night.policy is not None else ""
+    known = ", known by its return alone" if night.by_markers else ""
+    yield (
+        Text(f"night {visible(night.id)}: ", "bold")
+        .append(night.outcome.value, _STYLES[night.outcome])
+        .append(f"{policy}{known}; times are in UTC")
+    )
+    yield f"vCenter {visible(night.vcenter)}"
+    share = _part(night.share, night.available)
+    yield (
+        f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
+        f"{_hours(night.harvested)} GPU-hours{_of_available(night.available)}{share}"
+    )
+    if "+" in _hours(night.harvested):
+        yield Text(_AT_LEAST, "dim")
+    yield ["", _runs(night.runs)]
+    yield ["", _vms("desktop", "suspended", "back", [vm for vm in night.vms if not vm.is_ml])]
+    if any(vm.is_ml for vm in night.vms):
+        yield ["", _vms("ML VM", "started", "stopped", [vm for vm in night.vms if vm.is_ml])]
+    yield ""
+    yield _incidents(night.incidents) if night.incidents else "nothing went wrong"
+    yield from _mispredicted([night])
+    if night.outcome is PastOutcome.OPEN:
+        yield "next: gpuops rotate status shows what is not back"
+
+
+def _mispredicted(events: Iterable[PastNight | PastChange]) -> Iterator[Text]:
+    """How many mispredictions there were, if any."""
+    number = len({(one.op_id, one.found.what) for each in events for one in each.mispredictions})
+    if number:
+        yield Text(f"{count(number, 'misprediction')}: {SHOWS_ALL} lists them", "magenta")
+
+
+def _runs(runs: tuple[PastRun, ...]) -> TextTable:
+    table = TextTable("run", "began", "ended", "by")
+    for run in runs:
+        ended = "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
+        table.add_row(visible(run.kind), _minute(run.begins), ended, visible(f"{run.by}, pid {run.by.pid}"))
+    return table
+
+
+def _vms(noun: str, begun: str, over: str, vms: list[PastVm]) -> TextTable:
+    table = TextTable(noun, "GPUs", begun, over, "GPU-hours", right=(1, 4))
+    for vm in vms:
+        gpus = "unknown" if vm.gpus is None else f"{vm.gpus:.3g}"
+        for held in vm.held or (None,):
+            hours = _hours(held.hours(vm.gpus)) if held is not None else "-"
+            table.add_row(visible(vm.name), gpus, *_period(vm, held), hours)
+    return table
+
+
+def _period(vm: PastVm, held: HeldPeriod | None) -> tuple[str, str]:
+    if held is None:
+        return "not taken", "-"
+    begins = _minute(held.begins) if held.begins is not None else "unknown"
+    if held.ends is None:
+        return begins, "given up" if vm.given_up else "not yet"
+    return begins, f"{_minute(held.ends)} at the latest, by itself" if held.by_itself else _minute(held.ends)
+
+
+def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
+    table = TextTable("went wrong", "of", "what", "why")
+    for each in incidents:
+        table.add_row(_minute(each.at), visible(each.about), visible(each.what), visible(each.reason or "-"))
+    return table
+
+
+def _of_available(available: GpuHours) -> str:
+    return "" if available.exact is None else f" of {available.exact:.1f} that could be had"
+
+
+def _few(names: tuple[str, ...]) -> str:
+    """`ml-01`, `esx-01 and 3 more`."""
+    return "-" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _hours(hours: GpuHours) -> str:
+    """`41.2`; `41.2+` where it may be more; `unknown` where nothing is known."""
+    if hours.exact is not None:
+        return f"{hours.exact:.1f}"
+    return f"{hours.at_least:.1f}+" if hours.at_least else "unknown"
+
+
+def _share(share: float | None, available: GpuHours) -> str:
+    """`90%`; `unknown`; `-` where so little could be had that it reads 0.0."""
+    if share is None:
+        return "unknown"
+    return "-" if _hours(available) == "0.0" else f"{share:.0%}"
+
+
+def _part(share: float | None, available: GpuHours) -> str:
+    """The same behind the hours, ` (90%)`; empty where there is none to say."""
+    said = _share(share, available)
+    return f" ({said})" if said.endswith("%") else ""
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"

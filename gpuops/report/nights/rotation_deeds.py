@@ -1,0 +1,65 @@
+"""What a rotation did, counted in desktops and ML VMs: steps that set markers and DRS tell nobody anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.rotation.nights.night import RotateNight
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.plan.rotation.returns.restore import RestoreVms
+from gpuops.report.plan_text import outcomes_counted, summary
+from gpuops.report.text import count
+
+_AT_NIGHT: Final = {
+    SuspendVm: ("desktop", "suspended"),
+    ShutDownGuest: ("desktop", "shut down"),
+    PowerOnVm: ("ML VM", "started"),
+    ResumeVm: ("desktop", "resumed"),
+    PowerOffVm: ("ML VM", "powered off"),
+}
+_IN_THE_MORNING: Final = {
+    ResumeVm: ("desktop", "resumed"),
+    PowerOnVm: ("desktop", "powered on"),
+    ShutDownGuest: ("ML VM", "shut down"),
+    PowerOffVm: ("ML VM", "powered off"),
+    SuspendVm: ("desktop", "suspended"),
+}
+
+
+def deeds_line(report: Report[Any]) -> str:
+    """`4 desktops suspended, 3 ML VMs started, 1 step failed`; of a run that did none of these, its closing line."""
+    done = Counter(_deed(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE)
+    told = [f"{count(done[deed], deed[0])} {deed[1]}" for deed in _words(report).values() if done[deed]]
+    if not told:
+        return summary(report)
+    bad = outcomes_counted([each for each in report.outcomes if each.verdict not in _GOOD], "step")
+    return ", ".join([*told, bad] if bad else told)
+
+
+def deeds_named(report: Report[Any]) -> Iterator[str]:
+    """`vdi-07: suspended`, of each VM that something was done to."""
+    for outcome in report.outcomes:
+        deed = _deed(report, outcome.step)
+        vm = report.before.vms.get(outcome.step.vm) if deed is not None else None
+        if outcome.verdict is Verdict.DONE and deed is not None and vm is not None:
+            yield f"{vm.name}: {deed[1]}"
+
+
+_GOOD: Final = frozenset({Verdict.DONE, Verdict.ALREADY})
+
+
+def _words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
+    """What its steps are called; of what is no rotation, nothing: VMs that defrag starts are neither of the two."""
+    if isinstance(report.request, RotateNight):
+        return _AT_NIGHT
+    return _IN_THE_MORNING if isinstance(report.request, RotateDay | RestoreVms) else {}
+
+
+def _deed(report: Report[Any], step: object) -> tuple[str, str] | None:
+    if isinstance(step, SuspendVm) and step.gives_way:
+        return "ML VM", "suspended"
+    return _words(report).get(type(step)) if isinstance(step, Step) else None

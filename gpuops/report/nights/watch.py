@@ -1,0 +1,111 @@
+"""What one look of `rotate watch` found and did, as text and document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import PowerOnVm, SuspendVm
+from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
+from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchTold
+from gpuops.report.changes import title
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.plan_json import outcome_document, rejection_document
+from gpuops.report.plan_text import STYLES, outcome_line
+from gpuops.report.prediction import misprediction_lines
+from gpuops.report.text import count, duration, visible
+
+
+def look_text(told: WatchTold) -> Shown:
+    """A whole look, for somebody who asks what a watch would do now."""
+    return _whole_look(told)
+
+
+def _whole_look(told: WatchTold) -> Iterator[Shown]:
+    look, names = told.look, told.before.vms
+    yield Text(f"read {told.before.taken_at:%Y-%m-%d %H:%M %Z}, as if it had been calm for long enough", "dim")
+    table = TextTable("cluster or host", "profile", "free", "kept", "missing", right=(2, 3, 4))
+    for state in look.states:
+        missing = Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-"
+        table.add_row(visible(state.where), visible(state.key[0]), str(state.free), str(state.kept), missing)
+    yield table
+    yield from map(_ahead, look.ahead)
+    for rejection in look.plan.rejections:
+        yield Text(f"nothing starts: {visible(str(rejection))}", "yellow")
+    for gives in look.gives.vms:
+        yield Text(f"would give way: {_why(gives)}")
+    for each in look.back.desktops:
+        yield Text(f"would come back to users: {visible(each.original.name)}")
+    for each in look.back.stops:
+        yield Text(f"would stop for them: {visible(each.original.name)}")
+    for step in () if look.gives.vms or look.back.desktops else look.plan.steps:
+        if isinstance(step, SuspendVm):
+            yield Text(f"would be suspended: {visible(names[step.vm].name)}")
+        if isinstance(step, PowerOnVm):
+            host = told.before.hosts.get(step.host or "")
+            yield Text(f"would start: {visible(names[step.vm].name)}" + (f" on {visible(host.name)}" if host else ""))
+    for choice in look.waiting:
+        yield Text(f"waits: {visible(choice.subject)}: {visible(choice.reason)}", "dim")
+    yield Text(f"{count(len(look.running), 'ML VM')} of this policy run", "bold")
+
+
+def _ahead(pool: PoolAhead) -> Text:
+    to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
+    return Text(f"pool {visible(pool.pool)}: {count(pool.running, 'desktop')} run for users, {to_run}")
+
+
+def _why(gives: GivesWay) -> str:
+    lost = f"{duration(gives.lost_s)} of work are lost" if gives.lost_s is not None else "how much is lost is not known"
+    return f"{visible(gives.name)}, so that {visible(gives.for_key[0])} is free in {visible(gives.where)}; {lost}"
+
+
+def told_lines(told: WatchTold) -> Shown:
+    """What became of a look, for a log: nothing where there was nothing to do."""
+    return tuple(_lines(told))
+
+
+def _lines(told: WatchTold) -> Iterator[Text]:
+    look = told.look
+    if told.outcomes or look.gives.still_missing:
+        yield Text("; ".join(visible(str(state)) for state in look.states if state.missing or told.outcomes))
+    for gives in look.gives.vms:
+        yield Text(f"  gives way: {_why(gives)}")
+    if look.gives.still_missing and not look.gives.vms:
+        yield Text("  nothing more of this policy can give way", "yellow")
+    for outcome in told.outcomes:
+        yield Text("  ").append(outcome_line(outcome, told.before))
+    wrong = ((title(each.step, told.before), one) for each in told.outcomes for one in each.mispredicted)
+    yield from misprediction_lines(wrong)
+    if look.plan.rejections and told.outcomes:
+        for rejection in look.plan.rejections:
+            yield Text(f"  nothing starts: {visible(str(rejection))}", "yellow")
+
+
+def look_document(told: WatchTold) -> Document:
+    """One look for programs."""
+    look, vms = told.look, told.before.vms
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "rotate-watch",
+        "vcenter": told.before.vcenter,
+        "read_at": told.before.taken_at.isoformat(),
+        "kept": [_state(state) for state in look.states],
+        "pools": [{"pool": each.pool, "running": each.running, "to_run": each.expected} for each in look.ahead],
+        "running": [each.original.name for each in look.running],
+        "gives_way": [
+            {"vm": gives.name, "lost_s": gives.lost_s, "profile": gives.for_key[0], "where": gives.where}
+            for gives in look.gives.vms
+        ],
+        "back": [each.original.name for each in look.back.desktops],
+        "stops": [each.original.name for each in look.back.stops],
+        "starts": [vms[ref].name for ref in look.starts if ref in vms],
+        "rejections": [rejection_document(each) for each in look.plan.rejections],
+        "waiting": [{"vm": choice.subject, "reason": choice.reason} for choice in look.waiting],
+        "outcomes": [outcome_document(each, told.before) for each in told.outcomes],
+    }
+
+
+def _state(state: KeptState) -> Document:
+    profile, _ = state.key
+    return {"profile": profile, "where": state.where, "free": state.free, "kept": state.kept, "missing": state.missing}

@@ -1,0 +1,361 @@
+"""What `gpuops metrics` tells Prometheus: families of samples, made of values that were read before.
+
+Names and units are by its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters alone,
+`_info` for labels without a number, moments as seconds since 1970, of which a rule makes an age. What is not known is
+absent, never 0: no sample, or a label that is empty, which to Prometheus is no label. Each sample has the label
+`vcenter`, as the user calls it, so that files of several vCenters go together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from gpuops import __version__
+from gpuops.advise.capacity import Slots
+from gpuops.advise.diagnosis.answer import StoredDiagnosis
+from gpuops.advise.gpu_counters import gpus_of_instances
+from gpuops.advise.occupancy import gpu_states
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
+from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
+from gpuops.model.prediction import Predicted
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.capacity.fleet_part import FleetPart
+from gpuops.plan.capacity.question import STANDALONE, Capacity
+from gpuops.plan.core.scope import cluster_name
+from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.status import NightStanding
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.monitoring.fleet import holders
+from gpuops.report.text import count, visible
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""The text format that every Prometheus and node_exporter reads."""
+_KB: Final = 1024
+_MIB: Final = 1024**2
+_WHOLE: Final = 10_000
+"""100 %, in the hundredths of a percent of a counter."""
+
+Values = tuple[str, ...]
+"""Of the labels, in their order."""
+Samples = Iterable[tuple[Values, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of samples: its name as a rule writes it, what it says, and its labels beside `vcenter`."""
+
+    name: str
+    says: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+    def metric(self, vcenter: str, samples: Samples) -> Metric | None:
+        """None = there is none. Of samples that cannot be told apart, for two hosts have one name, there is none."""
+        found: dict[Values, float | None] = {}
+        for labels, value in samples:
+            found[labels] = value if found.setdefault(labels, value) == value else None
+        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        metric = kind(self.name, self.says, labels=("vcenter", *self.labels))
+        for labels, known in found.items():
+            if known is not None:
+                metric.add_metric([vcenter, *labels], known)
+        return metric if metric.samples else None
+
+
+_GPU: Final = ("host", "gpu")
+_ON_GPU: Final = (*_GPU, "vm", "vm_id")
+_VM: Final = ("host", "vm", "vm_id")
+_SLOTS: Final = ("cluster", "host", "profile")
+
+UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be, and all that it tells is absent")
+BUILD: Final = Family("gpuops_build_info", "The version of gpuops", ("version",))
+READ: Final = Family("gpuops_read_timestamp_seconds", "When vCenter was last read")
+SOURCE: Final = Family(
+    "gpuops_source_up", "1 = what lies on this machine could be read; 0 = what it tells is absent", ("source",)
+)
+SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that the host takes while it runs none", _SLOTS)
+FREE: Final = Family(
+    "gpuops_vgpu_slots_free", "vGPUs of the profile that fit beside those that run, at the least", _SLOTS
+)
+FREE_AT_MOST: Final = Family("gpuops_vgpu_slots_free_at_most", "The same, at the most, where that is more", _SLOTS)
+GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
+GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
+GPU_USED: Final = Family("gpuops_gpu_memory_used_bytes", "Memory of the GPU in use, in the newest five minutes", _GPU)
+GPU_BUSY: Final = Family(
+    "gpuops_gpu_utilization_ratio", "Use of the GPU in the newest five minutes, 1 = all of it", _GPU
+)
+VGPU: Final = Family(
+    "gpuops_gpu_vgpu_info",
+    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not tell which is there",
+    (*_ON_GPU, "profile"),
+)
+WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the whole GPU", _ON_GPU)
+VM_BUSY: Final = Family("gpuops_vm_gpu_utilization_ratio", "Use of its vGPU by the VM in the newest five minutes", _VM)
+VM_USED: Final = Family("gpuops_vm_gpu_memory_used_bytes", "Memory of its vGPU that the VM uses", _VM)
+MEASURED: Final = Family("gpuops_measured_timestamp_seconds", "Until when gpuops observe has measured")
+AT_FAULT: Final = Family(
+    "gpuops_vm_diagnosis_probability_ratio",
+    "How probably the component slows the VM down, by its last diagnosis, 1 = a person found so",
+    (*_VM, "component"),
+)
+DIAGNOSED: Final = Family("gpuops_vm_diagnosis_timestamp_seconds", "When the VM was last diagnosed", _VM)
+SUSPENDED: Final = Family("gpuops_suspended_desktops", "Desktops that nights have suspended or shut down, not back yet")
+DUE: Final = Family("gpuops_return_deadline_timestamp_seconds", "When desktops that are away must be back")
+OVERDUE: Final = Family(
+    "gpuops_overdue_vms", "VMs of a closed night of any vCenter in the journal, of which no return is recorded", ("of",)
+)
+HARVESTED: Final = Family(
+    "gpuops_harvested_gpu_seconds_total",
+    "GPUs times seconds that ML VMs had in nights, as far as it is known; a VM counts when it has ended",
+    is_counter=True,
+)
+OUTCOME: Final = Family("gpuops_last_rotation_outcome", "1 = how the last night stands", ("outcome",))
+BEGAN: Final = Family("gpuops_last_rotation_begin_timestamp_seconds", "When the last night began")
+ENDED: Final = Family("gpuops_last_rotation_end_timestamp_seconds", "When the last run of the last night ended")
+LAST_INCIDENTS: Final = Family(
+    "gpuops_last_rotation_incidents", "What went wrong in the last night, and was not made good"
+)
+INCIDENTS: Final = Family(
+    "gpuops_incidents", "What went wrong in all nights or changes, and was not made good", ("of",)
+)
+MISPREDICTIONS: Final = Family(
+    "gpuops_mispredictions_total", "Steps of which vCenter did something else than was predicted", ("what",),
+    is_counter=True,
+)  # fmt: skip
+PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what was predicted of them", is_counter=True)
+
+FAMILIES: Final = (
+    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_USED, GPU_BUSY, VGPU, WHOLE, VM_BUSY,
+    VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS,
+    INCIDENTS, MISPREDICTIONS, PREDICTED,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValues:
+    """What was read for one answer. None = it is not known, and what it tells is absent."""
+
+    inventory: Inventory
+    catalog: Catalog
+    capacity: Capacity
+    """`after` = when every VM with a vGPU is suspended: what there is in all."""
+    read_at: datetime
+    used: NewestUse | None = None
+    history: PastEvents | None = None
+    night: NightStanding | None = None
+    overdue: tuple[Overdue, ...] = ()
+    """The vCenters of the journal that nobody seems to return."""
+    diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
+    """What was last said, by managed object id of a VM."""
+    sources: Mapping[str, bool] = field(default_factory=dict)
+    """Whether what lies on this machine could be read: `journal`, `measurements`, `diagnoses`; one that is not there is
+    left out."""
+
+
+class MetricsWriter:
+    """Writes the families of one vCenter in the text format; what the fleet shows is written once for a snapshot."""
+
+    def __init__(self, vcenter: str) -> None:
+        self._vcenter = vcenter
+        self._fleet_of: Capacity | None = None
+        self._fleet = b""
+
+    def text(self, values: MetricValues | None) -> bytes:
+        """All families that there is a sample of; `values` None = vCenter could not be read."""
+        up: list[tuple[Family, Samples]] = [
+            (UP, [((), float(values is not None))]),
+            (BUILD, [((__version__,), 1.0)]),
+        ]
+        if values is None:
+            return self._written(up)
+        if values.capacity is not self._fleet_of:
+            self._fleet = self._written([*_slots(values.capacity), *_gpus(values)])
+            self._fleet_of = values.capacity
+        up += [(READ, [((), values.read_at.timestamp())])]
+        up += [(SOURCE, [((name,), float(is_up)) for name, is_up in values.sources.items()])]
+        return self._written(up) + self._fleet + self._written([*_use(values), *_slow(values), *_nights(values)])
+
+    def _written(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
+        made = (family.metric(self._vcenter, samples) for family, samples in families)
+        return generate_latest(_Metrics([metric for metric in made if metric is not None]))
+
+
+class _Metrics(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
+    assert capacity.after is not None, "it was asked with VMs to suspend"
+    yield SLOTS, _room(capacity.after, lambda slots: slots.at_most if slots.exact else None)
+    yield (
+        FREE,
+        _room(capacity.now, lambda slots: slots.at_least if slots.at_least or slots.at_most is not None else None),
+    )
+    yield FREE_AT_MOST, _room(capacity.now, lambda slots: None if slots.exact else slots.at_most)
+
+
+def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
+    for cluster in whole.parts:
+        name = "" if cluster.name == STANDALONE else cluster.name
+        for host in cluster.parts:
+            for profile, fit in host.fits.items():
+                if (known := figure(fit.slots)) is not None:
+                    yield (name, host.name, profile), float(known)
+
+
+def _gpus(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    each = [(host, gpu) for host in values.inventory.hosts.values() for gpu in host.gpus]
+    clusters = {host.ref: cluster_name(host, values.inventory) or "" for host in values.inventory.hosts.values()}
+    yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in each]
+    sized = ((host, gpu, gpu.memory_mib) for host, gpu in each)
+    yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
+    shared: list[tuple[Values, float]] = []
+    whole: list[tuple[Values, float]] = []
+    for host in values.inventory.hosts.values():
+        _held(host, values, shared, whole)
+    yield VGPU, shared
+    yield WHOLE, whole
+
+
+def _held(
+    host: Host, values: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
+) -> None:
+    """Adds who is on each GPU of the host: with each profile that it surely has there, or with none."""
+    for state in gpu_states(host, values.inventory, values.catalog):
+        there: dict[str, set[str]] = {}
+        for tenant in state.tenants:
+            if tenant.certain:
+                there.setdefault(tenant.vm, set()).add(tenant.profile)
+        given = state.gpu.passthrough is not None and state.gpu.passthrough.active
+        for vm in holders(state.gpu, host, values.inventory) or ():
+            labels = (host.name, str(state.gpu.address), vm.name, vm.ref)
+            if given:
+                whole.append((labels, 1.0))
+            else:
+                shared += [((*labels, profile), 1.0) for profile in sorted(there.get(vm.ref, {""}))]
+
+
+def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if values.used is None:
+        return
+    yield MEASURED, [((), values.used.until.timestamp())]
+    hosts, vms = values.inventory.hosts, values.inventory.vms
+    of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
+    of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
+    for ref, series in values.used.averages.items():
+        instances = {gpu for name in series if (gpu := name.partition("@")[2])}
+        addresses = gpus_of_instances(instances, hosts[ref]) if ref in hosts else {}
+        for name, average in series.items():
+            counter, _, gpu = name.partition("@")
+            number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
+            if ref in vms and not gpu:
+                host = values.inventory.host_of(vms[ref])
+                of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
+            elif gpu in addresses:
+                of_gpus[counter].append(((hosts[ref].name, str(addresses[gpu])), number))
+    yield GPU_BUSY, of_gpus[GPU_USE]
+    yield GPU_USED, of_gpus[GPU_MEMORY]
+    yield VM_BUSY, of_vms[GPU_USE]
+    yield VM_USED, of_vms[GPU_MEMORY]
+
+
+def _slow(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Of VMs that are still there; at most a sample for each component."""
+    suspects: list[tuple[Values, float]] = []
+    moments: list[tuple[Values, float]] = []
+    for ref, said in values.diagnoses.items():
+        if (vm := values.inventory.vms.get(ref)) is not None:
+            host = values.inventory.host_of(vm)
+            labels = (host.name if host else "", vm.name, ref)
+            suspects += [((*labels, component.value), probability) for component, probability in said.probable]
+            moments.append((labels, said.at.timestamp()))
+    yield AT_FAULT, suspects
+    yield DIAGNOSED, moments
+
+
+def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if values.night is not None:
+        yield SUSPENDED, [((), float(values.night.desktops_away))]
+        yield DUE, [((), values.night.back_by.timestamp())] if values.night.back_by is not None else []
+    yield OVERDUE, [((each.vcenter,), float(len(each.vms))) for each in values.overdue]
+    if values.history is None:
+        return
+    nights, changes = values.history.nights, values.history.changes
+    yield (
+        INCIDENTS,
+        [
+            (("night",), float(sum(len(each.incidents) for each in nights))),
+            (("change",), float(sum(len(each.incidents) for each in changes))),
+        ],
+    )
+    predictions = values.history.predictions
+    if predictions is not None:
+        wrong = Counter(each.found.what for each in predictions.wrong)
+        yield MISPREDICTIONS, [((what.value,), float(wrong[what])) for what in Predicted]
+        yield PREDICTED, [((), float(predictions.right))]
+    if nights:
+        yield HARVESTED, [((), 3600.0 * values.history.harvested.at_least)]
+        yield from _last(max(nights, key=lambda night: night.begins))
+
+
+def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
+    yield OUTCOME, [((str(each),), float(each is night.outcome)) for each in _OF_NIGHTS]
+    yield BEGAN, [((), night.begins.timestamp())]
+    ends = [run.ends for run in night.runs]
+    known = [each.timestamp() for each in ends if each is not None]
+    yield ENDED, [((), max(known))] if known and len(known) == len(ends) else []
+    yield LAST_INCIDENTS, [((), float(len(night.incidents)))]
+
+
+_OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, PastOutcome.NOTHING)
+
+
+def merged_families(texts: Iterable[str]) -> str:
+    """One text of those of several vCenters: a family stands there once, with the samples of all of them.
+
+    >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",
+    ...                        "# HELP a b\\n# TYPE a gauge\\na{v=\\"2\\"} 1.0\\n"]), end="")
+    # HELP a b
+    # TYPE a gauge
+    a{v="1"} 1.0
+    a{v="2"} 1.0
+    """
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        heading = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                heading = line
+            elif line.startswith("# TYPE "):
+                heading = f"{heading}\n{line}"
+            else:
+                families.setdefault(heading, []).append(line)
+    return "".join(f"{heading}\n" + "".join(f"{line}\n" for line in lines) for heading, lines in families.items())
+
+
+def written_text(path: str, made: bytes) -> str:
+    """One line."""
+    return f"{visible(path)}: {count(_samples(made), 'sample')}"
+
+
+def written_document(path: str, made: bytes) -> Document:
+    """The same for programs."""
+    return {"schema_version": SCHEMA_VERSION, "kind": "metrics", "file": path, "samples": _samples(made)}
+
+
+def _samples(made: bytes) -> int:
+    return sum(not line.startswith(b"#") for line in made.split(b"\n") if line)

@@ -1,0 +1,1 @@
+"""VMs as Ansible shows them, and the moves of VMs that free GPUs."""

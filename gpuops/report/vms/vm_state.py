@@ -1,0 +1,68 @@
+"""A VM as Ansible's facts and diffs show it: what gpuops reads and changes of it, and nothing that is not its own.
+
+Fields that nobody can foresee (device keys, the device that a Dynamic DirectPath device got) are left out, so that
+what check mode predicts is what is read afterwards, field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.vm.clone import FORESEEN
+from gpuops.report.changes import host_name
+from gpuops.report.device import describe
+from gpuops.report.document import Document
+
+_OURS: Final = ("pciPassthru", "gpuops.")
+"""extraConfig that gpuops writes. Others stay out: guestinfo.* of a VM may hold its secrets."""
+
+
+def vm_state(vm: Vm, inventory: Inventory) -> Document:
+    """None = unknown, never off, none or zero."""
+    return {
+        "name": vm.name,
+        "moid": None if vm.ref.startswith(FORESEEN) else vm.ref,
+        "path": vm.path,
+        "instance_uuid": vm.instance_uuid,
+        "host": host_name(vm.host, inventory),
+        "power": vm.power.value if vm.power else None,
+        "vcpus": vm.vcpus,
+        "memory_mib": vm.memory_mib,
+        "hardware_version": vm.hardware_version,
+        "firmware": vm.firmware.value if vm.firmware else None,
+        "devices": None if vm.devices is None else [describe(device) for device in vm.devices],
+        "profiles": None if vm.devices is None else list(vm.profiles),
+        "memory_reserved_mib": vm.memory_reservation_mib,
+        "all_memory_reserved": vm.memory_locked,
+        "cpu_hot_add": vm.cpu_hot_add,
+        "cores_per_numa_node": vm.cores_per_numa_node,
+        "settings": None if vm.extra_config is None else _settings(vm),
+        "attributes": {name: value for name, value in sorted(vm.attributes.items()) if value},
+    }
+
+
+def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> list[Document]:
+    """Ansible's diff: of each of these VMs the fields that differ, before and after; others are left out."""
+    found = []
+    for ref in dict.fromkeys(refs):
+        was, now = (vm_state(side.vms[ref], side) if ref in side.vms else {} for side in (before, after))
+        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        if changed:
+            name = str((was or now)["name"])
+            found.append(
+                {
+                    "before_header": name,
+                    "after_header": name,
+                    "before": {key: was.get(key) for key in changed},
+                    "after": {key: now.get(key) for key in changed},
+                }
+            )
+    return found
+
+
+def _settings(vm: Vm) -> dict[str, str]:
+    settings = sorted((vm.extra_config or {}).items())
+    return {key: value for key, value in settings if key.startswith(_OURS) and value}

@@ -1,0 +1,1 @@
+"""What runs on GPUs: clusters of VMs, pools of lent GPUs, jobs in containers."""

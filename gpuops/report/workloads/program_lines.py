@@ -1,0 +1,50 @@
+"""What a program in a guest prints, as lines that can be shown: nothing of it reaches a terminal or a document raw."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpuops.model.vcenter.target import Secret, without_secrets
+from gpuops.report.text import visible
+
+LONGEST_LINE: Final = 16 * 1024
+"""Characters; a longer line is broken."""
+
+
+class ProgramLines:
+    """Takes bytes as they come and gives whole lines, with control characters written out (CWE-150).
+
+    A carriage return ends a line, as progress bars have it. Bytes that are no UTF-8 are written as `\\xff`. `withheld`
+    are passwords that gpuops knows, for it never sent them to the program: a line that has one says so in its place.
+    One that is broken over two pieces is found too, one that the program has changed in any way is not.
+    """
+
+    def __init__(self, withheld: Iterable[Secret] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
+        self._withheld = tuple(withheld)
+        self._longest_secret = max((len(each.reveal()) for each in self._withheld), default=0)
+
+    def hear(self, piece: bytes) -> Sequence[str]:
+        """The lines that this piece has ended."""
+        *lines, self._rest = (self._rest + self._decoder.decode(piece)).replace("\r", "\n").split("\n")
+        longest = LONGEST_LINE + self._longest_secret
+        while len(self._rest) > longest:
+            # what is withheld is so before the line is broken
+            self._rest = without_secrets(self._rest, self._withheld)
+            if len(self._rest) <= longest:
+                break
+            lines.append(self._rest[:LONGEST_LINE])
+            self._rest = self._rest[LONGEST_LINE:]
+        return tuple(map(self._shown, lines))
+
+    def end(self) -> Sequence[str]:
+        """What is left without an end of line."""
+        left = self._rest + self._decoder.decode(b"", final=True)
+        self._rest = ""
+        return (self._shown(left),) if left else ()
+
+    def _shown(self, line: str) -> str:
+        return "\t".join(visible(each) for each in without_secrets(line, self._withheld).split("\t"))

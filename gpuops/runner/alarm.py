@@ -1,0 +1,56 @@
+"""Tells of vCenters of the common journal that nobody seems to return: in the log, and to who gets notices.
+
+It needs no target: one that was taken out of every configuration file, or whose runners are gone, is told of all the
+same. One runner tells, the one seen first of those that live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gpuops import clock
+from gpuops.config.vcenter.notices import NotifySettings
+from gpuops.config.vcenter.targets import Configuration
+from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.notify.watch import tell_overdue
+
+
+@dataclass(slots=True)
+class OverdueAlarm:
+    """What is needed to look, and what was said last."""
+
+    state_dir: Path
+    url: str
+    """Of the journal, as SQLAlchemy and libpq read it."""
+    configured: Callable[[], Configuration]
+    """What is obeyed now: each of its receivers is told."""
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    clock: Callable[[], datetime] = clock.wall_clock
+    said: tuple[str, ...] = ()
+    """The lines of the last look."""
+
+    def look(self) -> None:
+        """Says what is new since the last look, and sends what was not sent today. It waits for the database."""
+        lines: tuple[str, ...]
+        unknown = list[StateDamaged]()
+        try:
+            found = overdue_vcenters(self.state_dir, self.url, self.clock, damaged=unknown.append)
+        except GpuopsError as error:
+            lines = (f"whether all vCenters are returned is not known: {error.line}",)
+        else:
+            lines = tuple(f"overdue: {each}; next: {each.next_move}" for each in found)
+            lines += tuple(f"whether it is returned is not known: {each.line}" for each in unknown)
+            entries = tuple(dict.fromkeys(e for t in self.configured().targets.values() for e in t.notify))
+            for each in found if entries else ():
+                settings = NotifySettings(each.vcenter, entries)
+                tell_overdue(NoticeWay(settings, self.state_dir, self.environ, self.clock, self.say), each)
+        for line in lines:
+            if line not in self.said:
+                self.say(line)
+        self.said = lines

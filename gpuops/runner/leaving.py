@@ -1,0 +1,269 @@
+"""Targets that were taken out of the configuration file: no night of them begins, and what a night took is returned.
+
+Nobody may be left suspended by an edit, so the runner keeps what the file said of such a target, in its state directory
+and beyond its own end, until a return of it has ended with nothing left to do. A target that is there again, or whose
+vCenter is one of those under another name, is returned by that. What was obeyed last is kept as well, for the file may
+be edited while no runner goes on.
+
+All of it is in the common database too (`shared_targets.py`), for machines may be made anew without their directory:
+whoever finds a target there that nobody plays, and may believe it (`taking_up.py`), takes it up. Where one runner has
+returned it, or a runner whose file has it plays it, the others let go of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from gpuops.config.file import read_text
+from gpuops.config.policy import parse_policy
+from gpuops.config.private_file import write_private
+from gpuops.config.vcenter.sites import refuse_one_login
+from gpuops.config.vcenter.targets import Configuration, parsed_configuration
+from gpuops.errors import GpuopsError, TargetError
+from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.runner.shared_targets import SharedTarget, exchange, shared_target
+from gpuops.runner.site_policy import Rotations, SitePolicy
+from gpuops.runner.taking_up import address_of, believed, named_in, policies_in
+
+_SUFFIX: Final = ".toml"
+
+Played = dict[str, dict[str, SitePolicy]]
+ReadPolicies = Callable[[Configuration, str], Rotations]
+
+
+@dataclass(slots=True)
+class LeavingTargets:
+    """Those that this machine knows, each as a copy of the configuration file that had it last."""
+
+    folder: Path
+    say: Callable[[str], None]
+    url: str = field(default="", repr=False)
+    """Of the common database; empty = there is none."""
+    shared: set[str] = field(default_factory=set)
+    """Those kept here that were in the database, too: one that is there no more was returned by another runner."""
+    not_read: dict[str, str] = field(default_factory=dict)
+    """By site: why what is kept of it cannot be read."""
+    unplayed: frozenset[str] = frozenset()
+    """Those that nobody played when it was looked last."""
+    not_taken: dict[str, str] = field(default_factory=dict)
+    """By site: why what the database has of it is not taken up."""
+
+    def copy_of(self, site: str) -> Path:
+        """Where it is kept what the file said of this target."""
+        return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
+
+    def kept(self, found: Rotations, known: Rotations, configured: Configuration, before: str, file: Path) -> Played:
+        """What is played by now: what was found, and each target of `known` that is not there any more, returns alone.
+
+        `before` is what the file said when it had them. Raises UsageError, StateDamaged where it cannot be kept.
+        """
+        played = {
+            site: {name: replace(each, leaving=False) if each.leaving else each for name, each in policies.items()}
+            for site, policies in found.items()
+        }
+        old = parsed_configuration(before, file)
+        for site, policies in self.still(known).items():
+            if self._leaves(site, self._configuration(site) or old, configured, before):
+                played[site] = self._alone(policies)
+        return played
+
+    def names(self, only: str | None) -> list[str]:
+        """Of which something is kept here; `only` of that one."""
+        found = (unquote(copy.stem) for copy in self.folder.glob(f"*{_SUFFIX}"))
+        return sorted(site for site in found if only in (None, site))
+
+    def begin(self, found: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
+        """What is played when a runner begins: what was found, and what an earlier one left to return here.
+
+        `read` reads the policies of one target. What cannot be read is named. Raises UsageError as `kept`.
+        """
+        self._left_meanwhile(configured, only)
+        return self.with_kept(found, configured, only, read)
+
+    def with_kept(self, found: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
+        """What was found, and what is kept here of others, for returns alone."""
+        played = {site: dict(policies) for site, policies in found.items()}
+        for site in self.names(only):
+            if site in leaving(found):
+                continue
+            copy = self.copy_of(site)
+            try:
+                own = parsed_configuration(read_text(copy, error=TargetError), copy)
+                policies = read(own, site)[site]
+            except GpuopsError as error:
+                if self.not_read.get(site) != error.message:
+                    self.not_read[site] = error.message
+                    self.say(
+                        f"{site} was a target, and it is not known whether its night was returned: {error.message}; "
+                        f"GPUOPS_CONFIG={copy} gpuops rotate day --vcenter {site} returns it, then remove the file"
+                    )
+                continue
+            if self._leaves(site, own, configured, ""):
+                self.say(f"{site} is a target no more: returns of it go on until nothing is left to return ({copy})")
+                played[site] = self._alone(policies)
+        return played
+
+    def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
+        """Keeps in the common database what is played and what is kept here, and keeps here what nobody else plays.
+
+        It waits for the database: not in the loop of a runner. Raises StateDamaged where that does not answer.
+        """
+        if not self.url:
+            return
+        mine = {
+            site: shared_target(text, {each.file: each.policy.text for each in policies.values()})
+            for site, policies in played.items()
+            if site not in leaving(played)
+        }
+        kept = self.names(only)
+        new = {site: each for site in kept if site not in self.shared and (each := self._shared(site)) is not None}
+        found = exchange(self.url, mine, new, self.shared.difference(kept))
+        for site in self.shared.intersection(kept) - found.nobodys.keys():
+            self.say(f"{site}: another runner {'plays it' if site in found.known else 'has returned it'}")
+            self.returned(site)
+        self.shared = set(found.nobodys.keys() & kept)
+        named = {site for site, each in configured.targets.items() if each.rotations}
+        # the database may have been away: whoever plays one has said so by the next call, which a runner that plays
+        # nothing of its own would not live to see
+        waits = found.unplayed - self.unplayed if named else frozenset[str]()
+        self.unplayed = found.unplayed
+        for site in sorted(found.nobodys.keys() - named.union(kept, waits)):
+            if only in (None, site):
+                try:
+                    self._take_up(site, found.nobodys[site], configured, named)
+                except GpuopsError as error:
+                    if self.not_taken.get(site) != error.message:
+                        self.say(f"{site} is not returned from here: {error.line}")
+                    self.not_taken[site] = error.message
+                else:
+                    self.not_taken.pop(site, None)
+
+    def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
+        """Keeps here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
+        said = named_in(site, row)
+        if address_of(said, site) in {address_of(configured, each) for each in named} - {None}:
+            self.shared.add(site)  # it has another name by now: the next call takes it away
+            return
+        refuse_one_login({*configured.targets, site}, os.environ)
+        text, policies = believed(site, said, configured), policies_in(site, row)
+        for file, policy in policies.items():
+            self._write(self._policy_file(file), policy)
+        self._write(self.copy_of(site), text)
+        self.shared.add(site)
+        self.say(f"{site} was a target of runners, and nobody plays it")
+
+    def _shared(self, site: str) -> SharedTarget | None:
+        """What is kept here of it; None = it has just been removed."""
+        own = self._configuration(site)
+        if own is None or site not in own.targets:
+            return None
+        files = ((file, self._policy_file(file)) for file in own.targets[site].rotations)
+        policies = {file: read_text(kept, error=TargetError) for file, kept in files if kept.exists()}
+        return shared_target(read_text(self.copy_of(site), error=TargetError), policies)
+
+    def obeyed(self, text: str, only: str | None, played: Rotations) -> None:
+        """Keeps what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
+        Policies as well: their files may be taken away with their target."""
+        try:
+            self._write(self._obeyed_file(only), text)
+            for policies in played.values():
+                for each in policies.values():
+                    self._write(self._policy_file(each.file), each.policy.text)
+        except GpuopsError as error:
+            self.say(f"{error.message}: a target that is taken out while no runner goes on is not returned")
+
+    def policy_of(self, file: Path) -> SitePolicy | None:
+        """A policy whose file is not there any more, as it was obeyed last; None = it is there, or was never obeyed."""
+        kept = self._policy_file(file)
+        if file.exists() or not kept.exists():
+            return None
+        return SitePolicy(parse_policy(read_text(kept, error=TargetError), str(file), accepted_before=True), file)
+
+    def _alone(self, policies: Mapping[str, SitePolicy]) -> dict[str, SitePolicy]:
+        """Of a target that left: for returns alone, by policies that nobody takes away with it."""
+        alone = {}
+        for name, each in policies.items():
+            kept = each.file if each.leaving else self._policy_file(each.file)
+            if not each.leaving:
+                self._write(kept, each.policy.text)
+            alone[name] = replace(each, leaving=True, file=kept)
+        return alone
+
+    def _policy_file(self, file: Path) -> Path:
+        return self.folder / f"policy-{sha256(bytes(file)).hexdigest()[:32]}"
+
+    def _obeyed_file(self, only: str | None) -> Path:
+        return self.folder / ("obeyed" if only is None else f"obeyed-{quote(only, safe='')}")
+
+    def _left_meanwhile(self, configured: Configuration, only: str | None) -> None:
+        """Keeps each target that the last runner played, and that the file has no more."""
+        last = self._obeyed_file(only)
+        if not last.exists():
+            return
+        try:
+            text = read_text(last, error=TargetError)
+            old = parsed_configuration(text, last)
+        except GpuopsError as error:
+            self.say(f"it is not known which targets were played before: {error.message}")
+            return
+        for site, target in old.targets.items():
+            if target.rotations and only in (None, site) and not self.copy_of(site).exists():
+                self._leaves(site, old, configured, text)
+
+    def _leaves(self, site: str, own: Configuration, configured: Configuration, before: str) -> bool:
+        """Whether returns alone of it are to be played: `own` had it, `configured` has neither it nor its vCenter.
+
+        What `own` said of it is kept from then on; of one that is there, nothing is.
+        """
+        was, there = address_of(own, site), {name for name, each in configured.targets.items() if each.rotations}
+        if site not in there and (was is None or was not in {address_of(configured, name) for name in there}):
+            if not self.copy_of(site).exists():
+                self._write(self.copy_of(site), before)
+                self.say(
+                    f"{site} is a target no more: no night of it begins, and returns go on until nothing is left "
+                    f"to return; {self.copy_of(site)} has what the file said of it: remove it where the vCenter is "
+                    "gone for good"
+                )
+            return True
+        if site in there and was is not None and (now := address_of(configured, site)) != was:
+            copy, left = self.copy_of(site), self.folder / f"{quote(f'{site} at {was}', safe='')}.moved"
+            self._write(left, read_text(copy, error=TargetError) if copy.exists() else before)
+            self.say(
+                f"{site} was {was} and is {now or 'simulated'} by now: where these are two vCenters, nobody returns "
+                f"what a night took at {was}: GPUOPS_CONFIG={left} gpuops rotate day --vcenter {site} does"
+            )
+        self.returned(site)
+        return False
+
+    def _write(self, path: Path, text: str) -> None:
+        """Raises UsageError, StateDamaged."""
+        prepare_state_dir(self.folder)
+        write_private(path, text)
+
+    def still(self, played: Rotations) -> Rotations:
+        """Without those whose copy somebody has removed: their vCenter is given up."""
+        gone = {site for site in leaving(played) if not self.copy_of(site).exists()}
+        for site in gone:
+            self.say(f"{site} is played no more: {self.copy_of(site)} is gone")
+        return {site: policies for site, policies in played.items() if site not in gone} if gone else played
+
+    def returned(self, site: str) -> None:
+        """Nothing of it is left to return, or another target does it."""
+        with suppress(FileNotFoundError):
+            self.copy_of(site).unlink()
+
+    def _configuration(self, site: str) -> Configuration | None:
+        copy = self.copy_of(site)
+        return parsed_configuration(read_text(copy, error=TargetError), copy) if copy.exists() else None
+
+
+def leaving(played: Rotations) -> Collection[str]:
+    """The targets of which returns alone are played."""
+    return [site for site, policies in played.items() if any(each.leaving for each in policies.values())]

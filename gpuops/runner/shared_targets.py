@@ -1,0 +1,116 @@
+"""What runners play, in the database that they share: for whoever must return it where its runners are gone.
+
+One row for each target that a runner plays, or that left the configuration file and is not returned yet: what the file
+said, with its policies. It holds no password, for no such file does. A row is taken away when a return has left
+nothing, by whichever runner.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    String,
+    Table,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from gpuops.execute.journal.stores import open_database
+from gpuops.execute.journal.upgrading import bring_up
+from gpuops.execute.migrations import Contents
+
+HELP: Final = "gpuops help runner"
+UNPLAYED: Final = timedelta(minutes=30)
+"""A target that no runner has played for so long is nobody's any more."""
+
+_metadata = MetaData()
+_table: Final = Table(
+    "runner_targets",
+    _metadata,
+    Column("site", String, primary_key=True),
+    Column("configuration", String, nullable=False),
+    Column("policies", String, nullable=False),  # JSON: path of the file -> its text
+    Column("is_left", Boolean, nullable=False),
+    Column("played_at", DateTime(timezone=True), nullable=False),  # by the database's clock alone
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTarget:
+    """A target as a runner knew it."""
+
+    configuration: str
+    """The text of the configuration file."""
+    policies: str
+    """JSON: text of each policy, by the path of its file."""
+
+
+def shared_target(configuration: str, policies: Mapping[Path, str]) -> SharedTarget:
+    """`policies`: text of each, by the path of its file."""
+    return SharedTarget(configuration, json.dumps({str(file): each for file, each in policies.items()}, sort_keys=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What the database has afterwards."""
+
+    known: frozenset[str]
+    """All sites in it."""
+    nobodys: Mapping[str, SharedTarget]
+    """Those that left the file of who played them, or that nobody has played for `UNPLAYED`; as they were found."""
+    unplayed: frozenset[str]
+    """Those of them that did not leave a file. Where the database was away, a runner is about to say that it plays one.
+    """
+
+
+def exchange(
+    url: str, played: Mapping[str, SharedTarget], left: Mapping[str, SharedTarget], over: Collection[str]
+) -> Exchanged:
+    """Writes down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
+
+    Raises StateDamaged where the database does not answer.
+    """
+    opened = open_database(url, keeps="database of runners", hint=HELP)
+    with closing(opened) as database:
+        bring_up(database, Contents.RUNNERS)
+        with database.writing() as connection:
+            # of two runners one waits for the other: each may write rows of any target
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops runner targets'))"))
+            connection.execute(delete(_table).where(_table.c.site.in_(over)))
+            for is_left, targets in ((False, played), (True, left)):
+                for site in sorted(targets):
+                    _put(connection, site, targets[site], is_left=is_left)
+            known = frozenset(connection.scalars(select(_table.c.site)))
+            nobodys = select(_table).where(_table.c.is_left | (_table.c.played_at < func.now() - UNPLAYED))
+            rows = connection.execute(nobodys).all()
+    return Exchanged(
+        known,
+        {row.site: SharedTarget(row.configuration, row.policies) for row in rows},
+        frozenset(row.site for row in rows if not row.is_left),
+    )
+
+
+def _put(connection: Connection, site: str, target: SharedTarget, *, is_left: bool) -> None:
+    """A row that is as it was has its time alone written: nothing of its text is."""
+    told = {"configuration": target.configuration, "policies": target.policies}
+    values: dict[str, Any] = {"is_left": is_left, "played_at": func.now()}
+    same = update(_table).where(_table.c.site == site, *(_table.c[name] == value for name, value in told.items()))
+    if connection.execute(same.values(values)).rowcount == 0:
+        row = insert(_table).values(site=site, **told, **values)
+        connection.execute(row.on_conflict_do_update(index_elements=[_table.c.site], set_={**told, **values}))

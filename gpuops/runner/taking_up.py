@@ -1,0 +1,92 @@
+"""What a runner believes of a target that the common database has and nobody plays.
+
+Whoever writes there must not have a password of this machine sent to an address of their choice, nor a command run. So
+of an address that this machine's configuration file names, under whatever target, that file's settings are taken; of
+another one only where `[fleet].vcenters` has its name, over TLS that is verified, and no command, proxy or receiver of
+notices that the row names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from gpuops.config.file import parse_json
+from gpuops.config.vcenter.address import Address
+from gpuops.config.vcenter.destination import SERVED, SIMULATED
+from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
+from gpuops.errors import Refused, StateDamaged
+from gpuops.runner.shared_targets import HELP, SharedTarget
+
+_BELIEVED: Final = (
+    "host", "port", "username", "password_file", "credential", "keyring", "ca_file", "thumbprint", "reader", "broker",
+    "guest", "zone",
+)  # fmt: skip
+"""Keys of such a target that are taken from the row. A password goes to none but the addresses that were believed."""
+
+
+def address_of(configured: Configuration, site: str) -> Address | None:
+    """None = a simulated vCenter, which is nobody else's. Raises TargetError for what is no address."""
+    target = configured.targets[site]
+    return None if target.host.startswith((SIMULATED, SERVED)) else Address.parse(target.host, port=target.port)
+
+
+def named_in(site: str, row: SharedTarget) -> Configuration:
+    """What the row says, which has that target. Raises TargetError, StateDamaged."""
+    said = parsed_configuration(row.configuration, Path(f"the row of {site}"))
+    if site not in said.targets:
+        raise StateDamaged(f"the row of {site} in the database of runners has no such target", hint=HELP)
+    return said
+
+
+def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
+    """Text of each policy, by the path of its file. Raises StateDamaged."""
+    try:
+        found = parse_json(row.policies)
+    except ValueError as error:
+        raise StateDamaged(
+            f"the policies of {site} in the database of runners are no JSON: {error}", hint=HELP
+        ) from error
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise StateDamaged(f"the policies of {site} in the database of runners are none", hint=HELP)
+    return {Path(file): text for file, text in found.items()}
+
+
+def believed(site: str, said: Configuration, configured: Configuration) -> str:
+    """The text of the configuration file by which this machine returns it. Raises Refused, TargetError."""
+    theirs, address = said.targets[site], address_of(said, site)
+    if address is None:
+        raise Refused(f"{site} is a simulated vCenter of another machine", hint=HELP)
+    own = [target for name, target in configured.targets.items() if address_of(configured, name) == address]
+    target = own[0] if own else _of_row(site, theirs, address, configured)
+    import tomlkit  # of a runner that takes something up alone
+
+    told = target.model_dump(mode="json", exclude_defaults=True, exclude={"journal_url", "policy", "rotations"})
+    told["rotations"] = list(map(str, theirs.rotations))
+    return tomlkit.dumps({"targets": {site: told}})
+
+
+def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:
+    hosts = configured.fleet.vcenters if configured.fleet is not None else ()
+    addresses = [address, *([Address.parse(theirs.broker.url)] if theirs.broker is not None else [])]
+    unknown = [each for each in addresses if not _among(each, hosts)]
+    if unknown:
+        raise Refused(
+            f"{site} is at {unknown[0]}, which no target of this configuration file names: no password goes there on "
+            "the word of the database",
+            hint=f'[fleet] vcenters = ["{unknown[0].host}"] lets runners return it; or gpuops rotate day where its '
+            "settings are",
+        )
+    if not theirs.verify or not all(each.tls for each in addresses):
+        raise Refused(
+            f"{site} is reached without verified TLS: no password goes there on the word of the database",
+            hint=f"gpuops rotate day --vcenter {site} where its settings are",
+        )
+    receivers = dict.fromkeys(each for target in configured.targets.values() for each in target.notify)
+    return NamedTarget(**{key: getattr(theirs, key) for key in _BELIEVED}, notify=tuple(receivers))
+
+
+def _among(address: Address, hosts: Collection[str]) -> bool:
+    return any(fnmatchcase(address.host, each.lower()) for each in hosts)

@@ -1,0 +1,1 @@
+"""Where a VM may run: devices, network cards, reserved capacity, HA."""

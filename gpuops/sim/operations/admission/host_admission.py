@@ -1,0 +1,183 @@
+"""Whether a VM can run on a host now, and which devices it would hold there: for power-on, resume and vMotion.
+
+Order: the host itself, reservations, memory rule of passthrough devices, MMIO, RDMA, DirectPath devices and virtual
+functions, vGPUs, what is reserved of them. The first "no" is the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import UsageError
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.admission.network_admission import free_function, may_use_rdma
+from gpuops.sim.operations.admission.reserved_capacity import refuse_over_reservations
+from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
+from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
+from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, SriovBacking, StaticBacking, VgpuBacking, VmState
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+
+DEFAULT_MMIO_GIB: Final = 32
+"""64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the VM will hold while it runs."""
+
+    seats: tuple[RunningVgpu, ...] = ()
+    held: tuple[tuple[int, str], ...] = ()
+    """(device key, PCI id) of DirectPath devices."""
+
+
+def admission(vm: VmEntity, host: HostEntity) -> Admission:
+    """The devices and slots the VM gets on that host. Raises the vim fault the host refuses it with."""
+    _host_is_up(host)
+    _reservations_fit(vm, host)
+    _memory_is_reserved(vm.state)
+    _bars_fit(vm.state, host.state)
+    may_use_rdma(vm, host)
+    seats = _vgpu_seats(vm, host)
+    held = _direct_path(vm, host)
+    refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held))
+    return Admission(seats, held)
+
+
+def _host_is_up(host: HostEntity) -> None:
+    if host.state.connection != "connected":
+        raise faults.host_not_connected(host.name)
+    if host.state.in_maintenance:
+        raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
+
+
+def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
+    others = [other.state for other in host.running_vms() if other is not vm]
+    free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
+    if vm.state.reserved_mib > free_mib:
+        raise faults.no_memory(free_mib, vm.state.reserved_mib)
+    free_mhz = host.state.model.capacity_mhz - sum(other.cpu_reservation_mhz for other in others)
+    if vm.state.cpu_reservation_mhz > free_mhz:
+        raise faults.no_cpu(free_mhz, vm.state.cpu_reservation_mhz)
+
+
+def _memory_is_reserved(vm: VmState) -> None:
+    # Devices write to guest memory by its physical address: ESXi must not move or swap it (VMware vSphere 8.0 docs,
+    # "Add a PCI Device to a Virtual Machine"). The fault and its text are from memory.
+    if vm.devices and vm.reserved_mib < vm.memory_mib:
+        raise faults.will_not_power_on(
+            f"Invalid memory setting: memory reservation (sched.mem.min) should be equal to memsize ({vm.memory_mib})."
+        )
+
+
+def _bars_fit(vm: VmState, host: HostState) -> None:
+    """A whole GPU maps its memory as a BAR: above 256 MB that takes EFI and enough 64-bit MMIO space.
+
+    The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
+    only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
+    """
+    there = [device for device in map(host.device, _static_ids(vm)) if device is not None]
+    needed_gib = sum(device.memory_mib for device in there) >> 10
+    if not needed_gib:
+        return
+    if vm.firmware != "efi":
+        raise faults.will_not_power_on("The firmware of the virtual machine cannot map the device's memory (not EFI).")
+    named = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
+    enabled = (vm.option("pciPassthru.use64bitMMIO") or "").lower() == "true"
+    space_gib = int(named) if enabled and named.isdigit() else DEFAULT_MMIO_GIB
+    if needed_gib > space_gib:
+        raise faults.will_not_power_on(
+            f"PCIPassthru: total number of pages needed for {needed_gib} GB exceeds limit {space_gib} GB."
+        )
+
+
+def _static_ids(vm: VmState) -> Iterable[str]:
+    return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
+
+
+def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
+    wishes = [
+        WantedVgpu(device.backing.type_name, _pin(vm.state, number))
+        for number, device in enumerate(vm.state.devices)
+        if isinstance(device.backing, VgpuBacking)
+    ]
+    if not wishes:
+        return ()
+    gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
+    pools = [gpus]
+    if vm.state.groups:
+        linked = [{gpu.pci_id for gpu in joined} for joined in host.state.nvlink_sets().values()]
+        pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
+    refusals = []
+    for pool in pools:
+        found = admit(vm.moid, wishes, pool, host.state.policy, host.state.deviation)
+        if not isinstance(found, NotAdmitted):
+            return found
+        refusals.append(str(found))
+    raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
+
+
+def _pin(vm: VmState, number: int) -> str | None:
+    """The GPU that `pciPassthru<N>.cfg.gpu-pci-id` names; N counts the VM's passthrough devices."""
+    text = vm.option(f"pciPassthru{number}.cfg.gpu-pci-id")
+    if not text:
+        return None
+    try:
+        return str(PciAddress.parse(text))
+    except UsageError as unreadable:
+        raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
+
+
+def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
+    taken = {pci_id for other in host.running_vms() if other is not vm for _, pci_id in other.state.held}
+    held: list[tuple[int, str]] = []
+    fixed_first = sorted(vm.state.devices, key=lambda device: isinstance(device.backing, DynamicBacking))
+    for device in fixed_first:
+        match device.backing:
+            case StaticBacking():
+                pci_id = _static_device(device.backing, host, taken)
+            case DynamicBacking():
+                pci_id = _dynamic_device(vm, device, host, taken)
+            case SriovBacking():
+                pci_id = free_function(device.backing, host, taken)
+            case _:
+                continue
+        taken.add(pci_id)
+        held.append((device.key, pci_id))
+    return tuple(held)
+
+
+def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) -> str:
+    gpu = host.state.device(backing.pci_id)
+    if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
+        raise faults.will_not_power_on(
+            "The systemId does not match the current system or the deviceId and vendorId do not match the device "
+            f"currently at {backing.pci_id}."
+        )
+    if not gpu.passthrough_active:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is not a passthrough device.")
+    if gpu.pci_id in taken:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is already in use.")
+    return gpu.pci_id
+
+
+def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bool:
+    # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
+    same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.device_id:x}"
+    return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
+
+
+def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, taken: set[str]) -> str:
+    backing = device.backing
+    assert isinstance(backing, DynamicBacking)
+    for gpu in host.state.devices:
+        wanted = (gpu.vendor_id, gpu.device_id) in backing.allowed
+        labelled = backing.label is None or backing.label == gpu.label
+        if wanted and labelled and gpu.passthrough_active and gpu.pci_id not in taken:
+            return gpu.pci_id
+    number = vm.state.devices.index(device)
+    raise faults.device_not_available(f"pciPassthru{number}", vm.name, host.name)

@@ -1,0 +1,1 @@
+"""What is done to one host: maintenance, graphics, passthrough, modes of devices."""

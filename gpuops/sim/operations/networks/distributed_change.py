@@ -1,0 +1,362 @@
+"""Distributed switches made, reconfigured and removed, with their port groups and member hosts; who connects to them.
+
+A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
+configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Faults are those that the API declares; which one
+stands for what is from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.registration import new_moid, new_uuid
+from gpuops.sim.inventory.switches import EPHEMERAL, DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.operations.networks.network_change import show_networks
+from gpuops.sim.operations.networks.switch_members import change_members, fit_uplinks, set_proxy
+from gpuops.sim.render import distributed
+from gpuops.sim.render.distributed import Dvs
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.world import World
+
+MakeSwitch = Callable[["World", str, str, str, Any], DistributedSwitchEntity]
+MakePortgroup = Callable[["World", str, str, str, str, Any], PortgroupEntity]
+
+CHANGE_S: Final = 1.0
+UPLINKS: Final = 4
+MTU: Final = (1280, 9190)
+"""Of a distributed switch (VMware configuration maximums)."""
+TYPES: Final = ("earlyBinding", "lateBinding", EPHEMERAL)
+NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numPorts")
+"""What a spec has besides the settings that are kept as they are given."""
+
+
+def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch, make_portgroup: MakePortgroup) -> Any:
+    """CreateDVS_Task: its result is the switch, with its uplink port group."""
+    world, asked = folder.world, spec.configSpec
+
+    def begin() -> None:
+        if folder.kind != "network":
+            raise faults.not_supported("Distributed switches are made in folders of networks.")
+        folder.checked_name(asked.name or "")
+        _product(world, spec.productInfo)
+        _check_switch(asked)
+
+    def finish() -> DistributedSwitchEntity:
+        begin()
+        name = folder.checked_name(asked.name)
+        kept = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(asked))
+        if asked.uplinkPortPolicy is not None and asked.defaultPortConfig is None:
+            kept.defaultPortConfig = distributed.default_setting(list(kept.uplinkPortPolicy.uplinkPortName))
+        switch = enter_switch(folder, name, kept, make, make_portgroup)
+        try:
+            change_members(switch, asked.host)
+        except Exception:
+            forget(switch)
+            raise
+        world.ledger.record(call, switch, before={}, after=_facts(switch))
+        return switch
+
+    return world.tasks.start(call, "CreateDVS_Task", folder, CHANGE_S, begin=begin, finish=finish)
+
+
+def enter_switch(
+    folder: FolderEntity, name: str, kept: Any, make: MakeSwitch, make_portgroup: MakePortgroup
+) -> DistributedSwitchEntity:
+    """A new switch in the folder, with its uplink port group and without members."""
+    world = folder.world
+    switch = make(world, new_moid(world, "dvs"), name, folder.moid, kept)
+    world.register(switch)
+    folder.add(switch)
+    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=TYPES[0], uplink=True)
+    number = switch.moid.rpartition("-")[2]
+    _add_portgroup(switch, f"{name}-DVUplinks-{number}", uplink, make_portgroup)
+    return switch
+
+
+def reconfigure_switch(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
+    """ReconfigureDvs_Task."""
+    world = switch.world
+    world.authority.require(call, switch, "DVSwitch.Modify")
+    if spec.host:
+        world.authority.require(call, switch, "DVSwitch.HostOp")
+
+    def begin() -> None:
+        _same_version(spec, switch.version)
+        _check_switch(spec)
+
+    def finish() -> None:
+        begin()
+        above: Any = switch.above()
+        name = above.checked_name(spec.name, switch) if spec.name is not None else switch.name
+        before = _facts(switch)
+        change_members(switch, spec.host)
+        switch.kept = distributed.merged(switch.kept, _settings(spec))
+        fit_uplinks(switch)
+        switch.rename(name)
+        switch.version += 1
+        switch.changed()
+        world.ledger.record(call, switch, before=before, after=_facts(switch))
+
+    return world.tasks.start(call, "ReconfigureDvs_Task", switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
+
+
+def new_config(world: World, product: Any) -> Any:
+    """The VMwareDVSConfigInfo of a new switch."""
+    uplinks = [f"Uplink {number}" for number in range(1, UPLINKS + 1)]
+    return Dvs.ConfigInfo(
+        uuid=_switch_uuid(world),
+        numStandalonePorts=0,
+        numPorts=0,
+        maxPorts=2147483647,
+        uplinkPortPolicy=vim.DistributedVirtualSwitch.NameArrayUplinkPortPolicy(uplinkPortName=uplinks),
+        defaultPortConfig=distributed.default_setting(uplinks),
+        productInfo=product,
+        policy=vim.DistributedVirtualSwitch.SwitchPolicy(
+            autoPreInstallAllowed=True, autoUpgradeAllowed=True, partialUpgradeAllowed=True
+        ),
+        contact=vim.DistributedVirtualSwitch.ContactInfo(),
+        createTime=world.clock.now(),
+        networkResourceManagementEnabled=True,
+        defaultProxySwitchMaxNumPorts=distributed.PORTS_OF_PROXY,
+        networkResourceControlVersion="version3",
+        maxMtu=1500,
+        linkDiscoveryProtocolConfig=vim.host.LinkDiscoveryProtocolConfig(protocol="cdp", operation="listen"),
+        lacpApiVersion="multipleLag",
+        multicastFilteringMode="legacyFiltering",
+    )
+
+
+def _switch_uuid(world: World) -> str:
+    """A uuid in the form of the API: `50 2e 0a .. -.. ..` (vSphere API, DistributedVirtualSwitch.uuid)."""
+    digits = new_uuid(world).replace("-", "")
+    pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+    return f"{' '.join(pairs[:8])}-{' '.join(pairs[8:])}"
+
+
+def _product(world: World, asked: Any) -> Any:
+    offered = distributed.products(world.api_version)
+    if asked is None or not asked.version:
+        return offered[-1]
+    found = next((each for each in offered if each.version == asked.version), None)
+    if found is None:
+        raise faults.wrong_argument("spec.productInfo", f"No distributed switch has version {asked.version}.")
+    return found
+
+
+def _settings(spec: Any) -> Any:
+    """The spec without what is no setting."""
+    made = type(spec)()
+    for field in spec._GetPropertyList():
+        if field.name not in NOT_SETTINGS:
+            setattr(made, field.name, getattr(spec, field.name))
+    return made
+
+
+def _check_switch(spec: Any) -> None:
+    for field in ("pvlanConfigSpec", "vspanConfigSpec", "numStandalonePorts"):
+        if getattr(spec, field, None):
+            raise faults.not_supported(f"The simulated vCenter keeps no DVSConfigSpec.{field}.")
+    mtu = getattr(spec, "maxMtu", None)
+    if mtu is not None and not MTU[0] <= mtu <= MTU[1]:
+        raise faults.wrong_argument("spec.maxMtu")
+    _check_vlan(spec.defaultPortConfig)
+
+
+def _check_vlan(setting: Any) -> None:
+    vlan = getattr(setting, "vlan", None)
+    if isinstance(vlan, Dvs.VlanIdSpec) and vlan.vlanId is not None and not 0 <= vlan.vlanId <= 4094:
+        raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
+    if isinstance(vlan, Dvs.TrunkVlanSpec) and any(not 0 <= each.start <= each.end <= 4094 for each in vlan.vlanId):
+        raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
+    if isinstance(vlan, Dvs.PvlanSpec):
+        raise faults.not_supported("The simulated vCenter keeps no private VLANs.")
+
+
+def _same_version(spec: Any, version: int) -> None:
+    """Raises InvalidArgument without the version that is changed, ConcurrentAccess for an older one."""
+    if spec.configVersion is None:
+        raise faults.wrong_argument("spec.configVersion")
+    if spec.configVersion != str(version):
+        raise faults.stale_change_version()
+
+
+# --- port groups ------------------------------------------------------------------------------------------------
+
+
+def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any], make: MakePortgroup) -> Any:
+    """AddDVPortgroup_Task and CreateDVPortgroup_Task: all of them or none; the result of the second is the one."""
+    world, folder = switch.world, switch.above()
+    assert folder is not None, "a switch is in a folder"
+
+    def begin() -> None:
+        names = [folder.checked_name(spec.name or "") for spec in specs]  # type: ignore[attr-defined]
+        twin = next((name for name in names if names.count(name) > 1), None)
+        if twin is not None:
+            raise faults.duplicate_name(twin, switch.ref)
+        for spec in specs:
+            _check_portgroup(spec, spec.type or "")
+
+    def finish() -> Any:
+        begin()
+        made = [enter_portgroup(switch, spec, make) for spec in specs]
+        switch.version += 1
+        switch.changed()
+        for each in made:
+            world.ledger.record(call, each, before={}, after=_portgroup_facts(each))
+        return made[0] if call.method == "CreateDVPortgroup_Task" else None
+
+    return world.tasks.start(call, call.method, switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
+
+
+def _check_portgroup(spec: Any, kind: str) -> None:
+    if kind not in TYPES:
+        raise faults.wrong_argument("spec.type")
+    if spec.numPorts is not None and spec.numPorts < 0:
+        raise faults.wrong_argument("spec.numPorts")
+    if spec.backingType not in (None, "standard"):
+        raise faults.not_supported("The simulated vCenter has no NSX.")
+    _check_vlan(spec.defaultPortConfig)
+
+
+def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgroup) -> PortgroupEntity:
+    """A new port group of the switch, as a checked DVPortgroupConfigSpec says."""
+    kept = distributed.merged(
+        vim.dvs.DistributedVirtualPortgroup.ConfigInfo(autoExpand=True, backingType="standard", uplink=False),
+        _settings(spec),
+    )
+    above: Any = switch.above()
+    made = _add_portgroup(switch, above.checked_name(spec.name), kept, make)
+    if kept.type != EPHEMERAL:
+        made.ports = switch.new_ports(spec.numPorts or 0)
+    return made
+
+
+def _add_portgroup(switch: DistributedSwitchEntity, name: str, kept: Any, make: MakePortgroup) -> PortgroupEntity:
+    world: World = switch.world
+    if kept.policy is None:
+        kept.policy = Dvs.VMwarePortgroupPolicy(
+            blockOverrideAllowed=True,
+            shapingOverrideAllowed=False,
+            vendorConfigOverrideAllowed=False,
+            livePortMovingAllowed=False,
+            portConfigResetAtDisconnect=True,
+            networkResourcePoolOverrideAllowed=False,
+            trafficFilterOverrideAllowed=False,
+            vlanOverrideAllowed=False,
+            uplinkTeamingOverrideAllowed=False,
+            securityPolicyOverrideAllowed=False,
+            ipfixOverrideAllowed=False,
+            macManagementOverrideAllowed=False,
+        )
+    if kept.defaultPortConfig is None:
+        kept.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
+    above: Any = switch.above()
+    made = make(world, new_moid(world, "dvportgroup"), name, above.moid, switch.moid, kept)
+    world.register(made)
+    above.add(made)
+    switch.portgroup_moids.append(made.moid)
+    for host, _ in switch.members():
+        show_networks(host, (*host.state.networks, made.moid))
+    return made
+
+
+def reconfigure_portgroup(portgroup: PortgroupEntity, call: Call, spec: Any) -> Any:
+    """ReconfigureDVPortgroup_Task."""
+    world = portgroup.world
+    world.authority.require(call, portgroup, "DVPortgroup.Modify")
+
+    def begin() -> None:
+        _same_version(spec, portgroup.version)
+        _check_portgroup(spec, spec.type or portgroup.kept.type)
+        if spec.type not in (None, portgroup.kept.type) and portgroup.port_keys():
+            raise faults.not_supported("The type of a port group that has ports is not changed.")
+
+    def finish() -> None:
+        begin()
+        above: Any = portgroup.above()
+        name = above.checked_name(spec.name, portgroup) if spec.name is not None else portgroup.name
+        before = _portgroup_facts(portgroup)
+        if spec.numPorts is not None and portgroup.kept.type != EPHEMERAL and not portgroup.is_uplink:
+            _resize(portgroup, spec.numPorts)
+        portgroup.kept = distributed.merged(portgroup.kept, _settings(spec))
+        portgroup.rename(name)
+        portgroup.version += 1
+        portgroup.changed()
+        portgroup.switch().touch("config", "summary")
+        world.ledger.record(call, portgroup, before=before, after=_portgroup_facts(portgroup))
+
+    return world.tasks.start(
+        call, "ReconfigureDVPortgroup_Task", portgroup, CHANGE_S, begin=begin, finish=finish, exclusive=True
+    )
+
+
+def _resize(portgroup: PortgroupEntity, count: int) -> None:
+    """Add ports, or delete free ones. Raises DvsFault where too few are free."""
+    missing = count - len(portgroup.ports)
+    if missing >= 0:
+        portgroup.ports += portgroup.switch().new_ports(missing)
+        return
+    used = portgroup.switch().taken_ports()
+    free = [key for key in portgroup.ports if key not in used][missing:]
+    if len(free) < -missing:
+        raise vim.fault.DvsFault(msg=f"Port group {portgroup.name} has no {-missing} ports that are free.")
+    portgroup.ports = [key for key in portgroup.ports if key not in free]
+
+
+# --- removal ----------------------------------------------------------------------------------------------------
+
+
+def may_go(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Raises ResourceInUse while VMs are connected, NotSupported for an uplink port group."""
+    if isinstance(entity, DistributedSwitchEntity):
+        if entity.taken_ports():
+            raise faults.in_use(entity)
+        return
+    if entity.is_uplink:
+        raise faults.not_supported("An uplink port group goes with its switch.")
+    if entity.switch().taken_ports().intersection(entity.port_keys()):
+        raise faults.in_use(entity)
+
+
+def forget(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Take it out of the inventory; a switch with its port groups, and out of its hosts."""
+    if isinstance(entity, DistributedSwitchEntity):
+        for host, _ in entity.members():
+            set_proxy(entity, host, None)
+        for portgroup in entity.portgroups():
+            drop(portgroup)
+    else:
+        switch = entity.switch()
+        switch.portgroup_moids.remove(entity.moid)
+        for host, _ in switch.members():
+            show_networks(host, tuple(moid for moid in host.state.networks if moid != entity.moid))
+        switch.changed()
+    drop(entity)
+
+
+def drop(entity: DistributedSwitchEntity | PortgroupEntity) -> None:
+    """Take it out of its folder and of the world, whatever refers to it."""
+    above: Any = entity.above()
+    above.remove(entity)
+    entity.world.unregister(entity)
+
+
+def _facts(switch: DistributedSwitchEntity) -> dict[str, Any]:
+    """What the ledger says of a switch."""
+    return {
+        "name": switch.name,
+        "mtu": switch.kept.maxMtu,
+        "uplinks": switch.uplinks,
+        "hosts": {host.name: list(proxy.nics) for host, proxy in switch.members()},
+    }
+
+
+def _portgroup_facts(portgroup: PortgroupEntity) -> dict[str, Any]:
+    return {"name": portgroup.name, "type": portgroup.kept.type, "ports": len(portgroup.port_keys())}

@@ -1,0 +1,117 @@
+"""The member hosts of a distributed switch: they join with physical adapters as its uplinks, change them, and leave.
+
+A host cannot join with an adapter of another switch, nor leave while a VM on it is connected. Which of the declared
+faults stands for what is from memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import vim
+
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.networks.network_change import show_networks
+from gpuops.sim.render.pci import nic_names
+from gpuops.sim.state.host_network import ProxySwitch
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.inventory.switches import DistributedSwitchEntity
+
+
+def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
+    """All of them or none. Raises AlreadyExists, NotFound, ResourceInUse, DvsOperationBulkFault."""
+    wanted: dict[str, ProxySwitch | None] = {host.moid: proxy for host, proxy in switch.members()}
+    hosts = [switch.world.get(change.host) for change in changes]
+    for host, change in zip(hosts, changes, strict=True):
+        wanted[host.moid] = _changed_member(switch, host, change, wanted.get(host.moid))
+    for host in hosts:
+        set_proxy(switch, host, wanted[host.moid])
+
+
+def _changed_member(
+    switch: DistributedSwitchEntity, host: HostEntity, change: Any, known: ProxySwitch | None
+) -> ProxySwitch | None:
+    """What a host then keeps of the switch, of which it now keeps `known`; None = it is no member."""
+    if change.operation == "add":
+        if known is not None:
+            raise faults.already_exists(host.name)
+        _may_join(switch, host)
+        return ProxySwitch(switch.moid, _nics(switch, host, change.backing))
+    if known is None:
+        raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
+    if change.operation == "edit":
+        return known if change.backing is None else replace(known, nics=_nics(switch, host, change.backing))
+    if change.operation != "remove":
+        raise faults.wrong_argument("spec.host.operation")
+    _may_leave(switch, host)
+    return None
+
+
+def _may_join(switch: DistributedSwitchEntity, host: HostEntity) -> None:
+    if _datacenter(host) is not _datacenter(switch):
+        raise faults.wrong_argument("spec.host.host", f"Host {host.name} is not in the datacenter of {switch.name}.")
+    if host.state.connection != "connected":
+        raise _bulk_fault(host, faults.host_not_connected(host.name))
+
+
+def _may_leave(switch: DistributedSwitchEntity, host: HostEntity) -> None:
+    users = [vm.name for vm, _ in switch.connections().values() if vm.host() is host]
+    users += [adapter.device for owner, adapter in switch.adapters().values() if owner is host]
+    if users:
+        raise faults.resource_in_use(host.name, f"The switch {switch.name} is used by {users[0]} on {host.name}.")
+
+
+def _datacenter(entity: Any) -> Any:
+    return next(each for each in ancestors(entity) if each.wsdl_name == "Datacenter")
+
+
+def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
+    """The physical adapters of a backing. Raises DvsOperationBulkFault for one that is none, or is taken."""
+    named = tuple(each.pnicDevice for each in (backing.pnicSpec if backing is not None else ()))
+    network = host.state.network
+    others = [(each.name, each.nics) for each in network.switches]
+    others += [(host.world.get(each.switch).name, each.nics) for each in network.proxies if each.switch != switch.moid]
+    known = nic_names(host.state)
+    for nic in named:
+        if nic not in known:
+            raise _bulk_fault(host, faults.host_config(f"Host {host.name} has no physical adapter {nic}."))
+        owner = next((name for name, nics in others if nic in nics), None)
+        if owner is not None:
+            raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
+    if len(named) > len(switch.uplinks):
+        raise _bulk_fault(host, faults.host_config(f"{switch.name} has {len(switch.uplinks)} uplinks for each host."))
+    return named
+
+
+def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:
+    kind = vim.fault.DvsOperationBulkFault
+    text = f"A distributed switch operation failed on host {host.name}: {cause.msg}"  # type: ignore[attr-defined]
+    made: Exception = kind(msg=text, hostFault=[kind.FaultOnHost(host=host.ref, fault=cause)])
+    return made
+
+
+def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch | None) -> None:
+    """Let a host be a member with these adapters, or none."""
+    if proxy is not None:
+        proxy = _with_uplink_ports(switch, proxy)
+    host.state.network = host.state.network.with_proxy(switch.moid, proxy)
+    others = tuple(moid for moid in host.state.networks if moid not in switch.portgroup_moids)
+    show_networks(host, (*others, *(switch.portgroup_moids if proxy is not None else ())))
+    host.network_changed()
+
+
+def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> ProxySwitch:
+    missing = len(switch.uplinks) - len(proxy.ports)
+    return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
+
+
+def fit_uplinks(switch: DistributedSwitchEntity) -> None:
+    """Give each member a port for each uplink. Raises ResourceInUse where more physical adapters are in use."""
+    for host, proxy in switch.members():
+        if len(proxy.nics) > len(switch.uplinks):
+            raise faults.resource_in_use(switch.name, f"{host.name} uses {len(proxy.nics)} uplinks of {switch.name}.")
+        host.state.network = host.state.network.with_proxy(switch.moid, _with_uplink_ports(switch, proxy))

@@ -1,0 +1,1 @@
+"""What is done to one VM: its hardware, power, snapshots, copies and moves."""

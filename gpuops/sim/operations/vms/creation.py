@@ -1,0 +1,133 @@
+"""CreateVM_Task and CreateFolder.
+
+A new VM has what its spec says; it is registered and powered off, without disk or network card. What the simulator does
+not keep of a spec is refused by name, as in a reconfiguration; so are devices.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
+from gpuops.sim.operations.recording import facts
+from gpuops.sim.operations.vms.hardware_upgrade import version_number
+from gpuops.sim.operations.vms.reconfigure import changed_state
+from gpuops.sim.state.vm_state import Template, VmState
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
+    from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.world import World
+
+
+MakeVm = Callable[["World", str, VmState], "VmEntity"]
+
+CREATE_S: Final = 1.0
+_PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*(?P<folder>[^/]*)(?:/|/(?P<file>[^/]+)\.vmx)?")
+"""A datastore, with the folder or configuration file if the client names them (vSphere API, FileInfo.vmPathName)."""
+
+
+def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: Any, *, make: MakeVm) -> Any:
+    """The task that makes it; its result is the VM. Without a host the first usable one of the cluster has it.
+
+    `make` is the type of the VM object, called with the world, the moid and the state.
+    """
+    world = folder.world
+    pool_object = world.get(pool)
+    # declared by no method of the API, checked all the same (VMware security guide, required privileges)
+    world.authority.require(call, pool_object, "Resource.AssignVMToPool")
+
+    def begin() -> None:
+        if folder.kind != "vm":
+            raise faults.not_supported("Virtual machines are made in folders of virtual machines.")
+        if config.name is None:
+            raise faults.wrong_argument("config.name")
+        folder.checked_name(config.name)
+
+    def finish() -> VmEntity:
+        name = folder.checked_name(config.name)
+        home = usable_host(pool_object, world.get(host) if host else None)
+        store = _datastore(home, name, config.files)
+        world.authority.require(call, store, "Datastore.AllocateSpace")
+        vm = enter_new(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
+        try:
+            vm.state = changed_state(vm, _rest(config))
+        except Exception:
+            leave(vm)
+            raise
+        vm.state.change, vm.state.changed_at = 1, None
+        world.ledger.record(call, vm, before={}, after=facts(vm.state))
+        vm.post(call, "VmCreatedEvent")
+        return vm
+
+    return world.tasks.start(call, "CreateVM_Task", folder, CREATE_S, begin=begin, finish=finish)
+
+
+def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
+    """The host, or the first that can run VMs of the pool. Raises InvalidArgument, NoCompatibleHost."""
+    usable = [each for each in pool.owner().hosts() if each.state.usable]
+    if host is not None and host not in usable:
+        raise faults.wrong_argument("host")
+    if not usable:
+        raise faults.no_compatible_host([])
+    return host or usable[0]
+
+
+def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
+    """The datastore of a new VM. Raises InvalidDatastorePath."""
+    path = files.vmPathName if files else None
+    if path is None:
+        raise faults.wrong_argument("config.files.vmPathName")
+    found = _PATH.fullmatch(path)
+    stores = [host.world.get(moid) for moid in host.state.datastores]
+    store: DatastoreEntity | None = next((each for each in stores if found and each.name == found["store"]), None)
+    if store is None:
+        raise faults.invalid_datastore_path(path)
+    if found and any(given not in ("", None, name) for given in (found["folder"], found["file"])):
+        raise faults.not_supported("The simulated vCenter names the folder and the files of a new VM as the VM.")
+    return store
+
+
+def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
+    guest = config.guestId or "otherGuest"
+    made = VmState(
+        name=name,
+        uuid=new_uuid(folder.world),
+        instance_uuid=new_uuid(folder.world),
+        template=Template(guest, guest, store.name, linux=False, tools=False),
+        host=host.moid,
+        pool=pool.moid,
+        folder=folder.moid,
+        datastore=store.moid,
+        cpus=1,
+        memory_mib=32,
+        created_at=folder.world.clock.now(),
+        firmware="bios",
+    )
+    if config.version is not None:
+        made.hardware_version = version_number(config.version)
+    return made
+
+
+def _rest(config: Any) -> Any:
+    """The spec without what the VM was made of."""
+    rest = copy.copy(config)
+    rest.files = rest.name = rest.version = None
+    return rest
+
+
+def create_folder(parent: FolderEntity, call: Call, name: str) -> FolderEntity:
+    """CreateFolder: the new folder, of its parent's kind. Raises DuplicateName, InvalidName."""
+    name = parent.checked_name(name)
+    folder = type(parent)(
+        parent.world, new_moid(parent.world, f"group-{parent.kind[0]}"), name, parent.moid, parent.kind
+    )
+    parent.world.register(folder)
+    parent.add(folder)
+    parent.world.ledger.record(call, folder, before={}, after={"name": name, "parent": parent.moid})
+    return folder

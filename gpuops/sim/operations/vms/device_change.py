@@ -1,0 +1,205 @@
+"""deviceChange of a ConfigSpec: passthrough devices added, edited and removed, alone or as a vendor device group.
+
+Documented: new devices carry negative keys, unique in one spec; the server gives 13000 and up on controller 100; the
+members of a device group come and go together (vSphere API, VirtualMachineConfigSpec and VirtualDeviceGroups). From
+memory: a profile that no host of the cluster supports is DeviceBackingNotSupported at once; a PCI address is only
+checked when the VM powers on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.vms.hardware_change import apply_hardware_changes, changes_hardware
+from gpuops.sim.operations.vms.sriov_change import change_card
+from gpuops.sim.render.device_groups import offered_groups
+from gpuops.sim.state.vm_state import (
+    Backing,
+    DvxBacking,
+    DynamicBacking,
+    PciDevice,
+    SriovBacking,
+    StaticBacking,
+    VgpuBacking,
+    VmState,
+)
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import VmEntity
+
+P = vim.vm.device.VirtualPCIPassthrough
+MAX_VGPUS: Final = 16
+"""vGPUs in one VM since vSphere 8.0 U2 (from memory)."""
+FIRST_DYNAMIC_VERSION: Final = 17
+FIRST_GROUP_VERSION: Final = 20
+
+
+def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], groups: Any) -> None:
+    """Change `state` (a copy) as the spec says. Raises the first fault, leaving the copy half done."""
+    numbered = list(enumerate(changes))
+    apply_hardware_changes(vm, state, [each for each in numbered if changes_hardware(each[1].device)])
+    passed = [each for each in numbered if not changes_hardware(each[1].device)]
+    offered = [change.device.key for _, change in passed if change.operation == "add"]
+    for index, change in passed:
+        _one(vm, state, index, change, offered)
+    named = _new_groups(groups)
+    if named or state.groups:
+        _join_groups(vm, state, named)
+    _count(state)
+
+
+def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
+    device = change.device
+    if isinstance(device, vim.vm.device.VirtualSriovEthernetCard):
+        change_card(vm, state, index, change)
+        return
+    if not isinstance(device, P):
+        raise faults.not_supported(f"The simulated vCenter changes no {type(device).__name__}.")
+    match change.operation:
+        case "add":
+            if offered.count(device.key) > 1:
+                text = "Cannot add multiple devices using the same device key."
+                raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
+            _add(vm, state, index, device)
+        case "edit":
+            known = _known(state, index, device.key)
+            state.devices = state.with_device(_edited(vm, state, index, known, device))
+        case "remove":
+            known = _known(state, index, device.key)
+            state.devices = state.without_device(known.key)
+        case _:
+            raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
+
+
+def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
+    backing = _backing(vm, state, index, device.backing)
+    twins = [other.backing.pci_id for other in state.devices if isinstance(other.backing, StaticBacking)]
+    if isinstance(backing, StaticBacking) and backing.pci_id in twins:
+        text = f"Device {backing.pci_id} is already configured in this virtual machine."
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
+    key, unit = state.free_pci_slot()
+    group = device.deviceGroupInfo and (device.deviceGroupInfo.groupInstanceKey, device.deviceGroupInfo.sequenceId)
+    state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
+
+
+def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+    backing = known.backing if device.backing is None else _backing(vm, state, index, device.backing)
+    if known.group is not None and backing != known.backing:
+        text = "A member of a device group cannot be changed alone."
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
+    node = known.numa_node if device.numaNode is None else _node(device.numaNode)
+    return replace(known, backing=backing, numa_node=node)
+
+
+def _node(number: int | None) -> int | None:
+    """The virtual NUMA node; a negative number clears it (vSphere API, VirtualDevice.numaNode)."""
+    return None if number is None or number < 0 else number
+
+
+def _known(state: VmState, index: int, key: int) -> PciDevice:
+    for device in state.devices:
+        if device.key == key and not isinstance(device.backing, SriovBacking):
+            return device
+    raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
+
+
+def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
+    match backing:
+        case P.VmiopBackingInfo():
+            return _vgpu(vm, index, backing)
+        case P.DynamicBackingInfo():
+            if state.hardware_version < FIRST_DYNAMIC_VERSION:
+                raise faults.device_fault(
+                    vim.fault.DeviceUnsupportedForVmVersion,
+                    index,
+                    "Dynamic DirectPath I/O needs hardware version 17.",
+                    currentVersion=f"vmx-{state.hardware_version:02d}",
+                    expectedVersion="vmx-17",
+                )
+            allowed = tuple((device.vendorId & 0xFFFF, device.deviceId & 0xFFFF) for device in backing.allowedDevice)
+            return _complete(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
+        case P.DvxBackingInfo():
+            parameters = tuple((option.key, str(option.value)) for option in backing.configParams)
+            return _complete(index, DvxBacking(backing.deviceClass or "", parameters), bool(backing.deviceClass))
+        case P.DeviceBackingInfo():
+            static = StaticBacking(
+                backing.id.lower(), backing.deviceId, backing.systemId, backing.vendorId, backing.deviceName
+            )
+            return _complete(index, static, bool(backing.id))
+        case _:
+            text = f"A passthrough device needs a backing, not {type(backing).__name__}."
+            raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+
+
+def _complete(index: int, backing: Backing, complete: bool) -> Backing:
+    if not complete:
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The backing names no device.")
+    return backing
+
+
+def _vgpu(vm: VmEntity, index: int, backing: Any) -> VgpuBacking:
+    hosts = vm.host().compute_resource().hosts()
+    if not any(backing.vgpu in gpu.board.by_name for host in hosts for gpu in host.state.gpus):
+        text = f"No host of the cluster supports vGPU profile {backing.vgpu!r}."
+        raise vim.fault.DeviceBackingNotSupported(msg=text, device=f"PCI device {index}", backing=backing.vgpu)
+    return VgpuBacking(backing.vgpu)
+
+
+def _new_groups(groups: Any) -> dict[int, str]:
+    if groups is None:
+        return {}
+    return {group.groupInstanceKey: group.deviceGroupName for group in groups.deviceGroup}
+
+
+def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
+    """Give new groups their keys, and see that every group is whole: all members the host's offer names, or none."""
+    members = Counter(device.group[0] for device in state.devices if device.group is not None)
+    groups = dict(state.groups)
+    keys: dict[int, int] = {}
+    for wanted, name in named.items():
+        if wanted not in groups:
+            keys[wanted] = max(groups, default=0) + 1
+            groups[keys[wanted]] = name
+    state.devices = tuple(_with_group_key(device, keys) for device in state.devices)
+    for key, name in list(groups.items()):
+        count = members[key] or next((members[wanted] for wanted, real in keys.items() if real == key), 0)
+        if count == 0:
+            del groups[key]
+        elif not _is_whole(vm, state, key, name):
+            raise faults.wrong_argument("deviceGroups", f"Device group {name} must be added or removed as a whole.")
+    strays = [key for key in members if key not in groups and key not in keys]
+    if strays or (groups and state.hardware_version < FIRST_GROUP_VERSION):
+        raise faults.wrong_argument("deviceGroups", "Device groups need their declaration, and hardware version 20.")
+    state.groups = tuple(sorted(groups.items()))
+
+
+def _with_group_key(device: PciDevice, keys: dict[int, int]) -> PciDevice:
+    if device.group is None or device.group[0] not in keys:
+        return device
+    return replace(device, group=(keys[device.group[0]], device.group[1]))
+
+
+def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
+    hosts = vm.host().compute_resource().hosts()
+    wanted = next(
+        (offer.profiles for host in hosts for offer in offered_groups(host.state) if offer.name == name), None
+    )
+    present = {
+        device.group[1]: device.backing.type_name
+        for device in state.devices
+        if device.group and device.group[0] == key and isinstance(device.backing, VgpuBacking)
+    }
+    return wanted is not None and present == dict(enumerate(wanted))
+
+
+def _count(state: VmState) -> None:
+    # Passthrough devices per VM: 16 up to vmx-19, 32 with vmx-20, 64 with vmx-21 (VMware configuration maximums).
+    limit = 16 if state.hardware_version < 20 else 32 if state.hardware_version == 20 else 64
+    if len(state.devices) > limit or len(state.vgpus) > MAX_VGPUS:
+        raise vim.fault.TooManyDevices(msg=f"More than {limit} passthrough devices, or {MAX_VGPUS} vGPUs, in one VM.")

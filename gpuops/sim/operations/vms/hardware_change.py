@@ -1,0 +1,309 @@
+"""deviceChange of a ConfigSpec: storage controllers, disks, network cards and CD-ROM drives added, edited and removed.
+
+Keys and unit numbers are given as vCenter gives them (govmomi, object.VirtualDeviceList): SCSI controllers from 1000,
+NVMe from 31000, SATA from 15000, disks from 2000, CD-ROM drives from 3000, network cards from 4000. A device names its
+controller by key, also by the negative one that the same spec adds it with (vSphere API, VirtualDevice.controllerKey).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.networks.port_connection import connection, with_own_ports
+from gpuops.sim.render.devices import disk_file
+from gpuops.sim.state.hardware import (
+    FIRST_CARD,
+    FIRST_CDROM,
+    FIRST_DISK,
+    IDE_KEYS,
+    CdromDrive,
+    Disk,
+    Hardware,
+    NetworkCard,
+    Part,
+    StorageController,
+    free,
+)
+from gpuops.sim.state.vm_state import PVRDMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.state.vm_state import VmState
+
+D = vim.vm.device
+Rdma = D.VirtualVmxnet3Vrdma
+FIRST_RDMA_VERSION: Final = 13
+PROTOCOLS: Final = ("rocev1", "rocev2")
+CONTROLLERS: Final = (
+    (D.VirtualSCSIController, 1000),
+    (D.VirtualSATAController, 15000),
+    (D.VirtualNVMEController, 31000),
+)
+"""Kinds, and the key of the first one of each; of each kind a VM has four at most (VMware configuration maximums)."""
+MOST_CONTROLLERS: Final = 4
+SCSI_OWN_UNIT: Final = 7
+"""The unit of a SCSI controller itself."""
+UNITS: Final = {"VirtualIDEController": 2, "VirtualSATAController": 30, "VirtualNVMEController": 64}
+SCSI_UNITS: Final = 64
+KINDS: Final = (
+    *(kind for kind, _ in CONTROLLERS),
+    D.VirtualIDEController,
+    D.VirtualDisk,
+    D.VirtualEthernetCard,
+    D.VirtualCdrom,
+)
+
+
+@dataclass(slots=True)
+class _Change:
+    """The changes of one spec so far."""
+
+    vm: VmEntity
+    state: VmState
+    hardware: Hardware
+    renamed: dict[int, int] = field(default_factory=dict)
+    """Key that the spec names a new controller by -> the key that it got."""
+
+
+def changes_hardware(device: Any) -> bool:
+    """Whether a device is one of these; an SR-IOV network card is a passthrough device."""
+    return isinstance(device, KINDS) and not isinstance(device, D.VirtualSriovEthernetCard)
+
+
+def hot_plugged(device: Any) -> bool:
+    """Whether it can be changed while the VM runs."""
+    return changes_hardware(device) and not isinstance(device, Rdma)
+
+
+def apply_hardware_changes(vm: VmEntity, state: VmState, changes: list[tuple[int, Any]]) -> None:
+    """Change `state` (a copy) by these device specs, each with its index in deviceChange. Raises the first fault."""
+    change = _Change(vm, state, state.hardware)
+    for index, each in changes:
+        match each.operation:
+            case "add":
+                _add(change, index, each)
+            case "edit":
+                known = _known(change.hardware, index, each.device.key)
+                change.hardware = change.hardware.with_part(_edited(change, index, known, each.device))
+            case "remove":
+                known = _known(change.hardware, index, each.device.key)
+                _refuse_in_use(change.hardware, index, known)
+                change.hardware = change.hardware.without(known.key)
+            case _:
+                raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
+    state.hardware = change.hardware
+
+
+def _add(change: _Change, index: int, spec: Any) -> None:
+    device = spec.device
+    match device:
+        case D.VirtualIDEController():
+            taken = len([key for key in change.renamed.values() if key in IDE_KEYS])
+            if taken == len(IDE_KEYS):
+                raise vim.fault.TooManyDevices(msg="A virtual machine has two IDE controllers.")
+            change.renamed[device.key] = IDE_KEYS[taken]  # every VM has them already
+            return
+        case D.VirtualDisk():
+            part: Part = _disk(change, index, spec)
+        case D.VirtualEthernetCard():
+            part = _card(change, index, device)
+        case D.VirtualCdrom():
+            part = _drive(change, index, device)
+        case _:
+            part = _controller(change, device)
+            change.renamed[device.key] = part.key
+    change.hardware = change.hardware.with_part(part)
+
+
+def _controller(change: _Change, device: Any) -> StorageController:
+    first = next(first for kind, first in CONTROLLERS if isinstance(device, kind))
+    taken = {each.key for each in change.hardware.controllers}
+    key = free(first, taken)
+    if key >= first + MOST_CONTROLLERS:
+        raise vim.fault.TooManyDevices(msg=f"A virtual machine has {MOST_CONTROLLERS} such controllers at most.")
+    return StorageController(key, VmomiSupport.GetWsdlName(type(device)), key - first)
+
+
+def _place(change: _Change, index: int, device: Any) -> tuple[int, int]:
+    """(controller key, unit number) of a new disk or drive."""
+    wanted = device.controllerKey
+    key = change.renamed.get(wanted, wanted)
+    found = change.hardware.find(key) if key is not None else None
+    if key not in IDE_KEYS and not isinstance(found, StorageController):
+        text = f"The controller {wanted} is not in this virtual machine."
+        raise faults.device_fault(vim.fault.InvalidController, index, text, controllerKey=wanted)
+    kind = found.kind if isinstance(found, StorageController) else "VirtualIDEController"
+    most = next((units for name, units in UNITS.items() if name in (kind, _base(kind))), SCSI_UNITS)
+    own = (SCSI_OWN_UNIT,) if most == SCSI_UNITS and "SCSI" in _base(kind) else ()
+    taken = change.hardware.units(key)
+    unit = device.unitNumber
+    if unit is None or unit < 0:
+        unit = free(0, taken, besides=own)
+    if unit in taken or unit in own or unit >= most:
+        text = f"Unit {unit} of controller {key} is not free."
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
+    return key, unit
+
+
+def _base(kind: str) -> str:
+    """The kind of controller that a type is."""
+    wanted = VmomiSupport.GetWsdlType("urn:vim25", kind)
+    return next((VmomiSupport.GetWsdlName(base) for base, _ in CONTROLLERS if issubclass(wanted, base)), kind)
+
+
+def _disk(change: _Change, index: int, spec: Any) -> Disk:
+    device, backing = spec.device, spec.device.backing
+    if not isinstance(backing, D.VirtualDisk.FlatVer2BackingInfo):
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "A disk needs a backing of type FlatVer2.")
+    named = (backing.fileName or "").strip()
+    file = "" if named.endswith("]") else named
+    if backing.parent is not None:
+        raise _of_existing(change.vm, backing.parent.fileName)
+    if str(spec.fileOperation) != "create":
+        raise _of_existing(change.vm, file)
+    kib = device.capacityInKB or (device.capacityInBytes or 0) >> 10
+    if kib <= 0:
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, "A new disk needs a capacity.")
+    if (kib << 10) > change.vm.datastore().free_mib << 20 and not backing.thinProvisioned:
+        raise faults.no_disk_space(file, change.vm.datastore().name)
+    controller, unit = _place(change, index, device)
+    key = free(FIRST_DISK, {disk.key for disk in change.hardware.disks})
+    return Disk(key, controller, unit, kib, file, backing.diskMode or "persistent", bool(backing.thinProvisioned))
+
+
+def _of_existing(vm: VmEntity, file: str) -> Exception:
+    """The fault for a disk that is made of a file which should be there already."""
+    store = vm.datastore()
+    states = (*(each.state for each in store.vms.values()), *(each.state for each in store.unregistered.values()))
+    if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
+        return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")
+    return vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
+
+
+def _card(change: _Change, index: int, device: Any) -> NetworkCard:
+    taken = {card.key for card in change.hardware.cards} | {each.key for each in change.state.devices}
+    protocol = _rdma_protocol(change, index, device, device.backing) if isinstance(device, Rdma) else ""
+    network = network_of(change.vm, _cards(change), index, device.backing, None)
+    given = device.macAddress if device.addressType != "generated" else None
+    mac = given or assigned_mac(change.vm)
+    key, kind = free(FIRST_CARD, taken), VmomiSupport.GetWsdlName(type(device))
+    starts = starts_connected(device, default=True)
+    return NetworkCard(key, kind, mac=mac, starts_connected=starts, protocol=protocol, **network)
+
+
+def _cards(change: _Change) -> tuple[NetworkCard, ...]:
+    """Its network cards so far, those of SR-IOV as they were."""
+    return (*change.hardware.cards, *change.state.network_cards[len(change.state.hardware.cards) :])
+
+
+def _rdma_protocol(change: _Change, index: int, device: Any, backing: Any) -> str:
+    """Of a card for paravirtual RDMA; RoCE v2 unless the client says otherwise (from memory). Raises
+    DeviceUnsupportedForVmVersion, and InvalidDeviceBacking off a distributed switch (which fault: from memory)."""
+    version = change.state.hardware_version
+    if version < FIRST_RDMA_VERSION:
+        raise faults.device_fault(
+            vim.fault.DeviceUnsupportedForVmVersion,
+            index,
+            f"A PVRDMA network adapter needs hardware version {FIRST_RDMA_VERSION}.",
+            currentVersion=f"vmx-{version:02d}",
+            expectedVersion=f"vmx-{FIRST_RDMA_VERSION}",
+        )
+    if not isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+        text = "A PVRDMA network adapter needs a port of a distributed switch."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    protocol = device.deviceProtocol or PROTOCOLS[-1]
+    if protocol not in PROTOCOLS:
+        raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, f"{protocol} is no protocol of RDMA.")
+    return str(protocol)
+
+
+def assigned_mac(vm: VmEntity) -> str:
+    """An address of the range that vCenter assigns, 00:50:56:80 to bf (VMware vSphere networking docs)."""
+    rng = vm.world.rng
+    return f"00:50:56:{rng.randrange(0x80, 0xC0):02x}:{rng.randrange(256):02x}:{rng.randrange(256):02x}"
+
+
+def as_a_clone(vm: VmEntity, state: VmState) -> None:
+    """Give a copy of the VM's state disks with files, and network cards with addresses and ports, of its own."""
+    state.hardware = replace(state.hardware, disks=tuple(replace(disk, file="") for disk in state.hardware.disks))
+    cards = tuple(replace(card, mac=assigned_mac(vm)) if card.mac else card for card in state.network_cards)
+    state.set_network_cards(with_own_ports(vm.world, cards))
+
+
+def network_of(
+    vm: VmEntity, cards: Iterable[NetworkCard], index: int, backing: Any, known: NetworkCard | None
+) -> dict[str, Any]:
+    """The fields of a card, `known` as it is, on the network of a backing, which the host must have; `cards` are all
+    of the VM."""
+    if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
+        return connection(vm, cards, index, backing.port, known)
+    if isinstance(backing, D.VirtualEthernetCard.NetworkBackingInfo):
+        for moid in vm.host().state.networks:
+            network = vm.world.get(moid)
+            named = network.name == backing.deviceName or (backing.network and backing.network._moId == moid)
+            if named and network.wsdl_name == "Network":
+                return {"network": moid, "network_name": network.name, "switch": "", "port": "", "cookie": 0}
+    raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
+
+
+def starts_connected(device: Any, *, default: bool) -> bool:
+    connectable = device.connectable
+    return default if connectable is None or connectable.startConnected is None else bool(connectable.startConnected)
+
+
+def _drive(change: _Change, index: int, device: Any) -> CdromDrive:
+    controller, unit = _place(change, index, device)
+    key = free(FIRST_CDROM, {drive.key for drive in change.hardware.drives})
+    return CdromDrive(key, controller, unit, _iso(device.backing), starts_connected(device, default=False))
+
+
+def _iso(backing: Any) -> str:
+    return str(backing.fileName or "") if isinstance(backing, D.VirtualCdrom.IsoBackingInfo) else ""
+
+
+def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
+    match known:
+        case Disk():
+            kib = _wanted_size(known, device)
+            if kib < known.kib:
+                text = "A disk is not made smaller."
+                raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)
+            return replace(known, kib=kib)
+        case NetworkCard():
+            cards, backing = _cards(change), device.backing
+            network = network_of(change.vm, cards, index, backing, known) if backing else {}
+            if known.kind == PVRDMA and backing:
+                network["protocol"] = _rdma_protocol(change, index, device, backing)
+            starts = starts_connected(device, default=known.starts_connected)
+            return replace(known, mac=device.macAddress or known.mac, starts_connected=starts, **network)
+        case CdromDrive():
+            iso = known.iso if device.backing is None else _iso(device.backing)
+            return replace(known, iso=iso, starts_connected=starts_connected(device, default=known.starts_connected))
+        case _:
+            return known
+
+
+def _wanted_size(known: Disk, device: Any) -> int:
+    """The capacity in KiB that an edit asks for: clients change capacityInBytes, or capacityInKB as before 5.5, and
+    send the other one as they read it (vSphere API, VirtualDisk.capacityInBytes)."""
+    given = ((device.capacityInBytes or 0) >> 10, device.capacityInKB or 0)
+    return next((kib for kib in given if kib not in (0, known.kib)), known.kib)
+
+
+def _known(hardware: Hardware, index: int, key: int) -> Part:
+    found = hardware.find(key)
+    if found is None:
+        raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
+    return found
+
+
+def _refuse_in_use(hardware: Hardware, index: int, part: Part) -> None:
+    if isinstance(part, StorageController) and hardware.units(part.key):
+        text = f"Devices are attached to controller {part.key}."
+        raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)

@@ -1,0 +1,305 @@
+"""Moving, copying and removing VMs: relocate, migrate, clone, destroy, template and back.
+
+vMotion of a vGPU VM needs the vCenter setting `vgpu.hotmigrate.enabled` and a profile the host says can migrate
+(VMware vSphere 7.0 docs); DirectPath devices exclude it. A VM that is off or suspended moves cold; whether it can run
+there is asked when it is powered on.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.registration import enter_new, leave, new_moid, new_uuid
+from gpuops.sim.operations import permissions
+from gpuops.sim.operations.admission.host_admission import Admission, admission
+from gpuops.sim.operations.admission.initial_placement import refuse_against_rules, refuse_failover_host
+from gpuops.sim.operations.admission.network_admission import rdma_missing
+from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.operations.vms.hardware_change import as_a_clone
+from gpuops.sim.operations.vms.power import power_on
+from gpuops.sim.operations.vms.reconfigure import changed_state
+from gpuops.sim.render import host_graphics
+from gpuops.sim.state.vm_state import PVRDMA, Power, VgpuBacking, merged_options
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
+    from gpuops.sim.inventory.folder_entity import FolderEntity
+
+COLD_MOVE_S: Final = 5.0
+VMOTION_GIB_PER_S: Final = 1.0
+"""Memory and frame buffer over one 10 Gbit/s link."""
+DISK_GIB_PER_S: Final = 0.5
+DESTROY_S: Final = 2.0
+HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+NO_VMOTION: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
+"""Plugin parameters that rule out vMotion of a vGPU (NVIDIA AI Enterprise docs)."""
+
+
+def relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
+    """RelocateVM_Task: to another host, resource pool, datastore or folder."""
+    store = vm.world.get(spec.datastore) if spec.datastore else None
+    folder = vm.world.get(spec.folder) if spec.folder else None
+    return _move(vm, call, "RelocateVM_Task", *target_of(vm, spec.host, spec.pool), store, folder)
+
+
+def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
+    """MigrateVM_Task: to another host or resource pool; `state`, if given, must be the VM's power state."""
+    if state is not None and str(state) != vm.state.power.value:
+        raise faults.wrong_power_state(vm.state.power, Power(str(state)))
+    if vm.state.power is not Power.ON:
+        vm.world.authority.require(call, vm, "Resource.ColdMigrate")
+    return _move(vm, call, "MigrateVM_Task", *target_of(vm, host, pool), None, None)
+
+
+def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | None]:
+    """(host, pool moid). Raises InvalidArgument when they are not of one cluster, as vCenter does."""
+    wanted_pool = vm.world.get(pool) if pool else None
+    if host is not None:
+        wanted_host = vm.world.get(host)
+    elif wanted_pool is not None and wanted_pool.owner() is not vm.host().compute_resource():
+        wanted_host = next((each for each in wanted_pool.owner().hosts() if each.state.usable), None)
+    else:
+        wanted_host = vm.host()
+    if wanted_host is None:
+        raise faults.no_compatible_host([])
+    own_pool = vm.world.get(vm.state.pool) if vm.state.pool else None
+    effective = wanted_pool or own_pool
+    if effective is not None and effective.owner() is not wanted_host.compute_resource():
+        raise faults.wrong_argument("spec.pool")
+    return wanted_host, wanted_pool.moid if wanted_pool else None
+
+
+def _move(
+    vm: VmEntity,
+    call: Call,
+    task_name: str,
+    host: HostEntity,
+    pool: str | None,
+    store: DatastoreEntity | None,
+    folder: Any,
+) -> Any:
+    permissions.to_move(vm, call, pool, store, folder)
+    hot = False
+
+    def takes_s() -> float:
+        gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
+        takes_s = gib / VMOTION_GIB_PER_S if _is_hot(vm, host) else COLD_MOVE_S
+        return takes_s + (vm.state.hardware.gib / DISK_GIB_PER_S if store not in (None, vm.datastore()) else 0.0)
+
+    def begin() -> None:
+        nonlocal hot
+        hot = _is_hot(vm, host)
+        vm.refuse_while_asked()
+        if folder is not None:
+            holds_vms(folder)
+        if host.state.connection != "connected" or (host.state.in_maintenance and hot):
+            raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
+        _sees_files(vm, host, store)
+        if hot:
+            may_migrate(vm, host)
+        kind = "VmBeingHotMigratedEvent" if hot else "VmBeingRelocatedEvent"
+        vm.post(call, kind, destHost=host_argument(host))
+
+    def finish() -> None:
+        admitted = admission(vm, host) if hot else Admission(vm.state.seats, vm.state.held)
+        source = vm.host()
+        with recorded(vm, call):
+            vm.state.seats, vm.state.held = admitted.seats, admitted.held
+            if folder is not None:
+                vm.move_to_folder(folder)
+            if store is not None:
+                vm.move_files(store)
+            vm.register_on(host.moid, pool)
+            vm.power_changed()
+        vm.post(call, "VmMigratedEvent" if hot else "VmRelocatedEvent", sourceHost=host_argument(source))
+
+    return vm.world.tasks.start(call, task_name, vm, takes_s, begin=begin, finish=finish)
+
+
+def _is_hot(vm: VmEntity, host: HostEntity) -> bool:
+    """Whether a move there is vMotion: the VM runs, elsewhere."""
+    return vm.state.power is Power.ON and host is not vm.host()
+
+
+def holds_vms(folder: FolderEntity) -> None:
+    """Raises NotSupported for a folder of another kind, as CreateVM_Task and MoveIntoFolder_Task do (vSphere API)."""
+    if folder.kind != "vm":
+        raise faults.not_supported(f"The folder {folder.name} holds no virtual machines.")
+
+
+def host_argument(host: HostEntity) -> Any:
+    """A host as events name it."""
+    return vim.event.HostEventArgument(name=host.name, host=host.ref)
+
+
+def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -> None:
+    wanted = store or vm.datastore()
+    if wanted.moid not in host.state.datastores:
+        raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {wanted.name}.")
+
+
+def may_migrate(vm: VmEntity, target: HostEntity) -> None:
+    """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory).
+
+    A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on. That the stun which DRS
+    tolerates holds for moves that a client asks for too is from memory.
+    """
+    refuse_against_rules(vm, target)
+    refuse_failover_host(vm, target)
+    state = vm.state
+    _rdma_goes_on(vm, target)
+    if state.has_fixed_devices:
+        raise blocked("A passthrough device cannot be migrated.")
+    if not state.vgpus:
+        return
+    if not vm.world.options[HOT_MIGRATE]:
+        raise blocked(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
+    unmovable = vm.host().state.no_suspend | target.state.no_suspend
+    refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
+    if refused:
+        raise blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+    stun_s = sum(host_graphics.stun_s(seat.type) or 0 for seat in state.seats)
+    tolerated_s = vm.host().compute_resource().stun_tolerated_s
+    if stun_s > tolerated_s:
+        raise blocked(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
+    for number, device in enumerate(state.devices):
+        for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
+            if (state.option(f"pciPassthru{number}.cfg.{name}") or "0") != "0":
+                raise blocked(f"A vGPU with {name} cannot be migrated.")
+
+
+def _rdma_goes_on(vm: VmEntity, target: HostEntity) -> None:
+    for card in vm.state.hardware.cards:
+        missing = rdma_missing(target, card.switch) if card.kind == PVRDMA else None
+        if missing is not None:
+            raise blocked(f"A PVRDMA network adapter cannot be migrated there. {missing}")
+
+
+def blocked(reason: str) -> Exception:
+    """DisallowedMigrationDeviceAttached, of a running VM that cannot be moved or copied as it is."""
+    fault: Exception = vim.fault.DisallowedMigrationDeviceAttached(
+        msg=reason, fault=vim.fault.MigrationFault(msg=reason)
+    )
+    return fault
+
+
+def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
+    """CloneVM_Task: a VM that is off, or a template; its result is the new VM."""
+    home = vm.world.get(folder)
+    location = spec.location
+    host, pool = target_of(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
+    permissions.to_clone(vm, call, home, pool, spec)
+
+    def begin() -> None:
+        holds_vms(home)
+        home.checked_name(name)
+        if vm.state.has_fixed_devices and vm.state.power is not Power.OFF:
+            raise faults.wrong_power_state(vm.state.power, Power.OFF)
+        if pool is None and vm.state.pool is None and not spec.template:
+            raise faults.wrong_argument("spec.location.pool")
+
+    def finish() -> Any:
+        kept = home.checked_name(name)
+        state = copied(vm, kept, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        if location.datastore:
+            store = vm.world.get(location.datastore)
+            state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
+        made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+        if spec.config is not None:
+            try:
+                made.state = changed_state(made, spec.config)
+            except Exception:
+                leave(made)  # of a clone that fails nothing is left
+                raise
+        vm.world.guests.copy(vm.moid, made.moid)
+        vm.world.ledger.record(call, made, before={}, after=facts(made.state))
+        made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+        if spec.powerOn and not spec.template:
+            power_on(made, call, None)
+        return made
+
+    duration_s = max(COLD_MOVE_S, vm.state.hardware.gib / DISK_GIB_PER_S)
+    return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
+
+
+def copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
+    """The state of a copy of a VM, powered off, with ids, disks and network addresses of its own."""
+    state = copy.copy(vm.state)
+    now = vm.world.clock.now()
+    state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
+    state.files = ""
+    state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
+    as_a_clone(vm, state)
+    state.power, state.seats, state.held, state.is_template = Power.OFF, (), (), template
+    state.boot_time = state.suspend_time = state.question = state.current_snapshot = None
+    state.suspend_file_mib, state.snapshots, state.console_connections = 0, (), 0
+    state.created_at, state.changed_at, state.change, state.attributes = now, None, 1, {}
+    written = {key: "" for key, _ in state.extra_config if key.lower().startswith("numa.autosize.")}
+    state.extra_config = merged_options(state.extra_config, written)
+    return state
+
+
+def root_folder(vm: VmEntity) -> FolderEntity:
+    """The folder of all VMs of its datacenter."""
+    datacenter: Any = next(each for each in ancestors(vm) if each.wsdl_name == "Datacenter")
+    found: FolderEntity = datacenter.folders["vm"]
+    return found
+
+
+def destroy(vm: VmEntity, call: Call) -> Any:
+    """Destroy_Task: the VM and its files are gone."""
+    vm.world.authority.require(call, vm, "VirtualMachine.Inventory.Delete")
+    return vm.world.tasks.start(
+        call,
+        "Destroy_Task",
+        vm,
+        DESTROY_S,
+        begin=lambda: may_be_destroyed(vm),
+        finish=lambda: gone(vm, call),
+    )
+
+
+def may_be_destroyed(vm: VmEntity) -> None:
+    """Raises InvalidPowerState for a VM that runs."""
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
+
+
+def gone(vm: VmEntity, call: Call) -> None:
+    """Remove a VM and its files."""
+    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
+    vm.post(call, "VmRemovedEvent")
+    leave(vm)
+
+
+def mark_as_template(vm: VmEntity, call: Call) -> None:
+    """MarkAsTemplate: a VM that is off becomes a template, in no resource pool.
+
+    Of a template: NotSupported, as vcsim reads the API, "if marking a virtual machine as a template is not supported".
+    """
+    if vm.state.is_template:
+        raise faults.not_supported("The virtual machine is a template.")
+    if vm.state.power is not Power.OFF:
+        raise faults.wrong_power_state(vm.state.power, Power.OFF)
+    with recorded(vm, call):
+        vm.state.is_template = True
+        vm.leave_pool()
+    vm.touch("config", "summary")
+
+
+def mark_as_virtual_machine(vm: VmEntity, call: Call, pool: Any, host: Any) -> None:
+    """MarkAsVirtualMachine: a template becomes a VM of that pool."""
+    if not vm.state.is_template:
+        raise faults.wrong_state("The virtual machine is not a template.")
+    target, wanted = target_of(vm, host, pool)
+    with recorded(vm, call):
+        vm.state.is_template = False
+        vm.register_on(target.moid, wanted)
+    vm.touch("config", "summary", "resourcePool")

@@ -1,0 +1,326 @@
+"""Power operations of a VM and of its guest, and the power-on of many VMs at once.
+
+A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
+one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.admission.initial_placement import place
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.state.vm_state import Power, merged_options
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
+
+
+def boot(vm: VmEntity) -> None:
+    """Start the VM now; VMware Tools run in its guest after as many seconds as the scenario declares."""
+    state, began = vm.state, vm.world.clock.now()
+    takes_s = state.template.boot_s
+    state.boot_time, state.guest_boots = began, takes_s != 0
+    if state.boot.enter_setup:  # once (vSphere API, VirtualMachineBootOptions)
+        state.boot = replace(state.boot, enter_setup=False)
+
+    def up() -> None:
+        if vm.is_registered and vm.state.boot_time == began:
+            vm.state.guest_boots = False
+            vm.power_changed()
+
+    if takes_s:
+        vm.world.clock.schedule(takes_s, up)
+
+
+POWER_ON_S: Final = 4.0
+POWER_OFF_S: Final = 1.5
+RESET_S: Final = 2.0
+GUEST_SHUTDOWN_S: Final = 25.0
+GUEST_REBOOT_S: Final = 40.0
+DATASTORE_GIB_PER_S: Final = 1.0
+"""Of one datastore; VMs that suspend or resume at once share it."""
+CHECKPOINT_TASKS: Final = ("SuspendVM_Task", "PowerOnVM_Task")
+
+_NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profiling)")
+
+
+def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
+    """PowerOnVM_Task: boot a VM that is off, resume one that is suspended."""
+    asked = vm.world.get(host) if host is not None else None
+    resuming = False
+
+    def begin() -> None:
+        nonlocal resuming
+        resuming = vm.state.power is Power.SUSPENDED
+        _may_start(vm)
+        vm.post(call, "VmResumingEvent" if resuming else "VmStartingEvent")
+
+    def finish() -> None:
+        if resuming and vm.state.power is not Power.SUSPENDED:
+            raise faults.wrong_power_state(vm.state.power, Power.ON)  # nothing is left to resume, and this is no boot
+        with recorded(vm, call):
+            chosen, admitted = place(vm, asked)
+            start(vm, chosen.moid, admitted.seats, admitted.held)
+        vm.post(call, "VmPoweredOnEvent")
+
+    def takes_s() -> float:
+        return checkpoint_s(vm, vm.state.suspend_file_mib) if vm.state.power is Power.SUSPENDED else POWER_ON_S
+
+    return vm.world.tasks.start(
+        call, "PowerOnVM_Task", vm, takes_s, begin=begin, finish=_telling_failure(vm, call, finish)
+    )
+
+
+def power_off(vm: VmEntity, call: Call) -> Any:
+    """PowerOffVM_Task: hard off; of a suspended VM it discards the suspended state."""
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        if vm.state.power is Power.OFF:
+            raise faults.wrong_power_state(Power.OFF, Power.ON)
+        vm.post(call, "VmStoppingEvent")
+
+    return vm.world.tasks.start(
+        call, "PowerOffVM_Task", vm, POWER_OFF_S, begin=begin, finish=lambda: stop(vm, call, clean=False)
+    )
+
+
+def suspend(vm: VmEntity, call: Call) -> Any:
+    """SuspendVM_Task: memory and frame buffer go to the datastore, the slot becomes free."""
+    size_mib = 0
+
+    def begin() -> None:
+        nonlocal size_mib
+        size_mib = checkpoint_mib(vm)
+        vm.refuse_while_asked()
+        may_suspend(vm)
+        _space_for(vm, size_mib)
+        vm.post(call, "VmSuspendingEvent")
+
+    return vm.world.tasks.start(
+        call,
+        "SuspendVM_Task",
+        vm,
+        lambda: checkpoint_s(vm, checkpoint_mib(vm)),
+        begin=begin,
+        finish=lambda: _suspended(vm, call, size_mib),
+    )
+
+
+def reset(vm: VmEntity, call: Call) -> Any:
+    """ResetVM_Task: the guest starts anew, the VM keeps what it holds."""
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        _must_run(vm)
+
+    def finish() -> None:
+        boot(vm)
+        vm.power_changed()
+        vm.post(call, "VmResettingEvent")
+
+    return vm.world.tasks.start(call, "ResetVM_Task", vm, RESET_S, begin=begin, finish=finish)
+
+
+def shut_down_guest(vm: VmEntity, call: Call) -> None:
+    """ShutdownGuest: returns at once; the guest stops in its own time, unless something stopped it before."""
+    _guest_must_listen(vm)
+    boot_time = vm.state.boot_time
+    vm.post(call, "VmGuestShutdownEvent")
+
+    def stopped() -> None:
+        if vm.is_registered and vm.state.power is Power.ON and vm.state.boot_time == boot_time:
+            stop(vm, call, clean=True)
+
+    vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
+
+
+def reboot_guest(vm: VmEntity, call: Call) -> None:
+    """RebootGuest: returns at once."""
+    _guest_must_listen(vm)
+    vm.post(call, "VmGuestRebootEvent")
+
+    def booted() -> None:
+        if vm.is_registered and vm.state.power is Power.ON:
+            boot(vm)
+            vm.power_changed()
+
+    vm.world.clock.schedule(GUEST_REBOOT_S, booted)
+
+
+def stand_by_guest(vm: VmEntity, call: Call) -> None:
+    """StandbyGuest: the guest sleeps and keeps its vGPU; the VM stays powered on (standbyAction `powerOnSuspend`)."""
+    _guest_must_listen(vm)
+    vm.post(call, "VmGuestStandbyEvent")
+
+
+def terminate(vm: VmEntity, call: Call) -> None:
+    """TerminateVM: off at once, without a task."""
+    _must_run(vm)
+    stop(vm, call, clean=False)
+
+
+def stop(vm: VmEntity, call: Call, *, clean: bool) -> None:
+    """Powered off from any state; what it held is free, a suspended state is gone."""
+    with recorded(vm, call):
+        _discard_checkpoint(vm)
+        state = vm.state
+        state.power, state.seats, state.held = Power.OFF, (), ()
+        state.boot_time, state.suspend_time = None, None
+        state.clean_power_off, state.question = clean, None
+        vm.power_changed()
+    vm.post(call, "VmPoweredOffEvent")
+
+
+def may_suspend(vm: VmEntity) -> None:
+    """Raises when the VM cannot be suspended now.
+
+    DirectPath devices exclude suspend (VMware vSphere 8.0 docs), so do unified memory, debugger and profiler of a vGPU
+    (NVIDIA AI Enterprise docs), and profiles whose suspendSupported is false. The fault kind is from memory.
+    """
+    _must_run(vm)
+    if vm.state.has_fixed_devices:
+        raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
+    on_host = vm.host().state.no_suspend
+    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in on_host]
+    if refused:
+        raise faults.not_supported(f"Suspend is not supported for vGPU profile {refused[0]} on host {vm.host().name}.")
+    plugin = next((key for key, on in vm.state.extra_config if on == "1" and _NO_CHECKPOINT.fullmatch(key.lower())), "")
+    if plugin:
+        raise faults.not_supported(f"Suspend is not supported while {plugin} is set.")
+
+
+def checkpoint_mib(vm: VmEntity) -> int:
+    """Size of the suspended state: the memory, and the frame buffers of the vGPUs."""
+    return vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)
+
+
+def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
+    """How long its datastore takes to write or read the state, beside those that already do."""
+    tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS and task.entity is not vm]
+    begun = [task for task in tasks if not vm.world.tasks.waits(task)]
+    beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in begun)
+    return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
+
+
+def _may_start(vm: VmEntity) -> None:
+    vm.refuse_while_asked()
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
+    if vm.state.is_template:
+        raise faults.not_supported("A template cannot be powered on.")
+
+
+def start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
+    """It runs on this host with these GPUs, from its suspended state if it has one."""
+    state, now = vm.state, vm.world.clock.now()
+    if host != state.host:
+        vm.register_on(host)
+    resumed = state.power is Power.SUSPENDED
+    _discard_checkpoint(vm)
+    state.power, state.seats, state.held = Power.ON, seats, held
+    if not resumed:
+        boot(vm)
+        # The host writes these at power-on; clients must neither compare nor restore them.
+        cookie = {"numa.autosize.cookie": f"{state.cpus}0001", "numa.autosize.vcpu.maxPerVirtualNode": f"{state.cpus}"}
+        state.extra_config = merged_options(state.extra_config, cookie)
+        state.change, state.changed_at = state.change + 1, now
+    vm.power_changed()
+
+
+def _space_for(vm: VmEntity, size_mib: int) -> None:
+    store = vm.datastore()
+    if store.free_mib < size_mib:
+        raise faults.no_disk_space(vm.state.home + ".vmem", store.name)
+
+
+def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
+    # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
+    may_suspend(vm)
+    _space_for(vm, size_mib)
+    with recorded(vm, call):
+        vm.datastore().use(size_mib)
+        state = vm.state
+        state.power, state.seats, state.held = Power.SUSPENDED, (), ()
+        state.suspend_time, state.suspend_file_mib = vm.world.clock.now(), size_mib
+        vm.power_changed()
+    vm.post(call, "VmSuspendedEvent")
+
+
+def restore_checkpoint(vm: VmEntity, taken_at: datetime) -> None:
+    """It is suspended in a state that was saved then, whatever it was before; what it held is free."""
+    _discard_checkpoint(vm)
+    state, size_mib = vm.state, checkpoint_mib(vm)
+    vm.datastore().use(size_mib)
+    state.power, state.seats, state.held, state.question = Power.SUSPENDED, (), (), None
+    state.boot_time = state.boot_time or taken_at
+    state.suspend_time, state.suspend_file_mib = taken_at, size_mib
+    vm.power_changed()
+
+
+def _discard_checkpoint(vm: VmEntity) -> None:
+    if vm.state.suspend_file_mib:
+        vm.datastore().use(-vm.state.suspend_file_mib)
+        vm.state.suspend_file_mib = 0
+
+
+def _telling_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
+    """The same effect, with VmFailedToPowerOnEvent posted when it is refused."""
+    from pyVmomi import vmodl
+
+    def effect() -> None:
+        try:
+            finish()
+        except vmodl.MethodFault as refusal:
+            vm.post(call, "VmFailedToPowerOnEvent", reason=refusal)
+            raise
+
+    return effect
+
+
+def _must_run(vm: VmEntity) -> None:
+    if vm.state.power is not Power.ON:
+        raise faults.wrong_power_state(vm.state.power, Power.ON)
+
+
+def _guest_must_listen(vm: VmEntity) -> None:
+    vm.refuse_while_asked()
+    _must_run(vm)
+    if not vm.state.tools_run:
+        raise faults.tools_unavailable()
+    vm.world.tasks.refuse_if_busy(vm)
+
+
+DECIDES_S: Final = 1.0
+
+
+def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -> Any:
+    """The task whose result is a ClusterPowerOnVmResult; its sub-tasks are waited for one by one."""
+
+    def finish() -> Any:
+        result = vim.cluster.PowerOnVmResult()
+        for reference in references:
+            try:
+                vm = datacenter.world.get(reference)
+                if vm.state.power is Power.ON:
+                    raise faults.wrong_power_state(Power.ON, Power.OFF)
+                refused = datacenter.world.injector.refusal("PowerOnVM_Task", vm)
+                if refused is not None:
+                    raise refused
+                task = power_on(vm, call, None)
+            except vmodl.MethodFault as fault:
+                result.notAttempted.append(vim.cluster.NotAttemptedVmInfo(vm=reference, fault=fault))
+            else:
+                result.attempted.append(vim.cluster.AttemptedVmInfo(vm=reference, task=task.ref))
+        return result
+
+    return datacenter.world.tasks.start(call, "PowerOnMultiVM_Task", datacenter, DECIDES_S, finish=finish)

@@ -1,0 +1,268 @@
+"""ReconfigVM_Task: the whole spec is applied to a copy of the state, which then replaces it: all of it, or nothing.
+
+A field that the simulator does not keep is refused by name, never swallowed.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations import permissions
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.operations.vms.device_change import apply_device_changes
+from gpuops.sim.operations.vms.hardware_change import hot_plugged
+from gpuops.sim.state.vm_state import Power, VmState, merged_options
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+
+RECONFIGURE_S: Final = 1.0
+MODELLED_KEYS: Final = re.compile(
+    r"(pcipassthru\d+\.(id|deviceid|vendorid|systemid|alloweddevices|customlabel|present|vgpu|virtualdev))"
+    r"|memsize|numvcpus|displayname|firmware|annotation|guestos|sched\.mem\.min|sched\.mem\.minsize|virtualhw\.version"
+)
+"""extraConfig keys behind modelled fields: written there they are ignored silently (vSphere API, ConfigSpec)."""
+
+Setter = Callable[["VmEntity", VmState, Any], None]
+
+
+def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
+    """The task that applies a VirtualMachineConfigSpec."""
+    permissions.to_reconfigure(vm, call, spec)
+
+    def finish() -> None:
+        vm.refuse_while_asked()
+        with recorded(vm, call):
+            changed = changed_state(vm, spec)
+            renamed = changed.name != vm.state.name
+            cards, vm.state = vm.state.network_cards, changed
+            vm.configuration_changed(renamed=renamed)
+            if changed.network_cards != cards:
+                vm.networks_changed(cards)
+        vm.post(call, "VmReconfiguredEvent", configSpec=spec)
+
+    return vm.world.tasks.start(call, "ReconfigVM_Task", vm, RECONFIGURE_S, finish=finish)
+
+
+def changed_state(vm: VmEntity, spec: Any) -> VmState:
+    """A copy of the VM's state with the spec applied. Raises the vim fault that refuses it."""
+    if spec.changeVersion and spec.changeVersion != vm.state.change_version:
+        raise faults.stale_change_version()
+    fields = [field.name for field in spec._GetPropertyList() if _is_set(getattr(spec, field.name))]
+    _power_state_allows(vm.state, fields, spec)
+    state = copy.copy(vm.state)
+    for name in fields:
+        setter = SETTERS.get(name)
+        if setter is None:
+            raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{name}.")
+        setter(vm, state, getattr(spec, name))
+    if spec.deviceChange or spec.deviceGroups:
+        apply_device_changes(vm, state, spec.deviceChange, spec.deviceGroups)
+    _consistent(state)
+    state.change, state.changed_at = state.change + 1, vm.world.clock.now()
+    return state
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value != []
+
+
+# What may change in which power state (VMware vSphere 8.0 docs; extraConfig of a suspended VM from memory).
+ANY_STATE: Final = {"changeVersion", "name", "annotation", "managedBy"}
+WHILE_ON: Final = ANY_STATE | {
+    "extraConfig",
+    "memoryReservationLockedToMax",
+    "memoryAllocation",
+    "cpuAllocation",
+    "latencySensitivity",
+}
+
+
+def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
+    if state.power is Power.OFF:
+        return
+    allowed = WHILE_ON if state.power is Power.ON else ANY_STATE
+    if state.power is Power.ON:
+        hot = {"numCPUs": state.cpu_hot_add, "memoryMB": state.memory_hot_add and not state.devices}
+        allowed = allowed | {name for name, enabled in hot.items() if enabled}
+        grows = (spec.numCPUs or state.cpus) >= state.cpus and (spec.memoryMB or state.memory_mib) >= state.memory_mib
+        allowed = allowed if grows else WHILE_ON
+        # disks, network cards and drives are hot-plugged (VMware vSphere 8.0 docs, virtual hardware), but for PVRDMA
+        # (VMware, vSphere Networking, "Assign a PVRDMA Adapter to a Virtual Machine")
+        if all(hot_plugged(change.device) for change in spec.deviceChange):
+            allowed = allowed | {"deviceChange"}
+        # boot options serve the next boot, but Secure Boot takes a VM that is off (VMware vSphere 8.0 docs, "Enable or
+        # Disable UEFI Secure Boot for a Virtual Machine")
+        if spec.bootOptions and spec.bootOptions.efiSecureBootEnabled in (None, state.boot.secure):
+            allowed = allowed | {"bootOptions"}
+    if any(name not in allowed for name in fields):
+        raise faults.wrong_power_state(state.power, Power.OFF)
+
+
+def _consistent(state: VmState) -> None:
+    if state.boot.order:
+        there = tuple(each for each in state.boot.order if each[1] is None or state.hardware.find(each[1]) is not None)
+        state.boot = replace(state.boot, order=there)
+    if state.memory_locked:
+        state.memory_reservation_mib = state.memory_mib
+    if state.memory_reservation_mib > state.memory_mib:
+        raise faults.wrong_argument("memoryAllocation.reservation")
+    if state.cores_per_socket and state.cpus % state.cores_per_socket:
+        raise faults.wrong_argument("numCoresPerSocket")
+
+
+def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
+    state.rename(vm.world.get(vm.state.folder).checked_name(name, vm))
+
+
+def _set_managed_by(vm: VmEntity, state: VmState, manager: Any) -> None:
+    """Without a key it belongs to nobody again (vSphere API, ManagedByInfo)."""
+    state.managed_by = (manager.extensionKey, manager.type or "") if manager.extensionKey else None
+
+
+def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:
+    kept = {option.key: str(option.value) for option in options if not MODELLED_KEYS.fullmatch(option.key.lower())}
+    state.extra_config = merged_options(state.extra_config, kept)
+
+
+def _set_memory_mib(vm: VmEntity, state: VmState, memory_mib: int) -> None:
+    if memory_mib <= 0 or memory_mib % 4:
+        raise faults.wrong_argument("memoryMB")
+    state.memory_mib = memory_mib
+
+
+def _set_cpus(vm: VmEntity, state: VmState, cpus: int) -> None:
+    if not 0 < cpus <= vm.host().state.model.threads:
+        raise faults.wrong_argument("numCPUs")
+    if cpus % state.cores_per_socket:
+        state.cores_per_socket = 1
+    state.cpus = cpus
+
+
+def _set_cores_per_socket(vm: VmEntity, state: VmState, cores: int) -> None:
+    state.cores_per_socket = cores or 1  # 0 = automatic
+
+
+def _set_memory_locked(vm: VmEntity, state: VmState, locked: bool) -> None:
+    state.memory_locked = locked
+
+
+def _set_memory_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
+    reservation = _reservation(allocation, "memoryAllocation")
+    if reservation is not None:
+        state.memory_reservation_mib = reservation
+
+
+def _set_cpu_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
+    reservation = _reservation(allocation, "cpuAllocation")
+    if reservation is not None:
+        state.cpu_reservation_mhz = reservation
+
+
+def _reservation(allocation: Any, name: str) -> int | None:
+    if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
+        raise faults.not_supported(f"The simulated vCenter keeps no limits or custom shares in {name}.")
+    if allocation.reservation is None:
+        return None
+    if allocation.reservation < 0:
+        raise faults.wrong_argument(f"{name}.reservation")
+    return int(allocation.reservation)
+
+
+def _set_guest_id(vm: VmEntity, state: VmState, guest_id: str) -> None:
+    """One of the API's (vSphere API, VirtualMachineGuestOsIdentifier)."""
+    if guest_id not in vim.vm.GuestOsDescriptor.GuestOsIdentifier.values:
+        raise faults.wrong_argument("configSpec.guestId")
+    state.guest_id = guest_id
+
+
+def _set_firmware(vm: VmEntity, state: VmState, firmware: str) -> None:
+    if firmware not in ("bios", "efi"):
+        raise faults.wrong_argument("firmware")
+    state.firmware = firmware
+
+
+BOOT_FIELDS: Final = {
+    "bootDelay": "delay_ms",
+    "enterBIOSSetup": "enter_setup",
+    "efiSecureBootEnabled": "secure",
+    "bootRetryEnabled": "retry",
+    "bootRetryDelay": "retry_delay_ms",
+    "networkBootProtocol": "network_protocol",
+}
+
+
+def _set_boot_options(vm: VmEntity, state: VmState, options: Any) -> None:
+    """What is left out stays; a list with a device of no kind clears the order (govmomi, object.BootOrder)."""
+    given = {name: value for field, name in BOOT_FIELDS.items() if (value := getattr(options, field)) is not None}
+    if given.get("delay_ms", 0) < 0 or given.get("retry_delay_ms", 0) < 0:
+        raise faults.wrong_argument("bootOptions.bootDelay")
+    if given.get("network_protocol", "ipv4") not in ("ipv4", "ipv6"):
+        raise faults.wrong_argument("bootOptions.networkBootProtocol")
+    if options.bootOrder:
+        named = [
+            (_BOOTABLE.fullmatch(type(each).__name__), getattr(each, "deviceKey", None)) for each in options.bootOrder
+        ]
+        order = tuple((kind[1], key) for kind, key in named if kind is not None)
+        if any(key is not None and state.hardware.find(key) is None for _, key in order):
+            raise faults.wrong_argument("bootOptions.bootOrder")  # which fault: from memory
+        given["order"] = order
+    state.boot = replace(state.boot, **given)
+
+
+_BOOTABLE: Final = re.compile(r".*\.Bootable(\w+)Device")
+
+
+def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
+    if state.hardware_version < 20:
+        raise faults.wrong_argument("virtualNuma", "Virtual NUMA settings need hardware version 20.")
+    if numa.coresPerNumaNode is not None:
+        state.cores_per_numa_node = numa.coresPerNumaNode or None  # 0 = automatic
+    if numa.exposeVnumaOnCpuHotadd is not None:
+        state.vnuma_on_hot_add = numa.exposeVnumaOnCpuHotadd
+
+
+def _plain(attribute: str) -> Setter:
+    def setter(vm: VmEntity, state: VmState, value: Any) -> None:
+        setattr(state, attribute, value)
+
+    return setter
+
+
+def _nothing(vm: VmEntity, state: VmState, value: Any) -> None:
+    """Handled elsewhere."""
+
+
+SETTERS: Final[dict[str, Setter]] = {
+    "changeVersion": _nothing,
+    "deviceChange": _nothing,
+    "deviceGroups": _nothing,
+    "name": _set_name,
+    "annotation": _plain("annotation"),
+    "managedBy": _set_managed_by,
+    "guestId": _set_guest_id,
+    "uuid": _plain("uuid"),
+    "instanceUuid": _plain("instance_uuid"),
+    "numCPUs": _set_cpus,
+    "numCoresPerSocket": _set_cores_per_socket,
+    "memoryMB": _set_memory_mib,
+    "memoryReservationLockedToMax": _set_memory_locked,
+    "memoryAllocation": _set_memory_allocation,
+    "cpuAllocation": _set_cpu_allocation,
+    "cpuHotAddEnabled": _plain("cpu_hot_add"),
+    "memoryHotAddEnabled": _plain("memory_hot_add"),
+    "firmware": _set_firmware,
+    "bootOptions": _set_boot_options,
+    "virtualNuma": _set_virtual_numa,
+    "fixedPassthruHotPlugEnabled": _plain("passthrough_hot_plug"),
+    "latencySensitivity": lambda vm, state, value: setattr(state, "latency", str(value.level)),
+    "extraConfig": _set_extra_config,
+}

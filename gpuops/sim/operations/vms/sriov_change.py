@@ -1,0 +1,77 @@
+"""deviceChange of a ConfigSpec: SR-IOV network cards added, edited and removed.
+
+Its network is in the ordinary backing; the port that it takes a virtual function of, in sriovBacking, whose id may
+begin with `Automatic` (vSphere API, VirtualSriovEthernetCard; the word from memory). Which function it gets is decided
+when the VM is powered on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import vim
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.admission.network_admission import AUTOMATIC
+from gpuops.sim.operations.vms.hardware_change import assigned_mac, network_of, starts_connected
+from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.state.hardware import FIRST_CARD, NetworkCard, free
+from gpuops.sim.state.vm_state import SRIOV, PciDevice, SriovBacking, VmState
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import VmEntity
+
+
+def change_card(vm: VmEntity, state: VmState, index: int, change: Any) -> None:
+    """Change `state` (a copy) by one device spec with a VirtualSriovEthernetCard."""
+    device = change.device
+    match change.operation:
+        case "add":
+            state.devices = (*state.devices, _new(vm, state, index, device))
+        case "edit":
+            known = _known(state, index, device.key)
+            state.devices = state.with_device(_edited(vm, state, index, known, device))
+        case "remove":
+            state.devices = state.without_device(_known(state, index, device.key).key)
+        case _:
+            raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
+
+
+def _new(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
+    taken = {card.key for card in state.hardware.cards} | {each.key for each in state.devices}
+    key = free(FIRST_CARD, taken)
+    network = network_of(vm, state.network_cards, index, device.backing, None)
+    mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
+    card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
+    return PciDevice(key, 7 + key - FIRST_CARD, SriovBacking(_port(vm, index, device), card))
+
+
+def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+    backing = known.backing
+    assert isinstance(backing, SriovBacking), "it was found as such"
+    port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
+    network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
+    starts = starts_connected(device, default=backing.card.starts_connected)
+    mac = device.macAddress or backing.card.mac
+    return replace(
+        known, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
+    )
+
+
+def _known(state: VmState, index: int, key: int) -> PciDevice:
+    for device in state.devices:
+        if device.key == key and isinstance(device.backing, SriovBacking):
+            return device
+    raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
+
+
+def _port(vm: VmEntity, index: int, device: Any) -> str:
+    """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
+    asked = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
+    id_ = (asked.id if asked else "") or AUTOMATIC
+    hosts = vm.host().compute_resource().hosts()
+    if not id_.lower().startswith(AUTOMATIC) and not any(id_.lower() in nic_addresses(host.state) for host in hosts):
+        text = f"No host of the cluster has a network card at {id_}."
+        raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
+    return id_.lower()

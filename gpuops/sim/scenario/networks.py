@@ -1,0 +1,94 @@
+"""Distributed switches of a scenario, and what its hosts have on them: uplinks and VMkernel adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyVmomi import vim
+
+from gpuops.errors import PolicyError
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
+from gpuops.sim.operations.networks.distributed_change import enter_portgroup, enter_switch, new_config
+from gpuops.sim.operations.networks.network_change import connected_adapter
+from gpuops.sim.operations.networks.switch_members import set_proxy
+from gpuops.sim.render import distributed
+from gpuops.sim.render.host_settings import RULESETS
+from gpuops.sim.render.pci import nic_names
+from gpuops.sim.state.host_network import ProxySwitch
+from gpuops.sim.state.network_port import NetworkPort
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.scenario.declared import HostsDeclared, NetworkPortDeclared, SwitchDeclared
+    from gpuops.sim.scenario.site import ScenarioSite
+
+Kind = TypeVar("Kind", bound=ManagedEntity)
+
+PORTS: Final = 8
+"""Of a port group at first."""
+
+
+def add_switches(site: ScenarioSite) -> None:
+    """The distributed switches, without members."""
+    for declared in site.declared.switches:
+        _add_switch(site, declared)
+
+
+def _add_switch(site: ScenarioSite, declared: SwitchDeclared) -> None:
+    world, folder = site.world, site.datacenter.folders["network"]
+    kept = new_config(world, distributed.products(world.api_version)[-1])
+    kept.maxMtu = declared.mtu
+    switch = enter_switch(folder, declared.name, kept, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup)
+    for name in declared.groups:
+        spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name=name, type="earlyBinding", numPorts=PORTS)
+        enter_portgroup(switch, spec, DistributedVirtualPortgroup)
+
+
+def port(declared: NetworkPortDeclared) -> NetworkPort:
+    """A port of a network card, as a host keeps it."""
+    return NetworkPort(
+        pci_id=str(PciAddress.parse(declared.at)),
+        numa_node=declared.node,
+        speed_mbit=declared.gbit * 1000,
+        link=declared.link,
+        rdma=declared.rdma,
+        max_functions=max(declared.most_functions, declared.functions),
+        functions=declared.functions,
+        next_functions=declared.functions,
+    )
+
+
+def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
+    """Give a host what is declared of its network. Raises PolicyError for what is not there."""
+    for name, nics in declared.uplinks.items():
+        known = nic_names(host.state)
+        if missing := [nic for nic in nics if nic not in known]:
+            raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(known)}")
+        switch = _named(site, "distributed switch", name, DistributedSwitchEntity)
+        set_proxy(switch, host, ProxySwitch(switch.moid, nics))
+    for number, each in enumerate(declared.adapters, start=1):
+        group = _named(site, "distributed port group", each.group, PortgroupEntity)
+        address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
+        made = connected_adapter(host, f"vmk{number}", group)
+        made = replace(made, ip=address, mtu=each.mtu, services=each.services)
+        host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, made))
+    if unknown := [key for key in declared.options if key not in host.state.options]:
+        raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")
+    if unknown := [key for key in declared.rulesets if key not in (each[0] for each in RULESETS)]:
+        raise PolicyError(f"host {host.name} has no firewall rule set {unknown[0]!r}")
+    host.state.options.update(declared.options)
+    host.state.rulesets.update(declared.rulesets)
+
+
+def _named(site: ScenarioSite, what: str, name: str, kind: type[Kind]) -> Kind:
+    here = [each for each in site.datacenter.folders["network"].children.values() if isinstance(each, kind)]
+    found = next((each for each in here if each.name == name), None)
+    if found is None:
+        raise PolicyError(
+            f"the scenario has no {what} {name!r:.80}", hint=f"it has {', '.join(each.name for each in here) or 'none'}"
+        )
+    return found

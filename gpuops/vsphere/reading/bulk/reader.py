@@ -1,0 +1,202 @@
+"""Bulk reads of properties with RetrievePropertiesEx, parsed by lxml or msgspec and not by pyVmomi; `collect` calls it.
+
+One container view holds all objects; its pages come over a connection of their own, and each is decoded and released
+before the next is requested. Measured beside pyVmomi's deserialiser in tests/bench.
+
+Where the session reads over VI/JSON, whatever goes wrong there (a status, a reply that cannot be decoded, a page that
+is missing, a fault) ends its use in this session with one warning, and the read begins anew over SOAP.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, ProtocolError
+from gpuops.vsphere.faults import named
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Pages, ReadObject, Wanted
+from gpuops.vsphere.reading.bulk.selection import AROUND_VMS, ReadStart, plain_start, view_start
+from gpuops.vsphere.reading.bulk.soap_pages import SoapPages
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
+
+DEADLINE_S: Final = 600
+"""For one read, all its pages together, whatever the server sends and however slowly."""
+JSON_DEADLINE_S: Final = 300
+"""The same over VI/JSON, after which it is read over SOAP."""
+MOST_IN_A_PAGE: Final = 20_000
+"""Objects in one reply of a server that does not keep to the pages that were asked for."""
+MOST_OBJECTS: Final = 1_000_000
+"""In one read of a whole vCenter: ten times the VMs of the largest fleet."""
+MOST_AROUND: Final = 200
+"""Recent tasks, places above and datastores of one VM; vCenter lists a few of each."""
+
+Record = TypeVar("Record")
+Answer = TypeVar("Answer")
+
+
+@contextmanager
+def reading(session: Session) -> Iterator[Reader]:
+    """A reader with a connection of its own for the `with` block."""
+    with session.wire() as wire:
+        yield Reader(session, wire)
+
+
+class Reader:
+    """Bulk reads of one session, on one of its connections."""
+
+    def __init__(self, session: Session, wire: Wire) -> None:
+        self._session = session
+        self._wire = wire
+        self._soap = SoapPages(session, wire)
+
+    def read_all(
+        self, wanted: Wanted, decode: Callable[[ReadObject], Record], beside: Collection[tuple[str, str]] = ()
+    ) -> list[Record]:
+        """What `decode` makes of every object of these types below the root, of the tasks VMs list as recent, and of
+        the objects (type, id) named `beside` them.
+
+        `decode` must keep nothing of the reply: it dies with its page. Raises NotConnected in its kinds.
+        """
+        return self._bulk(lambda pages, until: self._through_a_view(pages, until, wanted, decode, beside))
+
+    def read_named(
+        self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
+    ) -> list[Record]:
+        """What `decode` makes of the named (type, id) objects; one that is gone is left out.
+
+        With VMs come what of `AROUND_VMS` is wanted too: their recent tasks, the places above them, their datastores.
+        """
+        objects = list(refs)
+        found: list[Record] = []
+        for start in range(0, len(objects), PAGE_OBJECTS):
+            page = objects[start : start + PAGE_OBJECTS]
+            found += self._bulk(functools.partial(self._named, wanted=wanted, page=page, decode=decode))
+        return found
+
+    def call(self, method: str, this: tuple[str, str], arguments: str = "") -> Any:
+        """The response element of one read, over SOAP. Raises the error of its fault, or NotConnected in its kinds."""
+        try:
+            return _again_if_ended(self._soap, lambda: self._wire.ask(method, this, arguments))
+        except WireFault as fault:
+            raise named(fault.fault, f"{method}: {fault}") from fault
+
+    def _bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
+        """What `read` reads over VI/JSON where the session does so, and over SOAP otherwise or when that fails."""
+        login = self._session.vi_json
+        if login is not None:
+            from gpuops.vsphere.reading.bulk.json_pages import JsonPages
+
+            try:
+                return self._over(JsonPages(self._session, login, self._wire), read, JSON_DEADLINE_S)
+            except GpuopsError as error:
+                if self._session.vi_json_alone:
+                    raise
+                self._session.read_over_soap(error.message)
+        return self._over(self._soap, read, DEADLINE_S)
+
+    def _over(self, pages: Pages, read: Callable[[Pages, float], Answer], limit_s: float) -> Answer:
+        until = clock.passed_s() + limit_s
+        try:
+            return _again_if_ended(pages, lambda: read(pages, until))
+        except WireFault as fault:
+            address = self._session.target.address
+            raise ProtocolError(f"{address} refuses a bulk read: {fault.fault or 'fault'}: {fault}") from fault
+
+    def _through_a_view(
+        self,
+        pages: Pages,
+        until: float,
+        wanted: Wanted,
+        decode: Callable[[ReadObject], Record],
+        beside: Collection[tuple[str, str]],
+    ) -> list[Record]:
+        outside = {"Task", *(name for name, _ in beside)}
+        types = [name for name in wanted if name not in outside]
+        # A view belongs to its login, whose name stays the same, and shows at each read what is there by then.
+        views, mine = self._session.idle_views, (pages.login, " ".join(types))
+        view = views.pop(mine, "") or pages.new_view(types)
+        # The view itself is read too: it is ours, so a reply without it is not the answer to this read, where one
+        # without any other object could be that of an empty vCenter.
+        with_view = {**wanted, "ContainerView": ("container",)}
+        seen: list[str] = []
+
+        def record(found: ReadObject) -> Record | None:
+            if found.type != "ContainerView":
+                return decode(found)
+            seen.append(found.ref)
+            return None
+
+        starts = [view_start(view, "Task" in wanted), *(plain_start(*each) for each in beside)]
+        records = self._read(pages, until, with_view, starts, record, MOST_OBJECTS)
+        if seen != [view]:
+            raise ProtocolError(
+                f"{self._session.target.address} answers a read of its inventory without the view that was read",
+                hint="check the address; nothing of it was used",
+            )
+        views[(pages.login, mine[1])] = view
+        return [each for each in records if each is not None]
+
+    def _named(
+        self,
+        pages: Pages,
+        until: float,
+        *,
+        wanted: Wanted,
+        page: Sequence[tuple[str, str]],
+        decode: Callable[[ReadObject], Record],
+    ) -> list[Record]:
+        refs, around = {ref for _, ref in page}, AROUND_VMS.intersection(wanted)
+        starts = [plain_start(*each, around) for each in page]
+        most = len(refs) * (1 + MOST_AROUND) if around else len(refs)
+        return self._read(pages, until, wanted, starts, lambda each: decode(_asked_for(each, refs, around)), most)
+
+    def _read(
+        self,
+        pages: Pages,
+        until: float,
+        wanted: Wanted,
+        starts: Sequence[ReadStart],
+        decode: Callable[[ReadObject], Record],
+        most: int,
+    ) -> list[Record]:
+        """What `decode` makes of the objects of all pages. Raises ProtocolError for more than `most` of them."""
+        records = list[Record]()
+        page = pages.first(wanted, starts, until)
+        while True:
+            token: str | None = None
+            before = len(records)
+            with network.decoding(self._session.target.address, "a bulk read"):
+                for named_next, objects in page:
+                    token = named_next
+                    records += map(decode, objects)
+                    if len(records) > min(most, before + MOST_IN_A_PAGE):
+                        raise network.UnreadableReply(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
+                if token is not None and len(records) == before:
+                    raise network.UnreadableReply("pages without an object, one after the other")
+            if token is None:
+                return records
+            page = pages.next(token, until)
+
+
+def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
+    """What `read` reads; once more in a new login where the one there was has ended."""
+    try:
+        return read()
+    except SessionEnded:
+        pages.log_in_again()
+    try:
+        return read()
+    except SessionEnded as ended:
+        raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
+
+
+def _asked_for(found: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
+    """The same, if it is one of these, or of a type that is asked for around them. Raises ProtocolError."""
+    if found.ref not in refs and found.type not in around:
+        raise ProtocolError(f"vCenter answers with {found.type} {found.ref}, which it was not asked for")
+    return found

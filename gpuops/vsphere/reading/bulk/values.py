@@ -1,0 +1,157 @@
+"""Reads values of one bulk read, whichever way it came: lxml elements of SOAP, or what msgspec makes of VI/JSON.
+
+The rules of decoding stand once, in `decode_host` and `decode_vm`, on the functions here. Both ways carry the same data
+objects: XML writes every leaf as text and a list as elements of one name, VI/JSON has numbers, booleans and lists of
+its own, the type of an object in `_typeName`, and in the place of xsd:anyType `{"_typeName": ..., "_value": ...}`
+(Broadcom, Virtual Infrastructure JSON API, data structures; govmomi, vim25/types/json.go).
+
+A leaf that is missing or ill-formed is None, unknown. What is no object where one belongs, or no list, is sent by no
+vCenter: it raises one of `network.UNREADABLE_ERRORS`, for the `network.decoding` around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from gpuops.vsphere.transport import xml_values
+from gpuops.vsphere.transport.network import UnreadableReply
+
+BOXED: Final = "_value"
+TYPE: Final = "_typeName"
+_REFERENCE: Final = "ManagedObjectReference"
+_BEYOND_LONG: Final = 2**63
+
+Vocabulary = TypeVar("Vocabulary", bound=StrEnum)
+
+
+def child(node: Any, name: str) -> Any:
+    """The property of that name, or None."""
+    if type(node) is dict:
+        return node.get(name)
+    return xml_values.child(node, name)
+
+
+def children(node: Any, name: str) -> Iterator[Any]:
+    """The items of the list of that name; a list that is not there has none."""
+    if type(node) is dict:
+        return iter(_listed(node.get(name)))
+    return xml_values.children(node, name)
+
+
+def items(node: Any) -> Iterator[Any]:
+    """The items of a property that is a list."""
+    if node is None or type(node) is list:
+        return iter(node or ())
+    if type(node) is dict:
+        raise UnreadableReply(f"a {kind(node)[:80]} where a list belongs")
+    return xml_values.children(node)
+
+
+def count(node: Any, name: str) -> int:
+    """How many items the list of that name has."""
+    return len(_listed(node.get(name))) if type(node) is dict else xml_values.count(node, name)
+
+
+def text(node: Any, name: str | None = None) -> str | None:
+    """A text, or the id of a reference, or None; '' is nothing."""
+    found = node if name is None else child(node, name)
+    if found is None:
+        return None
+    found_type = type(found)
+    if found_type is str:
+        return found or None
+    if found_type is dict:
+        return _inside(found)
+    if found_type in _LEAVES:
+        return None
+    return found.text or None
+
+
+def number(node: Any, name: str | None = None) -> int | None:
+    """A whole number, or None."""
+    found = node if name is None else child(node, name)
+    return whole(found if type(found) is int else text(found))
+
+
+def flag(node: Any, name: str | None = None) -> bool | None:
+    """A boolean, or None."""
+    found = node if name is None else child(node, name)
+    return found if type(found) is bool else xml_values.truth(text(found))
+
+
+def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
+    """A word of a vocabulary; one it does not have is None."""
+    return xml_values.spoken(vocabulary, text(node, name))
+
+
+def leaves(node: Any) -> Mapping[str, Any]:
+    """The leaves of an object by name, for `said`, `whole` and `truth`: cheaper than asking for three of them."""
+    return node if type(node) is dict else xml_values.texts(node)
+
+
+def parts_of(node: Any) -> Mapping[str, Any]:
+    """The properties of an object by name, in one pass."""
+    return node if type(node) is dict else xml_values.parts_of(node)
+
+
+def said(leaf: Any) -> str | None:
+    """A leaf that is a text, or None; '' is nothing."""
+    return (leaf or None) if type(leaf) is str else None
+
+
+def whole(leaf: Any) -> int | None:
+    """A leaf that is a whole number, or None. One that no vSphere type can hold is ill-formed (xsd:long: 64 bits)."""
+    if type(leaf) is int:
+        return leaf if -_BEYOND_LONG <= leaf < _BEYOND_LONG else None
+    return xml_values.whole(leaf) if type(leaf) is str else None
+
+
+def truth(leaf: Any) -> bool | None:
+    """A leaf that is a boolean, or None."""
+    return leaf if type(leaf) is bool else xml_values.truth(said(leaf))
+
+
+def each_with(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Of each object in a list that has a leaf of that name: the leaf, and what `owner` makes the object of.
+
+    Of XML only these leaves become objects of Python: a host has sixty PCI devices, a VM fifty options.
+    """
+    if node is None or type(node) is list:
+        return ((leaf, each) for each in node or () if (leaf := each.get(name)) is not None)
+    return ((each.text, each) for each in xml_values.descendants(node, name))
+
+
+def owner(found: Any) -> Any:
+    """The object that `each_with` found the leaf in."""
+    return found if type(found) is dict else found.getparent()
+
+
+def kind(node: Any) -> str:
+    """The vmomi type of an object, or ''."""
+    return (said(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
+
+
+_LEAVES: Final = frozenset({int, bool, float, list})
+
+
+def _inside(node: Mapping[str, Any]) -> str | None:
+    """The id of a reference; what is in a box, as XML would write it. An object is no text."""
+    if node.get(TYPE) == _REFERENCE:
+        return said(node.get("value"))
+    boxed = node.get(BOXED)
+    if type(boxed) is bool:
+        return str(boxed).lower()
+    return str(boxed) if type(boxed) is int else said(boxed)
+
+
+def _listed(found: Any) -> Sequence[Any]:
+    if found is None or type(found) is list:
+        return found or ()
+    raise UnreadableReply(f"a {type(found).__name__} where a list belongs")
+
+
+def texts(node: Any, name: str) -> tuple[str, ...]:
+    """The texts of the elements that are called so; those without text are left out."""
+    return tuple([found for each in children(node, name) if (found := text(each))])

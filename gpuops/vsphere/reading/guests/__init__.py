@@ -1,0 +1,1 @@
+"""Reads what guests are and what runs in them."""

@@ -1,0 +1,24 @@
+"""The addresses that VMware Tools tell of a guest, by network (vSphere API reference, GuestNicInfo)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.connection import Connection
+
+
+def guest_addresses(connection: Connection, vm: str) -> Mapping[str, tuple[str, ...]]:
+    """By name of the network, those that the guest tells, whatever they are; none while VMware Tools do not run.
+
+    Raises VmNotFound for a VM that is gone.
+    """
+    target = connection.vm(vm)
+    told = connection.read(lambda: target.guest, subject=vm)
+    found: dict[str, tuple[str, ...]] = {}
+    with connection.decoding("guest.net"):
+        for each in (told.net or ()) if told is not None else ():
+            if each.network:
+                found[each.network] = (*found.get(each.network, ()), *map(str, each.ipAddress or ()))
+    return found

@@ -1,0 +1,130 @@
+"""Counts the sessions in guests by what runs there, as guest operations list it; whose they are is forgotten at once.
+
+A session is what no user works without: on Windows explorer.exe, on Linux the systemd of a user (`systemd --user`),
+which a login by SSH has as well; the ones of display managers, which wait for somebody, are none. Each owner counts
+once, disconnected or not. Both are our inference: neither VMware's API nor Tools tell of sessions.
+
+Source: vSphere API reference, GuestProcessManager.ListProcessesInGuest and GuestProcessInfo: name, owner, command line
+and start. A login that is no administrator may be shown its own processes alone (from memory); then nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError
+from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
+from gpuops.model.vcenter.vm import Vm
+from gpuops.vsphere.guest_login import guest_read
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.connection import Connection
+
+WINDOWS_SHELL: Final = "explorer.exe"
+LINUX_MANAGER: Final = "systemd"
+GREETERS: Final = frozenset({"gdm", "debian-gdm", "gdm-greeter", "lightdm", "sddm"})
+MOST: Final = 100_000
+"""More processes than a guest has."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestProcess:
+    """One that runs in a guest, for as long as it takes to count sessions."""
+
+    name: str
+    owner: str
+    """Empty = it is not told."""
+    command: str
+    started_at: datetime | None
+
+
+class GuestSessions:
+    """Implements `SessionSource` by guest operations: one call for each VM, of at most five minutes in all.
+
+    A login that a guest refuses is not tried again, in any guest: it would count towards a lockout.
+    """
+
+    def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
+        """`say` is told once of each way in which guests do not answer."""
+        self._connection = connection
+        self._say = say
+        self._said: set[str] = set()
+        self._refused = False
+
+    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+        """By VM (ref), how many sessions its guest has; of each of these VMs something, unknown included."""
+        began_s = clock.passed_s()
+        found = {}
+        for vm in vms:
+            why = self._not_asked(vm, clock.passed_s() - began_s)
+            found[vm.ref] = _unknown(asked, why) if why else self._of(vm, asked)
+        return found
+
+    def _not_asked(self, vm: Vm, passed_s: float) -> str:
+        if self._refused:
+            return "a guest has refused the login of GPUOPS_GUEST_USERNAME"
+        if vm.tools_running is not True:
+            return "VMware Tools do not run in its guest, or do not tell"
+        return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
+
+    def _of(self, vm: Vm, asked: datetime) -> SessionCount:
+        from pyVmomi import vim
+
+        connection = self._connection
+        try:
+            call = connection.guest_processes.ListProcessesInGuest
+            listed = guest_read(connection, call, vm.ref, vm.name, [])
+            with connection.decoding("ListProcessesInGuest"):
+                running = list(_decoded(listed or ()))
+        except GpuopsError as error:
+            self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
+            if error.message not in self._said:
+                self._said.add(error.message)
+                self._say(f"sessions in guests: {error.message} (gpuops help idle)")
+            return _unknown(asked, error.message)
+        assert connection.target.guest is not None, "it was asked as that user"
+        return counted(running, connection.target.guest.username, asked)
+
+
+def counted(running: Sequence[GuestProcess], login: str, asked: datetime) -> SessionCount:
+    """How many sessions these processes are of, and since when. `login`: who has listed them."""
+    shells = [each for each in running if _is_shell(each)]
+    if not any(each.owner and _account(each.owner) != _account(login) for each in running):
+        return _unknown(asked, "its login is shown its own processes alone")
+    since: dict[str, list[datetime]] = {}
+    for number, each in enumerate(shells):
+        owner = each.owner.casefold() or f"?{number}"
+        since.setdefault(owner, []).extend([each.started_at] if each.started_at is not None else [])
+    ages_s = [max(0, int((asked - min(moments)).total_seconds())) for moments in since.values() if moments]
+    return SessionCount(
+        len(since), bool(since), asked, oldest_s=max(ages_s, default=None), youngest_s=min(ages_s, default=None)
+    )
+
+
+def _is_shell(process: GuestProcess) -> bool:
+    if process.name.casefold() == WINDOWS_SHELL:
+        return True
+    manager = process.name == LINUX_MANAGER and "--user" in process.command.split()
+    return manager and _account(process.owner) not in GREETERS
+
+
+def _account(owner: str) -> str:
+    """The user without the domain: `DESKTOP\\alice`, `alice@example.com` and `Alice` are one."""
+    return owner.rpartition("\\")[2].partition("@")[0].casefold()
+
+
+def _decoded(listed: Sequence[Any]) -> Iterator[GuestProcess]:
+    """Raises ValueError for a list that no guest sends."""
+    if len(listed) > MOST:
+        raise ValueError(f"a guest with {len(listed)} processes")
+    for each in listed:
+        if each.endTime is None:
+            yield GuestProcess(str(each.name or ""), str(each.owner or ""), str(each.cmdLine or ""), each.startTime)
+
+
+def _unknown(asked: datetime, why: str) -> SessionCount:
+    return SessionCount(None, None, asked, because=why)

@@ -1,0 +1,63 @@
+"""Reads which system runs in guests, and vCenter's time.
+
+Source: vSphere API reference, GuestInfo.guestFamily (told by VMware Tools) and VirtualMachineConfigInfo.guestId (what
+the VM was made for), whose names begin with `win` for Windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.model.guests.guest import GuestSystem
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.session import Session
+
+_FAMILIES: Final = {"linuxGuest": GuestSystem.LINUX, "windowsGuest": GuestSystem.WINDOWS}
+_PATHS: Final = ["guest.guestFamily", "config.guestId"]
+
+
+def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSystem]:
+    """By VM (ref); one whose system is not told, or another one, is left out. Raises NotConnected in its kinds."""
+    if not vms:
+        return {}
+    from pyVmomi import vim, vmodl
+
+    collector = vmodl.query.PropertyCollector
+    spec = collector.FilterSpec(
+        objectSet=[collector.ObjectSpec(obj=session.vm(ref)) for ref in vms],
+        propSet=[collector.PropertySpec(type=vim.VirtualMachine, pathSet=_PATHS)],
+    )
+    found = session.retrieve(spec, len(vms), subject="guests")
+    with session.decoding("RetrievePropertiesEx"):
+        told = {each.obj._moId: {prop.name: prop.val for prop in each.propSet or ()} for each in found}
+    systems = {ref: _system(values) for ref, values in told.items()}
+    return {ref: system for ref, system in systems.items() if system is not None}
+
+
+def guest_id(session: Session, vm: str) -> str:
+    """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read. Raises NotConnected in its kinds."""
+    found = session.vm(vm)
+    config = session.read(lambda: found.config, subject=vm)
+    return str(config.guestId or "") if config is not None else ""
+
+
+def _system(values: Mapping[str, Any]) -> GuestSystem | None:
+    family, made_for = values.get("guest.guestFamily"), str(values.get("config.guestId") or "")
+    if family in _FAMILIES:
+        return _FAMILIES[family]
+    return GuestSystem.WINDOWS if made_for.startswith("win") else GuestSystem.LINUX if _is_linux(made_for) else None
+
+
+def _is_linux(made_for: str) -> bool:
+    names = ("ubuntu", "debian", "rhel", "centos", "rockylinux", "almalinux", "sles", "oracleLinux", "vmwarePhoton")
+    return "Linux" in made_for or made_for.startswith(names)
+
+
+def vcenter_time(session: Session) -> datetime:
+    """What vCenter's clock shows. Raises NotConnected in its kinds."""
+    with session.decoding("CurrentTime"):
+        found: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
+    return found

@@ -1,0 +1,118 @@
+"""What there is of several vCenters together: a page with a row for each, and their documents as one of kind `sites`.
+
+Each site has pages of its own below `sites/NAME/`. Here it is a row: whether it is followed now, when it was read, and
+the figures of its last read. A site that is away has its reason in that row, and what it told last stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from gpuops import clock
+from gpuops.errors import NotConnected
+from gpuops.report.json_text import document_text
+from gpuops.report.page.sites_page import SiteRow, overview_page
+from gpuops.report.sites import SiteAnswer, SiteFailure, sites_document
+from gpuops.web.current import PAGE, REPORT, Current, Edition, Maker
+
+if TYPE_CHECKING:
+    from gpuops.config.vcenter.sites import ConfiguredSite
+    from gpuops.report.document import Document
+
+_UNREAD: Final = Current(trouble="it has not been read yet")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteNow:
+    """What there is of one site."""
+
+    site: ConfiguredSite
+    current: Current = _UNREAD
+    figures: Document | None = None
+    """Of its last read (`site_figures`); None = there was none."""
+
+
+class Overview:
+    """What all sites tell, as one edition after the other. One thread at a time may call it."""
+
+    def __init__(self, sites: Sequence[ConfiguredSite]) -> None:
+        self._sites = {site.name: SiteNow(site) for site in sites}
+        self._number = 0
+
+    def begin(self) -> Current:
+        """What is there before anything was read."""
+        return self._current()
+
+    def tell(self, site: str, current: Current, figures: Document | None) -> Current:
+        """What there is of all, now that one tells this; without figures those of its last read stay."""
+        known = self._sites[site]
+        self._sites[site] = replace(known, current=current, figures=figures or known.figures)
+        return self._current()
+
+    def _current(self) -> Current:
+        self._number += 1
+        name, now = f"{self._number}", tuple(self._sites.values())
+        documents = {key for each in now if each.current.edition is not None for key in each.current.edition.makers}
+        documents = (documents | {REPORT}) - {PAGE}
+        makers: dict[str, Maker] = {key: partial(_merged, now, key) for key in documents}
+        makers[PAGE] = partial(_page, now, name, tuple(sorted(documents)))
+        followed = any(each.current.trouble is None for each in now)
+        trouble = None if followed else f"none of {len(now)} vCenters is followed now"
+        return Current(Edition(name, clock.wall_clock(), clock.passed_s(), makers), trouble)
+
+
+def address_of(site: str) -> str:
+    """Where the pages of a site are, below the overview.
+
+    >>> address_of("prod/1")
+    'sites/prod%2F1/'
+    """
+    return f"sites/{quote(site, safe='')}/"
+
+
+def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> bytes:
+    rows = [
+        SiteRow(each.site.name, address_of(each.site.name), _read_at(each), each.current.trouble, each.figures)
+        for each in now
+    ]
+    return overview_page(rows, edition, documents).encode()
+
+
+def _merged(now: Sequence[SiteNow], name: str) -> bytes:
+    """The document of that name of each site that is followed; of the others the reason."""
+    with ThreadPoolExecutor(max(1, len(now))) as pool:
+        return document_text(sites_document(list(pool.map(partial(_answer, name=name), now)))).encode()
+
+
+def _answer(each: SiteNow, name: str) -> SiteAnswer:
+    edition, labels = each.current.edition, tuple(sorted(each.site.labels.items()))
+    at = edition.read_at if edition is not None else clock.wall_clock()
+    found = SiteAnswer(each.site.name, 0, at, each.site.zone, labels, kind=name)
+    maker: Callable[[], bytes] | None = edition.makers.get(name) if edition is not None else None
+    if each.current.trouble is None and maker is not None:
+        try:
+            return replace(found, json=maker().decode())
+        except NotConnected as error:
+            return _away(found, error.message, error.hint)
+    return _away(found, each.current.trouble or f"it has no document {name}", "gpuops login test asks it alone")
+
+
+def _away(found: SiteAnswer, why: str, hint: str) -> SiteAnswer:
+    failure = SiteFailure(why, hint, NotConnected.exit_code, NotConnected.code)
+    return replace(found, exit_code=failure.exit_code, kind=None, failure=failure)
+
+
+def _read_at(each: SiteNow) -> datetime | None:
+    """When it was last read, in its own zone, to the minute: what a page shows."""
+    edition = each.current.edition
+    if edition is None:
+        return None
+    local = edition.read_at.astimezone(ZoneInfo(each.site.zone) if each.site.zone is not None else UTC)
+    return local - timedelta(seconds=local.second, microseconds=local.microsecond)

@@ -1,0 +1,163 @@
+"""`gpuops cluster run` and `bench` as typed, on simulated guests that run real programs; and killed on its way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.sim.wire import ready_file
+from tests.cluster_guests import NAME, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+
+pytestmark = needs_mpi
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The command line pointed at the guests."""
+
+    guests: ClusterGuests
+    ready: Path
+
+    def words(self, verb: str, *options: str) -> list[str]:
+        where = ["--vcenter", f"sim@{self.ready}", "--ssh-port", str(self.guests.ssh_port)]
+        return ["cluster", verb, "--name", NAME, *where, *options]
+
+    def run(self, verb: str, *options: str) -> Result:
+        found = CliRunner().invoke(app, self.words(verb, *options))
+        assert PASSWORD not in found.output
+        return found
+
+    def begun(self, *options: str) -> subprocess.Popen[str]:
+        """The same as a process of its own, which prints."""
+        command = [sys.executable, "-m", "gpuops", *self.words("run", *options)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
+    secret = tmp_path / "guest.password"
+    secret.write_text(PASSWORD, encoding="utf-8")
+    secret.chmod(0o600)
+    monkeypatch.setenv("GPUOPS_GUEST_USERNAME", USER)
+    monkeypatch.setenv("GPUOPS_GUEST_PASSWORD_FILE", str(secret))
+    with cluster_guests(tmp_path) as guests:
+        ready = tmp_path / "ready.json"
+        ready_file.write(ready, ready_file.of(guests.server))
+        yield Typed(guests, ready)
+
+
+def wait_for_begun(process: subprocess.Popen[str]) -> None:
+    """Until rank 0 has printed; Open MPI may warn of something before."""
+    assert process.stdout is not None
+    lines = list(takewhile(lambda line: line.strip() != "begun", process.stdout))
+    assert process.poll() is None, lines
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that")
+
+
+def test_a_dry_run_shows_the_command_lines_and_starts_nothing(typed: Typed) -> None:
+    shown = typed.run("run", "--dry-run", "--transport", "tcp", "--", "hostname")
+    assert shown.exit_code == 0, shown.output
+    assert f"{NAME}-00: mpirun -np 4 --hostfile" in shown.stdout and "nothing was started" in shown.stdout
+    assert all(not typed.guests.server.world.guests.processes(each.vm._moId)[1:] for each in typed.guests.guests)
+
+
+def test_what_rank_0_prints_is_shown_harmless_and_the_exit_code_is_that_of_the_program(typed: Typed) -> None:
+    program = r"printf 'a\033[2Jb\tc\r10%%\n\377 end'; [ $OMPI_COMM_WORLD_RANK = 3 ] && exit 9; true"
+    shown = typed.run("run", "--", "sh", "-c", program)
+    assert shown.exit_code == 9, shown.output
+    assert r"a\u{1b}[2Jb" in shown.stdout and "\x1b" not in shown.output
+    assert "exit code 9 after" in shown.stderr
+    assert typed.guests.left() == []
+
+
+def test_a_password_of_gpuops_that_the_program_prints_is_withheld(typed: Typed) -> None:
+    shown = typed.run("run", "--ranks", "1", "--", "printf", r"login %s%s\n", PASSWORD[:5], PASSWORD[5:])
+    assert shown.exit_code == 0, shown.output
+    assert "login [a password of gpuops, withheld]" in shown.stdout
+
+
+def test_as_json_the_output_is_on_stderr_and_the_document_on_stdout(typed: Typed) -> None:
+    shown = typed.run("run", "--output", "json", "--ranks", "2", "--", "echo", "to be seen")
+    document = json.loads(shown.stdout)
+    assert (shown.exit_code, document["end"]["exit_code"], document["end"]["left"]) == (0, 0, [])
+    assert [each["ranks"] for each in document["launch"]["members"]] == [1, 1]
+    assert shown.stderr.count("to be seen") == 2
+
+
+def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
+    shown = typed.run("run", "--ranks", "5", "--", "true")
+    assert shown.exit_code == 3
+    next_move = "--ranks 4 is the most: a rank has a GPU of its own"
+    assert shown.stdout.splitlines() == [f"{NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, number: int) -> None:
+    process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")
+    wait_for_begun(process)
+    assert len(marked_processes()) >= 4
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else 143), said
+    assert "ending what runs in the 4 guests" in said and "Traceback" not in said
+    assert typed.guests.left() == []
+
+
+def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(typed: Typed) -> None:
+    process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")
+    wait_for_begun(process)
+    process.kill()
+    process.communicate()
+    left = marked_processes()
+    assert left and typed.guests.left()
+    shown = typed.run("run", "--", "true")
+    assert shown.exit_code == 0, shown.output
+    until(lambda: not set(left) & set(marked_processes()))
+    assert typed.guests.left() == []
+
+
+def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) -> None:
+    shown = typed.run("bench", "--sizes", "64KiB", "--nodes", "2,4", "--program", "mpi4py")
+    assert shown.exit_code == 0, shown.output
+    assert "rdma over 2 nodes: simulated: not measured" in shown.stdout
+    assert "TCP is the loopback of one machine" in shown.stdout
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip().startswith(("2 ", "4 "))]
+    assert [(row[:3], row[5], row[6:]) for row in rows] == [
+        (["2", "2", "65536"], "100%", ["-"] * 4),
+        (["4", "4", "65536"], rows[1][5], ["-"] * 4),
+    ]
+    assert typed.guests.left() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--nodes", "0"), "'0' is no number of nodes"),
+        (("--nodes", "2,x"), "'x' is no number of nodes"),
+        (("--sizes", "5"), "'5' is no size of a buffer"),
+        (("--transport", "tcp,ib"), "there is no 'ib'"),
+        (("--nodes", "9", "--program", "osu"), " has 4"),
+    ],
+)
+def test_bench_refuses_what_means_nothing(typed: Typed, options: tuple[str, ...], said: str) -> None:
+    shown = typed.run("bench", *options)
+    assert (shown.exit_code, said in shown.stderr) == (2, True), shown.output
+    assert len(shown.stderr.splitlines()) == 2

@@ -1,0 +1,63 @@
+"""Addresses of vCenters, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.config.vcenter.address import Address
+from gpuops.errors import TargetError
+from gpuops.model.vcenter.target import Secret
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("vc.example.com", "https://vc.example.com"),
+        ("VC.Example.com/sdk", "https://vc.example.com"),
+        ("https://vc.example.com/sdk/", "https://vc.example.com"),
+        ("https://vc.example.com:8443", "https://vc.example.com:8443"),
+        ("http://127.0.0.1:8989/sdk", "http://127.0.0.1:8989"),
+        ("https://[::1]:8443/sdk", "https://[::1]:8443"),
+        ("user@vc.example.com", "https://vc.example.com"),
+    ],
+)
+def test_https_and_sdk_are_implied(text: str, url: str) -> None:
+    assert str(Address.parse(text)) == url
+
+
+def test_user_and_password_are_decoded_and_kept_apart() -> None:
+    address = Address.parse("https://svc%40vsphere.local:p%3Ass@vc.example.com")
+    assert (address.username, address.password) == ("svc@vsphere.local", Secret("p:ss"))
+    assert address == Address("vc.example.com")
+    assert "p:ss" not in repr(address)
+    assert "p:ss" not in str(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "''"),
+        ("ftp://vc", "'ftp://vc'"),
+        ("https://", "'https://'"),
+        ("https://vc:99999", "'https://vc:99999'"),
+        ("https://vc/ui", "'https://vc/ui'"),
+        ("https://vc/sdk?s3cret=1", "'https://vc/sdk'"),
+        ("h h", "'h h'"),
+        ("vc_1..lab!", "'vc_1..lab!'"),
+        ("https://me:s3cret@vc/ui", "'vc/ui'"),
+        ("me:s3cret/@vc/ui", "'vc/ui'"),
+        ("me:s3cret", "what is given"),
+        ("https://me:s3cret", "what is given"),
+        ("https://[::1]/ui", "'https://[::1]/ui'"),
+    ],
+)
+def test_what_is_no_address_is_named_without_a_password(text: str, told: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        Address.parse(text)
+    assert str(caught.value) == f"{told} is not the address of a vCenter"
+    assert caught.value.hint
+
+
+def test_the_given_port_wins_over_the_default_one() -> None:
+    assert Address.parse("vc", port=8443).port == 8443
+    assert Address.parse("vc:9443", port=8443).port == 9443

@@ -1,0 +1,114 @@
+"""The configuration file: named targets, and one clear line for whatever is wrong in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.vcenter.sources import read_configuration
+from gpuops.config.vcenter.targets import TABLES, NamedTarget
+from gpuops.errors import TargetError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    configuration = read_configuration(tmp_path / "config.toml")
+    assert (configuration.default, configuration.targets) == (None, {})
+
+
+def test_a_home_that_is_no_directory_says_nothing_either(tmp_path: Path) -> None:
+    """Of a service account it often is /dev/null."""
+    configuration = read_configuration(Path("/dev/null/.config/gpuops/config.toml"))
+    assert (configuration.default, configuration.targets) == (None, {})
+
+
+def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        default = "prod"
+        [targets.prod]
+        host = "vc.example.com"
+        port = 8443
+        username = "gpuops@vsphere.local"
+        password_file = "/etc/gpuops/prod"
+        ca_file = "/etc/gpuops/ca.pem"
+        verify = false
+        proxy = "proxy:3128"
+        """,
+    )
+    target = read_configuration(path).targets["prod"]
+    assert (target.host, target.port, target.username) == ("vc.example.com", 8443, "gpuops@vsphere.local")
+    assert (target.password_file, target.ca_file) == (Path("/etc/gpuops/prod"), Path("/etc/gpuops/ca.pem"))
+    assert (target.verify, target.proxy) == (False, "proxy:3128")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("default = 'prod'", "no [targets.prod]"),
+        ("[targets.a]", "targets.a.host"),
+        ("[targets.a]\nhost = 'vc'\nport = 0", "targets.a.port"),
+        ("[targets.a]\nhost = 'vc'\nverfy = false", "targets.a.verfy"),
+        ("[targets.a]\nurl = 'vc'", "targets.a.url: unknown key (and 1 more)"),
+        ("[targets", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TargetError) as caught:
+        read_configuration(path)
+    assert said in caught.value.message
+    assert str(path) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_password_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    path = write(tmp_path, "[targets.a]\nhost = 'vc'\npassword = 'Cn4ry&'")
+    with pytest.raises(TargetError) as caught:
+        read_configuration(path)
+    assert "password_file" in caught.value.hint
+    assert "Cn4ry" not in f"{caught.value.message} {caught.value.hint} {caught.value.__cause__}"
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TargetError, match="is not UTF-8"):
+        read_configuration(path)
+
+
+def test_no_password_of_a_journal_belongs_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, '[targets.prod]\nhost = "vc"\njournal_url = "postgresql://gpuops:Cn4ry@db/gpuops"')
+    with pytest.raises(TargetError, match=r"journal_url: .*no password belongs in this file") as refused:
+        read_configuration(path)
+    assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
+    template = Path(__file__).parents[3] / "templates" / "site.toml"
+    found = read_configuration(template)
+    assert (found.default, found.targets["prod"].host, found.targets["lab"].host) == (
+        "prod",
+        "vc.example.com",
+        "sim:lab",
+    )
+    text = template.read_text(encoding="utf-8")
+    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == list(TABLES)
+    assert all(f"[targets.prod.{table}]" in text for table in TABLES)
+
+
+def test_what_runners_play_has_one_journal(tmp_path: Path) -> None:
+    text = '[fleet]\nurl = "postgresql://db/fleet"\n[targets.prod]\nhost = "vc"\njournal_url = "postgresql://db/own"\n'
+    assert read_configuration(write(tmp_path, text)).targets["prod"].journal_url == "postgresql://db/own"
+    with pytest.raises(TargetError, match=r"targets\.prod\.journal_url: runners play its rotations"):
+        read_configuration(write(tmp_path, text + 'rotations = ["/etc/gpuops/vdi.yaml"]\n'))
+    for line in ('rotations = ["vdi.yaml"]', 'rotations = ["/etc/gpuops/vdi.yaml", "vdi.yaml"]'):
+        with pytest.raises(TargetError, match="whole path"):
+            read_configuration(write(tmp_path, f'[targets.prod]\nhost = "vc"\n{line}\n'))

@@ -1,0 +1,282 @@
+"""Whatever hangs or fails in the part of jobs, `rotate day` brings every desktop back, no later than it says.
+
+The guests here are tables; one of them, or the database of jobs, may never answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import repeat
+from pathlib import Path
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Refused
+from gpuops.execute.jobs import job_run, nightly
+from gpuops.execute.jobs.bounded_work import AT_A_TIME, side_by_side
+from gpuops.execute.jobs.guest_container import GuestContainers
+from gpuops.execute.jobs.nightly import run_jobs
+from gpuops.execute.jobs.store import JobStore
+from gpuops.execute.rotation.rotation import rotate_day, rotate_night
+from gpuops.execute.site import Site
+from gpuops.model.guests.container_state import CheckpointEnd
+from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.model.vcenter.target import Secret
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.job import ContainerJob
+from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.plan.core.outcome import Report
+from tests.execute.jobs.test_job_run import FIT, TableGuest
+from tests.execute.nights import POLICY_TEXT, Night, morning_is_good
+from tests.execute.small_vcenter import SmallVcenter
+
+WITH_JOBS = POLICY_TEXT.replace("ml:\n", 'ml:\n  jobs: {vms: ["job-*"], checkpoint_s: 10}\n')
+WITHOUT_WINDOW = WITH_JOBS.replace("window:", "# window:")
+LIMIT_S = 12.0
+"""For what does not hang too: long enough beside other tests, and where a worker imports SQLAlchemy meanwhile."""
+HANGS_S = 60.0
+
+
+@dataclass
+class HangingGuest(TableGuest):
+    """A guest that never answers for the attempts named here, until the test is over."""
+
+    hangs: set[str] = field(default_factory=set)
+    over: Event = field(default_factory=Event)
+
+    def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
+        if attempt in self.hangs:
+            self.over.wait(HANGS_S)
+            raise Refused("it hung")
+        return super().checkpoint(vm, job, attempt, limit)
+
+
+@dataclass
+class Morning:
+    """A night with two jobs that run in the two ML VMs, and its `rotate day`."""
+
+    night: Night
+    guest: HangingGuest
+    said: list[str] = field(default_factory=list)
+
+    def begin(self, policy: str, names: tuple[str, ...] = ("fit", "other")) -> None:
+        with self.site() as site:
+            assert rotate_night(parse_policy(policy, "jobs"), site, apply=True).exit_code == 0
+        for name, vm in zip(names, ("vm-91", "vm-92"), strict=False):
+            [job] = self.store.submit([replace(FIT, name=name)], "a@b", self.now).added
+            job = self.store.add(job, JobRecord(JobEvent.BEGUN, self.now, vm=vm, vm_name=vm))
+            self.store.add(job, JobRecord(JobEvent.STARTED, self.now))
+            self.guest.running.add(job.attempt_name)
+
+    def day(self, *, asks: bool = False, consent: Callable[[Report], None] | None = None) -> tuple[Report, float]:
+        began, now = time.monotonic(), self.now
+        with replace(self.site(), clock=lambda: now) as site:
+            given: dict[str, Any] = {} if consent is None else {"consent": consent}
+            report = rotate_day(None, site, apply=True, asks=asks, **given)
+        return report, time.monotonic() - began
+
+    def site(self) -> Site:
+        world = self.night.world
+        return Site(SmallVcenter(world), self.night.state_dir, world.tick, say=self.said.append)
+
+    @property
+    def now(self) -> datetime:
+        return self.night.world.now
+
+    @property
+    def store(self) -> JobStore:
+        return JobStore("vc-uuid", self.night.state_dir)
+
+    @property
+    def jobs(self) -> tuple[SubmittedJob, ...]:
+        return self.store.read()
+
+    @property
+    def states(self) -> list[JobState]:
+        return [each.state for each in self.jobs]
+
+
+@pytest.fixture
+def morning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Morning]:
+    made = Morning(Night(tmp_path / "state"), HangingGuest())
+    monkeypatch.setattr(nightly, "guests_of", lambda site, **_: made.guest)
+    # all jobs together have a moment more than a checkpoint, which may take ten seconds at the least
+    monkeypatch.setattr(nightly, "AT_ONCE", timedelta(seconds=LIMIT_S) - timedelta(seconds=10) - job_run.STOP_GRACE)
+    monkeypatch.setattr(job_run, "STOP_GRACE", timedelta())
+    yield made
+    made.guest.over.set()
+
+
+def test_a_guest_that_hangs_keeps_neither_desktops_nor_other_jobs_waiting(morning: Morning) -> None:
+    morning.begin(WITH_JOBS)
+    morning.guest.hangs = {"fit-1-1"}
+    report, took_s = morning.day()
+    assert report.exit_code == 0
+    morning_is_good(morning.night)
+    assert LIMIT_S <= took_s < HANGS_S
+    assert morning.states == [JobState.RUNNING, JobState.INTERRUPTED]
+    assert "its checkpoint was made" in morning.jobs[1].reason
+    assert any(line.startswith("job fit: its guest has not answered in time") for line in morning.said)
+
+
+def test_a_database_that_hangs_keeps_no_desktop_waiting(morning: Morning, monkeypatch: pytest.MonkeyPatch) -> None:
+    morning.begin(WITH_JOBS)
+    monkeypatch.setattr(nightly, "LOOK", timedelta(seconds=0.5))
+    with monkeypatch.context() as patched:
+        patched.setattr(JobStore, "read", lambda store: morning.guest.over.wait(HANGS_S))
+        report, took_s = morning.day()
+    assert report.exit_code == 0 and took_s < HANGS_S
+    morning_is_good(morning.night)
+    assert "jobs were not stopped before their VMs: they could not be read within 0 s" in morning.said
+    assert morning.states == [JobState.RUNNING, JobState.RUNNING], "they are looked at when their VMs run again"
+
+
+def test_an_error_in_the_part_of_jobs_is_told_and_the_return_goes_on(
+    morning: Morning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    morning.begin(WITH_JOBS)
+
+    def broken(site: Site, **_: object) -> TableGuest:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(nightly, "guests_of", broken)
+    report, _ = morning.day()
+    assert report.exit_code == 0
+    morning_is_good(morning.night)
+    assert "jobs were not stopped before their VMs: RuntimeError: a bug" in morning.said
+
+
+@pytest.mark.parametrize("policy", [WITH_JOBS, WITHOUT_WINDOW], ids=["open window", "no window"])
+def test_a_return_before_its_time_lets_jobs_save_their_state_too(morning: Morning, policy: str) -> None:
+    morning.begin(policy)
+    report, _ = morning.day()
+    assert report.exit_code == 0
+    assert morning.states == [JobState.INTERRUPTED, JobState.INTERRUPTED], morning.said
+    assert morning.guest.saves == 2
+    assert [each.resumes_from_checkpoint for each in morning.jobs] == [True, True]
+
+
+def test_beside_another_run_jobs_run_on_until_the_window_closes_and_are_stopped_from_then_on(
+    morning: Morning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the return beside it is refused; after, it may begin at any moment, long before desktops are due."""
+    policy = WITH_JOBS.replace('closes: "06:00"', 'closes: "05:00", back_by: "06:00"')
+    morning.begin(policy)
+    monkeypatch.setattr(nightly, "rotating", lambda *_: "another run")
+    night = parse_policy(policy, "jobs").night_at(morning.now)
+    assert night is not None and night.closes < night.back_by
+    for minutes, states in ((-1, [JobState.RUNNING] * 2), (1, [JobState.INTERRUPTED] * 2)):
+        moments = repeat(night.closes + timedelta(minutes=minutes))
+        with replace(morning.site(), clock=moments.__next__) as site:
+            nightly.told_before_return(site)
+        assert morning.states == states
+
+
+@pytest.mark.parametrize(
+    ("at", "refused"),
+    [("2026-11-21T04:59", True), ("2026-11-21T05:01", False), ("2026-11-21T06:01", False)],
+    ids=["open", "closed", "late"],
+)
+def test_a_return_beside_another_run_is_refused_until_the_window_closes_and_no_more_however_late(
+    morning: Morning, monkeypatch: pytest.MonkeyPatch, at: str, refused: bool
+) -> None:
+    policy = parse_policy(WITH_JOBS.replace('closes: "06:00"', 'closes: "05:00", back_by: "06:00"'), "jobs")
+    monkeypatch.setattr(nightly, "rotating", lambda *_: "another run")
+    moments = repeat(datetime.fromisoformat(f"{at}Z"))
+    with replace(morning.site(), clock=moments.__next__) as site:
+        assert nightly.refused_beside_another([policy], site) is refused
+
+
+def test_who_is_asked_and_says_no_has_stopped_no_job(morning: Morning) -> None:
+    morning.begin(WITH_JOBS)
+    seen: list[list[JobState]] = []
+
+    def refuse(report: Report) -> None:
+        seen.append(morning.states)
+        raise Refused("no")
+
+    with pytest.raises(Refused, match="no"):
+        morning.day(asks=True, consent=refuse)
+    assert seen == [[JobState.RUNNING] * 2] and morning.states == [JobState.RUNNING] * 2
+    report, _ = morning.day(asks=True, consent=lambda report: seen.append(morning.states))
+    assert report.exit_code == 0
+    assert seen[1] == [JobState.RUNNING] * 2 and morning.states == [JobState.INTERRUPTED] * 2
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_pass_that_stops_does_so_with_all_jobs_at_once(
+    morning: Morning, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """Each checkpoint waits for the other one; where one hangs, the other is stopped all the same."""
+    morning.begin(WITH_JOBS)
+    monkeypatch.setattr(nightly, "CALLED_EVERY", timedelta())
+    if hangs:
+        morning.guest.hangs = {"fit-1-1"}
+    else:
+        both, save = Barrier(2), TableGuest.checkpoint
+
+        def together(guest: TableGuest, *args: Any) -> CheckpointEnd:
+            both.wait(30)
+            return save(guest, *args)
+
+        monkeypatch.setattr(TableGuest, "checkpoint", together)
+    with morning.site() as site:
+        found = run_jobs(parse_policy(WITH_JOBS, "jobs"), site, stop=True)
+    ended = [JobState.RUNNING if hangs else JobState.INTERRUPTED, JobState.INTERRUPTED]
+    assert (found.stopped, found.exit_code, morning.states) == (True, 4 if hangs else 0, ended)
+    assert [deed.job.job.name for deed in found.deeds] == ["fit", "other"]
+
+
+def test_works_beside_one_that_hangs_come_to_their_end_and_an_error_of_one_is_raised_then() -> None:
+    over, done = Event(), list[int]()
+
+    def hangs() -> None:
+        over.wait(30)
+
+    assert not side_by_side([hangs, *[lambda: done.append(1)] * 3], 3)
+    over.set()
+    assert done == [1, 1, 1]
+
+    def fails() -> None:
+        raise Refused("no")
+
+    with pytest.raises(Refused, match="no"):
+        side_by_side([fails, *[lambda: done.append(1)] * (2 * AT_A_TIME)], 30)
+    assert len(done) == 3 + 2 * AT_A_TIME
+
+
+def test_when_no_time_is_left_no_guest_is_asked() -> None:
+    """What was left behind in a thread does nothing further."""
+    guests, vm = GuestContainers(object(), lambda: 0.0), Vm(ref="vm-1", name="ml-1")  # type: ignore[arg-type]
+    asks: list[Callable[[], object]] = [
+        lambda: guests.look(vm, "fit-1-1"),
+        lambda: guests.output(vm, "fit-1-1", 0, 10),
+        lambda: guests.checkpoint(vm, FIT, "fit-1-1", timedelta(seconds=9)),
+        lambda: guests.stop(vm, "fit-1-1", timedelta(seconds=9)),
+        lambda: guests.clear(vm, "fit-1-1"),
+        lambda: guests.start(vm, FIT, "fit-1-1", resume=False),
+    ]
+    for ask in asks:
+        with pytest.raises(Refused, match="no time is left to ask its guest"):
+            ask()
+
+
+def test_why_a_guest_refused_is_told_without_a_password_of_gpuops() -> None:
+    class Port:
+        secrets = (Secret("Kept4now"), Secret("x"))
+
+        def start_command(self, *args: str) -> RunningCommand:
+            return RunningCommand("vm-1", "ml-1", 1, "/tmp/gpuops-job-1")
+
+        def wait_for_commands(self, commands: Any, timeout_s: float) -> Iterator[CommandEnd]:
+            yield CommandEnd("ml-1", None, 9, "first\ncannot log in with Kept4now x\n", "it ended with 9")
+
+    with pytest.raises(Refused, match=r"cannot log in with \[a password of gpuops, withheld\] x"):
+        GuestContainers(Port()).look(Vm(ref="vm-1", name="ml-1"), "fit-1-1")  # type: ignore[arg-type]

@@ -1,0 +1,367 @@
+"""Tables are brought to the revision of this gpuops: from none and from older ones, once, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from pytest_mock import MockerFixture
+from sqlalchemy import Connection, MetaData, create_engine, event, inspect, text
+
+from gpuops.errors import StateDamaged
+from gpuops.execute import migrations
+from gpuops.execute.jobs import store as job_store
+from gpuops.execute.journal import Journal, stores
+from gpuops.execute.journal import database as journal_tables
+from gpuops.execute.journal.audit import verify
+from gpuops.execute.journal.database import Database
+from gpuops.execute.journal.record import Record
+from gpuops.execute.journal.sql import SqlStore
+from gpuops.execute.journal.stores import look_into_store, make_file, open_database, open_store
+from gpuops.execute.journal.upgrading import statements, upgrade
+from gpuops.execute.measurements import tables as measurement_tables
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.migrations import HEAD, REVISIONS, Contents
+from gpuops.execute.pool import tables as pool_tables
+from gpuops.execute.runs import assignments
+from gpuops.execute.runs.assignments import AssignmentStore
+from gpuops.runner import shared_targets
+from tests.execute.journal import old_tables
+from tests.execute.journal.postgres import PASSWORD, Server
+from tests.execute.journal.test_audit import NOW, clock
+from tests.nights.victim import FORKED
+
+TABLES: dict[Contents, tuple[MetaData, ...]] = {
+    Contents.JOURNAL: (journal_tables.metadata, assignments._metadata, job_store._metadata),
+    Contents.MEASUREMENTS: (measurement_tables.metadata,),
+    Contents.POOLS: (pool_tables.metadata,),
+    Contents.RUNNERS: (shared_targets._metadata,),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A journal's database: a file, or one of PostgreSQL."""
+
+    state_dir: Path
+    url: str
+
+    def opened(self) -> Database:
+        return open_database(self.url) if self.url else make_file(self.state_dir)
+
+    def schema(self) -> dict[str, Any]:
+        """All that the database itself says of its tables."""
+        with closing(self.opened()) as database, database.reading() as connection:
+            found = inspect(connection)
+            return {
+                name: (
+                    [(each["name"], repr(each["type"]), each["nullable"]) for each in found.get_columns(name)],
+                    found.get_pk_constraint(name)["constrained_columns"],
+                    found.get_indexes(name),
+                )
+                for name in sorted(found.get_table_names())
+            }
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        with closing(self.opened()) as database, database.reading() as connection:
+            return [tuple(row) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+
+    def do(self, *statements: str) -> None:
+        with closing(self.opened()) as database:
+            old_tables.make(database, *statements)
+
+    def age(self, *more: str) -> None:
+        """Makes it as it was before revisions, with records of two vCenters."""
+        self.do(*old_tables.JOURNAL, *more)
+        with closing(self.opened()) as database:
+            for vcenter in ("vc-1", "vc-2"):
+                journal = Journal(SqlStore(database, vcenter), vcenter, clock())
+                for number in range(3):
+                    journal.end(journal.begin("attach", policy=f"policy {number}"))
+
+    def records(self, vcenter: str = "vc-1") -> list[Record]:
+        """As a run reads them, which brings the tables up."""
+        with closing(open_store(self.state_dir, self.url, vcenter)) as store:
+            return list(store.read(0))
+
+    def seen(self, vcenter: str = "vc-1") -> list[Record]:
+        """As who only looks reads them: nothing is changed."""
+        store = look_into_store(self.state_dir, self.url, vcenter)
+        assert store is not None
+        with closing(store):
+            return list(store.read(0))
+
+    def revisions(self) -> list[tuple[str]]:
+        return self.rows("alembic_version")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Place]:
+    def made() -> Place:
+        name = f"state-{len(list(tmp_path.iterdir()))}"
+        (tmp_path / name).mkdir(mode=0o700)
+        url = request.getfixturevalue("postgresql").database() if request.param == "postgresql" else ""
+        return Place(tmp_path / name, url)
+
+    return made
+
+
+@pytest.fixture
+def place(new_place: Callable[[], Place]) -> Place:
+    return new_place()
+
+
+def test_the_revisions_that_are_named_are_those_of_the_scripts_in_their_order() -> None:
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    assert tuple(each.revision for each in scripts.walk_revisions())[::-1] == REVISIONS
+    assert scripts.get_heads() == [HEAD]
+
+
+def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_path: Path) -> None:
+    def lacking(connection: Connection, contents: set[Contents]) -> list[Any]:
+        context = MigrationContext.configure(connection)
+        wanted = [tables for each in sorted(contents, key=str) for tables in TABLES[each]]
+        return compare_metadata(context, wanted)  # type: ignore[arg-type]
+
+    made: dict[Contents, Database] = {
+        Contents.JOURNAL: place.opened(),
+        Contents.MEASUREMENTS: measurement_tables.made_database(place.state_dir, place.url),
+        Contents.POOLS: pool_tables.made_database(place.state_dir, place.url),
+    }
+    assert place.records() == []
+    for contents, opened in made.items():
+        with closing(opened) as database, database.reading() as connection:
+            assert lacking(connection, set(Contents) if place.url else {contents}) == []
+
+
+@pytest.mark.parametrize("more", ["", "requests", "all"])
+def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
+    new_place: Callable[[], Place], more: str
+) -> None:
+    old, new = new_place(), new_place()
+    shared = (*old_tables.MEASUREMENTS, *old_tables.VGPUS, *old_tables.RUNNERS) if old.url else ()
+    old.age(*(old_tables.REQUESTS if more else ()), *(shared if more == "all" else ()))
+    audited = verify(old.state_dir, old.url)
+    kept = {name: old.rows(name) for name in old.schema()}
+    seen = [old.seen(vcenter) for vcenter in ("vc-1", "vc-2")]
+    assert "alembic_version" not in old.schema(), "to read it changes nothing"
+    assert [old.records(vcenter) for vcenter in ("vc-1", "vc-2")] == seen
+    assert [len(each) for each in seen] == [6, 6]
+    assert new.records() == []
+    assert old.schema() == new.schema()
+    assert {name: old.rows(name) for name in kept} == kept
+    again = verify(old.state_dir, old.url)
+    assert again == audited
+    assert again.whole, again
+    assert [each.good for each in again.chains] == [6, 6]
+    assert old.revisions() == new.revisions() == [(HEAD,)]
+
+
+def test_measurements_from_before_are_kept_too(new_place: Callable[[], Place]) -> None:
+    old, new = new_place(), new_place()
+    with closing(measurement_tables._opened(old.state_dir, old.url)) as database:
+        old_tables.make(database, *old_tables.MEASUREMENTS)
+    for place in (old, new):
+        measurement_tables.made_database(place.state_dir, place.url).close()
+    with Measurements.open(old.state_dir, old.url, "vc-1") as store:
+        assert [(span.begin.timestamp(), span.until.timestamp()) for span in store.observed()] == [
+            (1764000000, 1764000300)
+        ]
+    if old.url:
+        assert old.schema() == new.schema()
+
+
+def _come(state_dir: Path, url: str, gate: Any, told: Any) -> None:
+    database = open_database(url) if url else make_file(state_dir)
+    with closing(database):
+        gate.wait(30)
+        told.put(upgrade(database, Contents.JOURNAL))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_of_processes_that_come_at_once_one_does_it(place: Place, is_new: bool) -> None:
+    if not is_new:
+        place.age()
+    gate, told = FORKED.Barrier(4), FORKED.Queue()
+    processes = [FORKED.Process(target=_come, args=(place.state_dir, place.url, gate, told)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    before = [told.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    assert sorted(before, key=str) == [HEAD, HEAD, HEAD, None], "three found it done"
+    assert len(place.records()) == (0 if is_new else 6)
+    assert verify(place.state_dir, place.url).whole
+    assert place.revisions() == [(HEAD,)]
+
+
+def test_threads_of_one_process_that_make_tables_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    places, gate = [tmp_path / str(number) for number in range(8)], Barrier(8)
+
+    def make(state_dir: Path) -> str | None:
+        with closing(make_file(state_dir)) as database:
+            gate.wait(30)
+            return upgrade(database, Contents.JOURNAL)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(make, places)) == [None] * 8
+    assert [Place(place, "").revisions() for place in places] == [[(HEAD,)]] * 8
+
+
+def _killed_after(state_dir: Path, url: str, count: int) -> None:
+    """Ends by SIGKILL when the upgrade has sent so many statements."""
+    database = open_database(url) if url else make_file(state_dir)
+    left = count
+
+    def count_down(*_told: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(database.engine, "after_cursor_execute", count_down)
+    with closing(database):
+        upgrade(database, Contents.JOURNAL)
+
+
+def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_by_the_next(
+    new_place: Callable[[], Place],
+) -> None:
+    count, is_killed = 1, True
+    while is_killed:
+        place = new_place()
+        place.age()
+        before, seen = place.schema(), place.seen()
+        victim = FORKED.Process(target=_killed_after, args=(place.state_dir, place.url, count))
+        victim.start()
+        victim.join(60)
+        is_killed = victim.exitcode == -signal.SIGKILL
+        assert is_killed or victim.exitcode == 0
+        if is_killed:
+            assert place.schema() == before, f"after statement {count}"
+        assert place.records() == seen
+        assert place.revisions() == [(HEAD,)]
+        count += 5 if place.url else 2  # each of them takes a database
+    assert count > 10, "it was killed in the middle"
+
+
+def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(place: Place) -> None:
+    assert place.records() == []
+    place.do("UPDATE alembic_version SET version_num = '9999'")
+    before = place.schema()
+    requests = AssignmentStore(place.state_dir, place.url)
+    jobs = job_store.JobStore("vc-1", place.state_dir, place.url)
+    ways: list[Callable[[], object]] = [
+        lambda: open_store(place.state_dir, place.url, "vc-1"),
+        lambda: look_into_store(place.state_dir, place.url, "vc-1"),
+        lambda: verify(place.state_dir, place.url),
+        requests.read,
+        lambda: requests.change([]),
+        jobs.read,
+        lambda: jobs.submit((), "ada", NOW),
+    ]
+    if place.url:
+        ways += [
+            lambda: Measurements.open(place.state_dir, place.url, "vc-1"),
+            lambda: Measurements.found(place.state_dir, place.url, "vc-1"),
+            lambda: pool_tables.made_database(place.state_dir, place.url),
+            lambda: pool_tables.found_database(place.state_dir, place.url),
+            lambda: shared_targets.exchange(place.url, {}, {}, ()),
+            lambda: statements(place.opened()),
+        ]
+    for way in ways:
+        with pytest.raises(
+            StateDamaged, match=f"of revision 9999, which is newer than this gpuops: .* to {HEAD}"
+        ) as no:
+            way()
+        assert "\n" not in f"{no.value.message}{no.value.hint}"
+        assert no.value.exit_code == 7
+        assert "use the gpuops that made them, or a later one" in (no.value.hint or "")
+    assert place.schema() == before
+    with closing(Journal.open(place.state_dir, "vc-1", lambda: NOW, url=place.url, returning=True)) as journal:
+        journal.begin("return")
+        assert journal.lost is not None, "a return goes on without it"
+
+
+def test_a_return_does_not_wait_for_an_upgrade_that_stands_still(
+    postgresql: Server, tmp_path: Path, mocker: MockerFixture
+) -> None:
+    """The other machine has the lock; so long as for any lock it is waited for, then desktops come back without."""
+    place = Place(tmp_path, postgresql.database())
+    place.age()
+    patient = stores._make_commits_durable
+
+    def impatient(connection: Any, entry: object) -> None:
+        patient(connection, entry)
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout TO '0.3s'")
+        connection.commit()
+
+    with closing(place.opened()) as database, database.writing() as other:
+        other.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
+        mocker.patch.object(stores, "_make_commits_durable", impatient)
+        with closing(Journal.open(tmp_path, "vc-1", lambda: NOW, url=place.url, returning=True)) as journal:
+            journal.begin("return")
+            assert "lock timeout" in str(journal.lost)
+    assert len(place.records()) == 6
+
+
+def test_an_account_that_may_make_no_tables_is_told_what_one_that_may_runs(postgresql: Server, tmp_path: Path) -> None:
+    place = Place(tmp_path, postgresql.database())
+    place.age()
+    place.do(
+        "DROP ROLE IF EXISTS reader",
+        f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD.replace(chr(39), 2 * chr(39)).replace(':', chr(92) + ':')}'",
+    )
+    grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader"
+    place.do(grant)
+    narrow = Place(tmp_path, place.url.replace("//gpuops:", "//reader:"))
+    before = place.schema()
+    with pytest.raises(StateDamaged, match="may not make or change the tables") as no:
+        narrow.records()
+    assert "gpuops runner init --sql" in (no.value.hint or "")
+    assert "\n" not in f"{no.value.message}{no.value.hint}"
+    assert PASSWORD not in f"{no.value.message}{no.value.hint}"
+    with closing(Journal.open(tmp_path, "vc-1", lambda: NOW, url=narrow.url, returning=True)) as journal:
+        journal.begin("return")
+        assert journal.lost is not None, "a return goes on without it"
+    printed = statements(narrow.opened())
+    assert place.schema() == before, "to print it changes nothing"
+    engine = create_engine(place.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    with closing(engine.raw_connection()) as connection:
+        connection.cursor().execute(printed)
+    engine.dispose()
+    place.do(grant)
+    assert statements(narrow.opened()) == ""
+    assert len(narrow.records()) == 6
+    new = Place(tmp_path, postgresql.database())
+    assert new.records() == []
+    assert place.schema() == new.schema()
+    place.do("DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_a_journal_of_this_revision_is_opened_without_alembic(tmp_path: Path) -> None:
+    Place(tmp_path, "").records()
+    program = (
+        "import sys; from pathlib import Path; from gpuops.execute.journal.stores import open_store; "
+        "store = open_store(Path(sys.argv[1]), '', 'vc-1'); store.read(None); store.close(); "
+        "print(sorted(each for each in sys.modules if each.partition('.')[0] in ('alembic', 'mako')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, encoding="utf-8", check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

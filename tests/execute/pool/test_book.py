@@ -1,0 +1,154 @@
+"""The book of a pool in its database: what is written is read again, and of several writers none overwrites another."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gpuops.errors import Locked
+from gpuops.execute.journal.stores import open_database
+from gpuops.execute.pool.book import _LOST_AFTER, PoolBooks
+from gpuops.model.workloads.lease_book import (
+    GpuLease,
+    LeaseBook,
+    LeaseState,
+    LeaseWish,
+    LendingPool,
+    LentShare,
+    PoolQuota,
+    PoolServer,
+    ServerGpu,
+)
+from gpuops.plan.pool.lending import give_up, lend
+
+Kept = tuple[Path, str]
+NOW = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SERVER = PoolServer("gpu-01", "uuid-1", (ServerGpu(0, 40_960), ServerGpu(1, 24_576)), "esx-01", "a")
+MADE = LeaseBook(LendingPool("lab", "net", quotas={"Physik ü": PoolQuota(memory_mib=1)}), (SERVER,))
+
+
+def wish(number: int, memory_mib: int = 10_240) -> LeaseWish:
+    return LeaseWish(f"vm-{number}", f"uuid-of-{number}", memory_mib, HOUR)
+
+
+def _written(book: LeaseBook, _: LeaseBook | None) -> LeaseBook:
+    return book
+
+
+def test_what_is_written_is_read_again(kept: Kept) -> None:
+    lease = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
+    written = MADE.with_leases([lease])
+    with PoolBooks.to_read(*kept, "vc-1") as books:
+        assert books.names() == ()
+        assert books.read("lab") is None
+    with PoolBooks.to_write(*kept, "vc-1") as books:
+        assert books.change("lab", lambda before: written if before is None else before) == (None, written)
+    with PoolBooks.to_read(*kept, "vc-1") as books:
+        assert books.names() == ("lab",)
+        assert books.read("lab") == written
+    with PoolBooks.to_read(*kept, "vc-2") as books:
+        assert books.names() == (), "each vCenter has its own"
+
+
+def test_what_is_over_is_kept_and_shown_only_where_it_is_asked_for(kept: Kept) -> None:
+    with PoolBooks.to_write(*kept, "vc-1") as books:
+        books.change("lab", lambda _: lend(MADE, wish(1), "a1", NOW).book)
+        _, after = books.change("lab", lambda book: give_up(book or MADE, "uuid-of-1", NOW))
+        assert [each.state for each in after.leases] == [LeaseState.ENDED]
+        open_only, with_ended = books.read("lab"), books.read("lab", ended=5)
+    assert open_only is not None
+    assert open_only.leases == ()
+    assert with_ended is not None
+    assert with_ended.leases == after.leases
+
+
+def test_of_those_that_are_over_the_latest_are_shown(kept: Kept) -> None:
+    with PoolBooks.to_write(*kept, "vc-1") as books:
+        books.change("lab", lambda _: MADE)
+        for number in range(3):
+            at = NOW + number * HOUR
+            lent = lend(books.read("lab") or MADE, wish(number), f"a{number}", at).book
+            over = give_up(lent, f"uuid-of-{number}", at)
+            for book in (lent, over):
+                books.change("lab", partial(_written, book))
+        latest = books.read("lab", ended=2)
+    assert latest is not None
+    assert [each.id for each in latest.leases] == ["a1", "a2"]
+
+
+def test_a_decision_that_fails_leaves_everything_as_it_was(kept: Kept) -> None:
+    def fails(_: LeaseBook | None) -> LeaseBook:
+        raise ValueError("no")
+
+    with PoolBooks.to_write(*kept, "vc-1") as books:
+        books.change("lab", lambda _: MADE)
+        with pytest.raises(ValueError, match="no"):
+            books.change("lab", fails)
+        assert books.read("lab") == MADE
+
+
+def test_of_several_that_lend_at_once_each_decides_on_what_the_others_wrote(kept: Kept) -> None:
+    with PoolBooks.to_write(*kept, "vc-1") as books:
+        books.change("lab", lambda _: MADE)
+
+    def lent(number: int) -> None:
+        with PoolBooks.to_write(*kept, "vc-1") as mine:
+            mine.change("lab", lambda book: lend(book or MADE, wish(number, 20_480), f"a{number}", NOW).book)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lent, range(8)))
+    with PoolBooks.to_read(*kept, "vc-1") as books:
+        book = books.read("lab")
+    assert book is not None
+    assert len(book.leases) == 8
+    # two of 20 GiB on the first GPU, one on the second
+    assert [each.state for each in book.leases].count(LeaseState.LENT) == 3
+
+
+def test_the_guests_of_a_pool_are_one_machines_at_a_time(postgresql_books: Kept) -> None:
+    with PoolBooks.to_write(*postgresql_books, "vc-1") as one, PoolBooks.to_write(*postgresql_books, "vc-1") as other:
+        with one.alone("lab"):
+            with pytest.raises(Locked, match="another machine"), other.alone("lab"):
+                pass
+            with other.alone("another-pool"):
+                pass
+        with other.alone("lab"):
+            pass
+
+
+def test_who_stood_still_until_its_session_ended_is_alone_no_more_and_is_told_so(postgresql_books: Kept) -> None:
+    end_sessions = text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    with PoolBooks.to_write(*postgresql_books, "vc-1") as one, PoolBooks.to_write(*postgresql_books, "vc-1") as other:
+        with one.alone("lab") as still_alone:
+            still_alone()
+            with closing(open_database(postgresql_books[1])) as database, database.session() as server:
+                assert server.scalar(end_sessions)
+            with other.alone("lab") as others_turn:
+                for _ in range(2):
+                    with pytest.raises(Locked, match="this machine was silent for too long"):
+                        still_alone()
+                others_turn()
+        with one.alone("lab") as still_alone:
+            still_alone()
+
+
+def test_a_session_that_is_silent_is_ended_by_the_server(postgresql_books: Kept) -> None:
+    with closing(open_database(postgresql_books[1])) as database, database.session() as server:
+        version = int(server.scalar(text("SHOW server_version_num")) or 0)
+        server.execute(_LOST_AFTER)
+        if version >= 140000:
+            assert server.scalar(text("SHOW idle_session_timeout")) == "5min"
+        is_socket = server.scalar(text("SELECT inet_server_addr()")) is None
+        assert server.scalar(text("SHOW tcp_keepalives_idle")) == ("0" if is_socket else "30")
+
+
+@pytest.fixture
+def postgresql_books(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    return tmp_path / "state", request.getfixturevalue("postgresql").database()

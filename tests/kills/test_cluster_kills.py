@@ -1,0 +1,104 @@
+"""Real `gpuops cluster` processes that are killed on their way, against a simulated vCenter in a process of its own.
+
+What is left is judged by the vCenter's ledger alone: each VM that came has gone, and while it was there its notes said
+whose it was. `tests/wire/test_cluster_cut_off.py` cuts calls off in 500 schedules, within one process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from tests.kills.loop import ROOT, RUN_S, Loop
+
+SCENARIO: Final = ROOT / "gpuops" / "sim" / "scenarios" / "training.yaml"
+CLUSTER: Final = """\
+version: 1
+name: train
+template: trainer
+nodes: 3
+gpus: {profile: a100d-80c}
+rdma: {kind: sriov, port_group: sriov-vm}
+placement: spread
+"""
+OWNER: Final = re.compile(r"Made by gpuops cluster create: rank \d of 3, cluster train, id [0-9a-f]{8}\.")
+SEEDS: Final = 20
+
+
+@dataclass(slots=True)
+class ClusterLoop(Loop):
+    """Calls that make and remove a cluster, killed after so many writes to the journal."""
+
+    def play_cluster(self, kills: int) -> list[dict[str, Any]]:
+        """The ledger, after so many kills and one undisturbed removal."""
+        dice = Random(self.seed)
+        file = self.folder / "cluster.yaml"
+        file.write_text(CLUSTER, encoding="utf-8")
+        with self._served(SCENARIO) as ready:
+            for _ in range(kills):
+                self._call(dice.choices(("create", "delete"), (4, 1))[0], file, dice)
+            if dice.random() < 0.5 or not _has_made(self._ledger(ready)):  # some are all killed before their first VM
+                assert self._call("create", file) == 0, self.runs[-1]["said"]
+                assert self._call("create", file) == 0, self.runs[-1]["said"]
+                assert "nothing to do" in self.runs[-1]["said"]
+            assert self._call("delete", file) == 0, self.runs[-1]["said"]
+            assert self._ask(ready, "GET", "bugs")["bugs"] == []
+            return self._ledger(ready)
+
+    def _call(self, verb: str, file: Path, dice: Random | None = None) -> int:
+        command = [sys.executable, "-m", "gpuops", "cluster", verb, "--file", str(file), "--yes"]
+        with subprocess.Popen(
+            [*command, "--vcenter", f"sim@{self._ready}"], cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+        ) as process:  # fmt: skip
+            if dice is not None:
+                self._until(process, writes=dice.randint(1, 14), seconds=60.0, extra_s=dice.uniform(0, 0.3))
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    self.kills += 1
+            said, _ = process.communicate(timeout=RUN_S)
+        self.runs.append({"what": verb, "code": process.returncode, "said": said})
+        return process.returncode
+
+
+def _has_made(ledger: list[dict[str, Any]]) -> bool:
+    return any(OWNER.search(json.dumps(each["after"])) for each in ledger)
+
+
+def broken(ledger: list[dict[str, Any]]) -> list[str]:
+    """VMs that came without an owner, or that are still there."""
+    made = {each["moid"]: each for each in ledger if each["object_type"] == "VirtualMachine" and not each["before"]}
+    gone = {each["moid"] for each in ledger if each["object_type"] == "VirtualMachine" and not each["after"]}
+    found = [f"{each['name']} is left" for moid, each in made.items() if moid not in gone]
+    found += [f"{each['name']} has no owner" for each in made.values() if not OWNER.search(json.dumps(each["after"]))]
+    return found + [f"{moid} was removed, and nobody had made it" for moid in gone - made.keys()]
+
+
+def check_seed(seed: int, folder: Path, kills: int) -> None:
+    loop = ClusterLoop(seed, folder)
+    ledger = loop.play_cluster(kills)
+    assert _has_made(ledger), f"seed {seed}: nothing was ever made"
+    assert broken(ledger) == [], f"seed {seed}: {loop.runs}"
+    assert loop.kills, f"seed {seed}: no call was killed"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_call_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
+    check_seed(3, tmp_path, 2)
+
+
+@pytest.mark.sampled(long=20)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
+def test_calls_are_killed_again_and_again(seed: int, tmp_path: Path) -> None:
+    check_seed(seed, tmp_path, 6)

@@ -1,0 +1,1 @@
+"""Nights in a row with jobs, by seed."""

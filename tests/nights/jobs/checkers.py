@@ -1,0 +1,116 @@
+"""What must hold of every story with jobs, told by the guests that were made up and by the simulator.
+
+JA no job is lost, none is there twice, and in calm nights each comes to an end.
+JB none runs twice to its end, and one that did is told so, with its exit code and all that it wrote.
+JC one that was interrupted goes on at most as often as it says, and from its last checkpoint.
+JD no container runs beside another in its VM, nor beside another of its job.
+JE in the morning no VM of a job runs, and every desktop does.
+JG of VMs that are made of a template there are never more than may be, no other VM is removed, and in the end none is
+   left that no job needs, unless they are to stay.
+JF one is called finished only when it came to its end; what is cancelled is not begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import combinations, pairwise
+
+from gpuops.model.workloads.job_record import JobEvent, JobState, SubmittedJob
+from tests.nights.jobs.guests import MadeContainer, written
+from tests.nights.jobs.story import AT_MOST, JobStory
+
+
+def violations(story: JobStory) -> list[str]:
+    return [
+        *_none_lost(story), *_ends(story), *_goes_on(story), *_alone(story), *_mornings(story), *_states(story),
+        *_made(story), *(error for error in story.errors if error.startswith("bug")),
+    ]  # fmt: skip
+
+
+def containers(story: JobStory, job: SubmittedJob) -> list[MadeContainer]:
+    return [made for made in story.guests.made if made.job == job.job.name]
+
+
+def _none_lost(story: JobStory) -> Iterator[str]:
+    names = [job.job.name for job in story.jobs]
+    for name, spec in story.wanted.items():
+        if names.count(name) != 1:
+            yield f"JA: {name} is there {names.count(name)} times"
+        elif next(job for job in story.jobs if job.job.name == name).job != spec:
+            yield f"JA: {name} is not as it was submitted"
+    for job in story.jobs:
+        if not job.ended:
+            yield f"JA: {job.job.name} is {job.state} after calm nights"
+
+
+def _ends(story: JobStory) -> Iterator[str]:
+    for job in story.jobs:
+        ended = [made for made in containers(story, job) if story.guests.came_to_its_end(made)]
+        if len(ended) > 1:
+            yield f"JB: {job.job.name} ran to its end {len(ended)} times"
+        if ended and job.exit_code != ended[0].exit_code:
+            yield f"JB: {job.job.name} ended with {ended[0].exit_code}, and {job.state} says {job.exit_code}"
+        if ended and not story.outputs[job.job.name].endswith(written(ended[0], ended[0].ends)):
+            yield f"JB: what {job.job.name} wrote is not all there"
+
+
+def _goes_on(story: JobStory) -> Iterator[str]:
+    for job in story.jobs:
+        made = containers(story, job)
+        if len(made) > job.job.resumes + 1:
+            yield f"JC: {job.job.name} was begun {len(made)} times, and may go on {job.job.resumes} times"
+        if made and made[0].resumed:
+            yield f"JC: {job.job.name} begins from a checkpoint that it never made"
+        for earlier, later in pairwise(made):
+            if earlier.vm != later.vm:
+                yield f"JC: {job.job.name} goes on in another VM than the one that has its files"
+        told = any(record.saved for record in job.records)
+        if len(made) > 1 and made[-1].resumed and made[-1].progress == timedelta():
+            yield f"JC: {job.job.name} goes on from nothing"
+        if len(made) > 1 and told and not made[-1].resumed and _saved_before(job, made[-1]):
+            yield f"JC: {job.job.name} begins anew, though a checkpoint of it was made"
+
+
+def _saved_before(job: SubmittedJob, made: MadeContainer) -> bool:
+    return any(record.saved and record.at < made.began for record in job.records)
+
+
+def _alone(story: JobStory) -> Iterator[str]:
+    for one, other in combinations(story.guests.made, 2):
+        if one.vm != other.vm and one.job != other.job:
+            continue
+        first, second = sorted((one, other), key=lambda made: made.began)
+        if story.guests.ran_until(first) > second.began:
+            yield f"JD: {first.attempt} and {second.attempt} ran at once"
+
+
+def _mornings(story: JobStory) -> Iterator[str]:
+    for at, running, away in story.mornings:
+        if running:
+            yield f"JE: {', '.join(running)} run on the morning of {at:%Y-%m-%d %H:%M}"
+        if away:
+            yield f"JE: {', '.join(away)} are away on the morning of {at:%Y-%m-%d %H:%M}"
+
+
+def _made(story: JobStory) -> Iterator[str]:
+    for at, made, gone in story.counts:
+        if len(made) > (0 if story.keep is None else AT_MOST) or len(set(made)) < len(made):
+            yield f"JG: {', '.join(made)} are there on {at:%Y-%m-%d %H:%M}"
+        if gone:
+            yield f"JG: {', '.join(gone)} are gone on {at:%Y-%m-%d %H:%M}"
+    at, left, _ = story.counts[-1]
+    if left and not story.keep:
+        yield f"JG: {', '.join(left)} are left on {at:%Y-%m-%d %H:%M}, when all is over"
+
+
+def _states(story: JobStory) -> Iterator[str]:
+    for job in story.jobs:
+        made = containers(story, job)
+        if job.state is JobState.FINISHED and not any(story.guests.came_to_its_end(each) for each in made):
+            yield f"JF: {job.job.name} is finished, and never came to its end"
+        over = [record.at for record in job.records if record.event is JobEvent.CANCELLED]
+        if over and any(each.began > over[0] for each in made):
+            yield f"JF: {job.job.name} was begun after it was cancelled"
+        if over and job.job.name not in story.cancelled:
+            yield f"JF: {job.job.name} was cancelled by nobody"

@@ -1,0 +1,201 @@
+"""Guests whose containers are made up: what runs, how far it is, what is saved, and what a guest refuses.
+
+A container lives as long as its VM runs without a break, by the simulator's own ledger. Its files stay on the disk of
+the VM.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from gpuops.errors import StepFailed
+from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.job import ContainerJob
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.world import World
+
+MINUTE = timedelta(minutes=1)
+BOOTS = 2 * MINUTE
+"""So long after its start a guest answers."""
+
+
+@dataclass
+class MadeContainer:
+    """One attempt at a job in a guest."""
+
+    vm: str
+    job: str
+    attempt: str
+    began: datetime
+    ends: datetime
+    """When it comes to its end, if it is let."""
+    exit_code: int
+    resumed: bool
+    progress: timedelta
+    """What was done when it began."""
+    stopped: datetime | None = None
+    """When somebody ended it."""
+    cleared: bool = False
+
+
+@dataclass
+class Work:
+    """What a job needs in all, and how it ends."""
+
+    needs: timedelta
+    exit_code: int = 0
+    saved: timedelta = timedelta()
+
+
+@dataclass
+class MadeGuests:
+    """Implements `JobGuests`. `point` is called before and after each call: where a run can be killed."""
+
+    world: World
+    work: dict[str, Work]
+    rng: Random
+    point: Callable[[str], None]
+    troubled: bool = True
+    """Whether guests refuse, and checkpoints fail."""
+    made: list[MadeContainer] = field(default_factory=list)
+    revoked: set[str] = field(default_factory=set)
+    met: Counter[str] = field(default_factory=Counter)
+
+    def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
+        self._reached(vm, "start")
+        if attempt in self.revoked:
+            self.met["start of what is revoked"] += 1
+        elif not any(each.attempt == attempt for each in self.made):
+            work, now = self.work[job.name], self.now
+            done = work.saved if resume else timedelta()
+            self.made.append(
+                MadeContainer(vm.ref, job.name, attempt, now, now + work.needs - done, work.exit_code, resume, done)
+            )
+        else:
+            self.met["started twice"] += 1
+        self._left("start")
+
+    def look(self, vm: Vm, attempt: str) -> ContainerState:
+        self._reached(vm, "look")
+        found = self.state(attempt)
+        self.met[f"look {found.state}"] += 1
+        self._left("look")
+        return found
+
+    def revoke(self, vm: Vm, attempt: str) -> ContainerState:
+        self._reached(vm, "revoke")
+        if self._made(attempt) is None:
+            self.revoked.add(attempt)
+            self.met["revoked"] += 1
+        self._left("revoke")
+        return self.state(attempt)
+
+    def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
+        self._reached(vm, "output")
+        made = self._made(attempt)
+        return b"" if made is None else written(made, self._until(made))[offset : offset + limit]
+
+    def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
+        self._reached(vm, "checkpoint")
+        drawn = self.rng.random() if self.troubled else 1.0
+        if drawn < 0.1:
+            self.met["checkpoint fails"] += 1
+            return CheckpointEnd(saved=False, reason="exit code 1")
+        takes = timedelta(seconds=self.rng.choice([5, 40, 90]))
+        if drawn < 0.2 or takes > limit:
+            self.world.clock.advance(limit.total_seconds())
+            self.met["checkpoint too slow"] += 1
+            return CheckpointEnd(saved=False, reason="took longer")
+        self.world.clock.advance(takes.total_seconds())
+        made = self._made(attempt)
+        if made is None or self.state(attempt).state is not ContainerPhase.RUNNING:
+            self.met["ended while it saved"] += 1
+            return CheckpointEnd(saved=False, reason="it does not run")
+        self.work[made.job].saved = made.progress + self.now - made.began
+        self.met["saved"] += 1
+        self._left("checkpoint")
+        return CheckpointEnd(saved=True)
+
+    def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
+        self._reached(vm, "stop")
+        made = self._made(attempt)
+        if made is not None and self.state(attempt).state is ContainerPhase.RUNNING:
+            made.stopped = self.now
+        self._left("stop")
+        return self.state(attempt)
+
+    def clear(self, vm: Vm, attempt: str) -> None:
+        self._reached(vm, "clear")
+        made = self._made(attempt)
+        if made is not None:
+            made.cleared = True
+        self._left("clear")
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock.now()
+
+    def state(self, attempt: str) -> ContainerState:
+        """As its guest would tell it now; what somebody has stopped ends with the exit code 0, as programs that catch
+        the signal do."""
+        made = self._made(attempt)
+        if made is None or made.cleared:
+            return ContainerState(ContainerPhase.ABSENT)
+        until = self._until(made)
+        if until is None:
+            return ContainerState(ContainerPhase.RUNNING, began=made.began)
+        if until == made.ends:
+            return ContainerState(ContainerPhase.ENDED, made.exit_code, made.began, made.ends)
+        if until == made.stopped:
+            return ContainerState(ContainerPhase.ENDED, 0, made.began, until, asked_to_end=True)
+        return ContainerState(ContainerPhase.ENDED, None, made.began)
+
+    def came_to_its_end(self, made: MadeContainer) -> bool:
+        return self._until(made) == made.ends
+
+    def ran_until(self, made: MadeContainer) -> datetime:
+        return self._until(made) or self.now
+
+    def _until(self, made: MadeContainer) -> datetime | None:
+        """When it ended; None = it runs."""
+        down = next(
+            (
+                entry.at
+                for entry in self.world.ledger
+                if entry.moid == made.vm and entry.at >= made.began and entry.after.get("power", Power.ON) != Power.ON
+            ),
+            None,
+        )
+        ends = [each for each in (made.stopped, down, made.ends if made.ends <= self.now else None) if each is not None]
+        return min(ends, default=None)
+
+    def _made(self, attempt: str) -> MadeContainer | None:
+        return next((each for each in self.made if each.attempt == attempt), None)
+
+    def _reached(self, vm: Vm, what: str) -> None:
+        """Raises StepFailed for a guest that does not answer."""
+        self.point(f"before {what}")
+        self.world.clock.advance(2)
+        here: Any = self.world.find(vm.ref)
+        started = max((entry.at for entry in self.world.ledger if entry.moid == vm.ref), default=None)
+        if here is None or here.state.power is not Power.ON or (started and self.now - started < BOOTS):
+            self.met["guest not up"] += 1
+            raise StepFailed(f"{vm.name}: VMware Tools do not answer")
+        if self.troubled and self.rng.random() < 0.05:
+            self.met[f"{what} refused"] += 1
+            raise StepFailed(f"{vm.name}: its guest refuses")
+
+    def _left(self, what: str) -> None:
+        self.point(f"after {what}")
+
+
+def written(made: MadeContainer, until: datetime | None) -> bytes:
+    """What it wrote, a line a minute."""
+    minutes = int(((until or made.ends) - made.began) / MINUTE) if until is not None else 0
+    return b"".join(f"{made.attempt} {minute}\n".encode() for minute in range(max(minutes, 0)))

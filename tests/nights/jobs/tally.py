@@ -1,0 +1,88 @@
+"""How many nights with jobs were played, what struck in them, and what broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuops.model.workloads.job_record import JobEvent, JobState
+from tests.nights.jobs.checkers import violations
+from tests.nights.jobs.story import POINTS, VM_POINTS, play
+
+MET: Final = ("a return saved a job", "a return had no time", "checkpoint fails", "checkpoint too slow", "look absent",
+       "VM made", "VM has", "VM removed")  # fmt: skip
+"""What must have happened in many stories, beside kills."""
+
+
+@dataclass
+class JobTally:
+    """What some stories come to."""
+
+    stories: int = 0
+    nights: int = 0
+    attempts: int = 0
+    states: Counter[JobState] = field(default_factory=Counter)
+    events: Counter[JobEvent] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, other: JobTally) -> None:
+        self.stories += other.stories
+        self.nights += other.nights
+        self.attempts += other.attempts
+        self.states += other.states
+        self.events += other.events
+        self.kills += other.kills
+        self.met += other.met
+        self.violations += other.violations
+
+    def unmet(self) -> set[str]:
+        """Points at which no process was killed, and what should have been met and was not."""
+        missed = {what for what in MET if not self.met[what]}
+        return {point for point in POINTS | VM_POINTS if not self.kills[point]} | missed
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.stories} stories, {self.nights} nights, {self.states.total()} jobs, {self.attempts} attempts",
+            f"{self.kills.total()} kills at {len(self.kills)} points",
+            *(f"  {state.value:12} {number}" for state, number in sorted(self.states.items())),
+            *(f"  {event.value:12} {number} records" for event, number in sorted(self.events.items())),
+            *(f"  {what:24} {number}" for what, number in sorted(self.met.items())),
+            "never met: " + (", ".join(sorted(self.unmet())) or "nowhere that is asked for"),
+            *(self.violations or ["no invariant was broken"]),
+        ]
+
+
+def tally(seeds: Iterable[int], jobs: int, nights: int | None = None) -> JobTally:
+    """What the stories of these seeds come to, in so many processes; no more are begun once `nights` were played."""
+    found = JobTally()
+    if jobs == 1:
+        for each in map(_of, seeds):
+            found.add(each)
+            if nights is not None and found.nights >= nights:
+                break
+        return found
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting = iter(seeds)
+        running = {pool.submit(_of, seed) for _, seed in zip(range(jobs), waiting, strict=False)}
+        while running:
+            done = next(iter(running))
+            running.discard(done)
+            found.add(done.result())
+            if nights is None or found.nights < nights:
+                running |= {pool.submit(_of, seed) for _, seed in zip(range(1), waiting, strict=False)}
+    return found
+
+
+def _of(seed: int) -> JobTally:
+    story = play(seed)
+    return JobTally(
+        1, len(story.mornings), len(story.guests.made),
+        Counter(job.state for job in story.jobs),
+        Counter(record.event for job in story.jobs for record in job.records),
+        story.kills, story.guests.met, [f"{seed}: {each}" for each in violations(story)],
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Nights with jobs: none is lost, none runs twice to its end, none keeps a desktop away, whatever is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gpuops.model.workloads.job_record import JobEvent, JobState
+from tests.nights.jobs import checkers
+from tests.nights.jobs.checkers import violations
+from tests.nights.jobs.story import play
+from tests.nights.jobs.tally import tally
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "seed", [pytest.param(3), pytest.param(8), *(pytest.param(each, marks=pytest.mark.long) for each in (5, 11, 18))]
+)
+def test_no_night_with_jobs_breaks_an_invariant(seed: int) -> None:
+    story = play(seed)
+    assert violations(story) == []
+    assert story.jobs and story.guests.made, "these nights did something"
+
+
+def test_vms_of_the_template_run_jobs_and_are_removed() -> None:
+    met = play(6).guests.met + play(10).guests.met
+    assert met["VM made"] and met["VM has"] and met["VM removed"]
+
+
+def test_a_return_lets_jobs_save_their_state() -> None:
+    """In this story it finds some that run, for the clock did not call `job run` any more."""
+    assert play(7).guests.met["a return saved a job"] > 0
+
+
+@pytest.mark.long
+def test_a_return_that_comes_late_has_no_time_for_jobs() -> None:
+    assert play(9).guests.met["a return had no time"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_kills_and_troubles_meet_nearly_every_record_of_a_job() -> None:
+    """`make job-nights` plays enough to meet each of them."""
+    found = tally(range(100, 120), jobs=1)
+    assert found.violations == []
+    assert set(found.events) >= set(JobEvent) - {JobEvent.NOT_STARTED}
+    assert {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED} <= set(found.states)
+    assert len(found.unmet()) <= 6
+
+
+def test_a_checker_sees_what_it_is_for() -> None:
+    """Stories that went wrong: each invariant is broken once, by hand."""
+    story = play(3)
+    made = next(each for each in story.guests.made if story.guests.came_to_its_end(each))
+    story.guests.made.append(type(made)(**{**vars(made), "attempt": "again"}))
+    told = Counter(each.partition(":")[0] for each in violations(story))
+    assert told["JB"] == 1 and told["JD"] >= 1
+    story.guests.made.pop()
+    story.mornings.append((story.guests.now, ["ml-01"], ["desktop-001"]))
+    story.wanted["lost"] = next(iter(story.wanted.values()))
+    told = Counter(each.partition(":")[0] for each in violations(story))
+    assert told["JE"] == 2 and told["JA"] == 1
+    story.counts.append((story.guests.now, ["ml-made-01"], ["desktop-001"]))
+    told = Counter(each.partition(":")[0] for each in violations(story))
+    assert told["JG"] == 3, "too many, one gone, one left"
+    assert all(f"{name} " in str(checkers.__doc__) for name in ("JA", "JB", "JC", "JD", "JE", "JF", "JG"))

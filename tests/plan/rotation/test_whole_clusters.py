@@ -1,0 +1,90 @@
+"""Clusters in the queue start whole: two of them, and room for one and a half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.model.nights.ml_queue import QueuedVm
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.rotation.ml_queue.ml_vms import Start, WaitingVm
+from gpuops.plan.rotation.ml_queue.queue import QueueDecision
+from gpuops.plan.rotation.ml_queue.whole_clusters import decide_with_clusters
+from tests.execute.small_vcenter import small_world
+
+
+def world(*sizes: int) -> tuple[Inventory, tuple[WaitingVm, ...]]:
+    """Clusters `c0`, `c1` of so many VMs each, all of them off and in the queue, after an ML VM of no cluster."""
+    base = small_world().snapshot()
+    vm = base.find_vm("ml-01")
+    made = [vm, *(_member(vm, number, rank, size) for number, size in enumerate(sizes) for rank in range(size))]
+    return replace(base, vms={each.ref: each for each in made}), tuple(
+        WaitingVm(QueuedVm(each.name), each.name, each) for each in made
+    )
+
+
+def _member(vm: Vm, number: int, rank: int, nodes: int) -> Vm:
+    marker = ClusterMarker(f"c{number}", rank, nodes, f"{number:08x}", "0" * 12, 1, RdmaKind.NONE)
+    name = f"c{number}-{rank:02}"
+    return replace(vm, ref=f"vm-{name}", name=name, extra_config={MARKER_KEY: marker.text})
+
+
+def decided(queue: tuple[WaitingVm, ...], inventory: Inventory, room: int) -> tuple[QueueDecision, int]:
+    """Where so many of the queue find room, the first ones; and how often that was asked."""
+    asked = 0
+    host = inventory.hosts["host-1"]
+
+    def decide(waiting: tuple[WaitingVm, ...]) -> QueueDecision:
+        nonlocal asked
+        asked += 1
+        starts: list[Start] = []
+        choices: list[Choice] = []
+        for each in waiting:
+            fits = each.vm is not None and not each.reason and len(starts) < room
+            if fits and each.vm is not None:
+                starts.append(Start(each.vm, each.queued, host, ()))
+            choices.append(Choice(each.name, chosen=fits, reason=each.reason or ("" if fits else "no room")))
+        return QueueDecision((tuple(starts),), tuple(choices))
+
+    return decide_with_clusters(decide, queue, inventory), asked
+
+
+def names(decision: QueueDecision) -> list[str]:
+    return [start.vm.name for start in decision.starts]
+
+
+def test_the_last_cluster_in_part_is_left_out_and_its_room_goes_to_others() -> None:
+    inventory, queue = world(2, 2)
+    found, _ = decided(queue, inventory, 4)
+    assert names(found) == ["ml-01", "c0-00", "c0-01"]
+    last = found.choices[-1]
+    assert last.reason == "its cluster c1 starts whole or not at all: c1-01: no room"
+    found, _ = decided(tuple(reversed(queue)), inventory, 3)
+    assert names(found) == ["c1-01", "c1-00", "ml-01"]
+
+
+@pytest.mark.parametrize("room", [0, 2, 9])
+def test_without_clusters_it_is_decided_once(room: int) -> None:
+    inventory, queue = world()
+    found, asked = decided(queue, inventory, room)
+    assert (names(found), asked) == (["ml-01"] if room else [], 1)
+
+
+@given(st.lists(st.integers(1, 4), max_size=5), st.integers(0, 14), st.randoms(use_true_random=False))
+def test_no_cluster_ever_starts_in_part_and_no_queue_is_decided_more_often_than_it_has_clusters(
+    sizes: list[int], room: int, shuffler: object
+) -> None:
+    inventory, queue = world(*sizes)
+    order = list(queue)
+    shuffler.shuffle(order)  # type: ignore[attr-defined]
+    found, asked = decided(tuple(order), inventory, room)
+    started = [name.partition("-")[0] for name in names(found) if name != "ml-01"]
+    assert all(started.count(f"c{number}") in (0, size) for number, size in enumerate(sizes))
+    assert asked <= len(sizes) + 1
+    assert [choice.subject for choice in found.choices] == [waits.name for waits in order]

@@ -1,0 +1,143 @@
+"""Two servers and two clients of a pool in simulated guests that run real programs, and the tests' loopback program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pyVim.connect import Disconnect, SmartConnect
+from pyVmomi import vim
+
+from gpuops.clock import wall_clock
+from gpuops.config.remote_gpu_file import parse_remote_gpu
+from gpuops.execute.pool.clients import PoolGuests
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.target import GuestLogin, Secret
+from gpuops.model.workloads.lease_book import (
+    GpuLease,
+    LeaseBook,
+    LeaseState,
+    LeaseWish,
+    LendingPool,
+    LentShare,
+    PoolServer,
+    ServerGpu,
+)
+from gpuops.model.workloads.remote_gpu import RemoteProgram
+from gpuops.sim.server import SimServer, start
+from gpuops.vsphere.connection import Connection
+from tests.sim.guests_of import Guest
+from tests.wire.conftest import target_of
+
+USER, PASSWORD = "ml", "Kept4now"
+AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)
+SERVERS, CLIENTS = ("gpu-01", "gpu-02"), ("ds-01", "ds-02")
+MEMORY_MIB: Final = 46068
+NETWORK: Final = "VM Network"
+_BASE: Final = Path(__file__).parent / "sim" / "real_guests.yaml"
+PROGRAM: Final = Path(__file__).parent / "pool_program"
+
+
+def loopback() -> RemoteProgram:
+    """The tests' program."""
+    return parse_remote_gpu(loopback_text(), "loopback.yaml")
+
+
+def loopback_text() -> str:
+    """Its file, for this directory."""
+    return (PROGRAM / "loopback.yaml").read_text(encoding="utf-8").replace("@HERE@", str(PROGRAM))
+
+
+def pool_scenario(path: Path, ml: Sequence[str] = ()) -> Path:
+    """The scenario of real guests with these VMs in place of its own, written there; `ml`: VMs beside them that are off
+    and are to have a whole GPU too."""
+    told = yaml.safe_load(_BASE.read_text(encoding="utf-8"))
+    vm = {name: value for name, value in told["vms"][0].items() if name not in ("count", "first", "devices")}
+    whole = {"devices": [{"vgpu": "nvidia_a40-48c"}]}
+    told["vms"] = [{**vm, "name": name, **(whole if name in SERVERS else {})} for name in (*SERVERS, *CLIENTS)]
+    told["vms"] += [{**vm, **whole, "name": name, "power": "off"} for name in ml]
+    path.write_text(yaml.safe_dump(told), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class PoolWorld:
+    """The guests, and a connection that reaches them."""
+
+    server: SimServer
+    connection: Connection
+    guests: dict[str, Guest]
+
+    def inventory(self) -> Inventory:
+        return self.connection.inventory()
+
+    def uuid(self, name: str) -> str:
+        [found] = [vm.instance_uuid for vm in self.inventory().vms.values() if vm.name == name]
+        assert found is not None
+        return found
+
+    def pool_server(self, name: str) -> PoolServer:
+        return PoolServer(name, self.uuid(name), (ServerGpu(0, MEMORY_MIB), ServerGpu(1, MEMORY_MIB)))
+
+    def book(self) -> LeaseBook:
+        return LeaseBook(LendingPool("lab", NETWORK), tuple(map(self.pool_server, SERVERS)))
+
+    def pool(self, program: RemoteProgram | None = None) -> PoolGuests:
+        return PoolGuests.of(self.book(), program or loopback(), self.inventory(), self.connection)
+
+    def lease(self, client: str, *shares: LentShare, id: str = "lease-1", lasts_s: float = 600) -> GpuLease:
+        now, lasts = wall_clock(), timedelta(seconds=lasts_s)
+        wish = LeaseWish(client, self.uuid(client), shares[0].memory_mib, lasts, len(shares))
+        return GpuLease(id, wish, lasts, LeaseState.LENT, now, now, now + lasts, shares)
+
+    def root(self, name: str) -> Path:
+        """Where the files of that guest lie."""
+        return self.server.world.guests.guest(self.guests[name].vm._moId).root
+
+    def kept(self, name: str) -> list[str]:
+        """What the pool has in that guest, but for the program's own files, as paths."""
+        home = self.root(name)
+        found = [str(each.relative_to(home)) for each in home.rglob("*") if ".gpuops-pool/" in str(each)]
+        return sorted(
+            each for each in found if Path(each).name not in ("pid", "log", "lock", "ended") and "/ended/" not in each
+        )
+
+    def until_quiet(self) -> None:
+        """Until every program that was started in a guest has ended, one that goes on without its caller too."""
+        for guest in self.guests.values():
+            for process in self.server.world.guests.processes(guest.vm._moId):
+                process.child.wait(timeout=60)
+
+    def use(self, client: str, *lines: str) -> list[str]:
+        """What the client's program is answered, in its guest, with the environment of the last lease."""
+        guest = self.guests[client]
+        out = self.begin(client, *lines)
+        guest.ended(out[0])
+        return (self.root(client) / out[1].lstrip("/")).read_text().splitlines()
+
+    def begin(self, client: str, *lines: str) -> tuple[int, str]:
+        """The process of the client's program, and the path of what it prints in its guest."""
+        guest, directory = self.guests[client], self.guests[client].temporary_directory()
+        words = " ".join(f'"{each}"' for each in lines)
+        command = f'. $HOME/.gpuops-pool/env; python3 "{PROGRAM}/client.py" {words} > printed 2>&1'
+        pid = guest.run(f"-c '{command}'", directory=directory)
+        return pid, str(Path(directory) / "printed").removeprefix(str(self.root(client)))
+
+
+@contextmanager
+def pool_world(directory: Path, ml: Sequence[str] = ()) -> Iterator[PoolWorld]:
+    """The world, whose guests end with it. Their addresses are its own: several test processes share this machine."""
+    with start(str(pool_scenario(directory / "pool.yaml", ml)), clock="virtual", seed=os.getpid()) as server:
+        service = SmartConnect(**server.login)
+        guests = {name: Guest(server, service, name, AUTH) for name in (*SERVERS, *CLIENTS, *ml)}
+        login = GuestLogin(USER, Secret(PASSWORD))
+        with Connection(replace(target_of(server), guest=login)) as connection:
+            yield PoolWorld(server, connection, guests)
+        Disconnect(service)
+        assert server.world.bugs == []

@@ -1,0 +1,86 @@
+"""`gpuops runner init` makes all tables of the common database; `--sql` prints them for psql, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect
+
+from gpuops.execute.migrations import HEAD, REVISIONS
+from tests.execute.journal.postgres import Server, binaries
+from tests.runner.test_shared_targets import Database
+
+
+class Typed:
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
+        self.folder = folder
+        self.environment = os.environ | {
+            "GPUOPS_JOURNAL_URL": url, "GPUOPS_CONFIG": str(folder / "none.toml"), "GPUOPS_STATE_DIR": str(folder / "s")
+        }  # fmt: skip
+
+    def init(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuops", "runner", "init", *words], env=self.environment, cwd=self.folder,
+            capture_output=True, encoding="utf-8", check=False, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def tables(self) -> list[str]:
+        engine = create_engine(self.url.replace("postgresql:", "postgresql+psycopg:"))
+        found = sorted(inspect(engine).get_table_names())
+        engine.dispose()
+        return found
+
+    def psql(self, statements: str) -> None:
+        folder = binaries()
+        assert folder is not None
+        done = subprocess.run(
+            [str(folder / "psql"), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", self.url], input=statements,
+            env=os.environ | {"PGOPTIONS": "-c client_min_messages=warning"}, capture_output=True, encoding="utf-8",
+            check=False, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def typed(postgresql: Server, tmp_path: Path) -> Typed:
+    return Typed(tmp_path, postgresql.database())
+
+
+def test_it_makes_all_tables_and_then_has_nothing_to_do(typed: Typed) -> None:
+    assert typed.init() == f"the tables of the queue were made; all others are of revision {HEAD} now, of none before\n"
+    made = typed.tables()
+    assert {"procrastinate_jobs", "journal", "runner_targets", "container_jobs", "measurements", "pools"} < {*made}
+    again = json.loads(typed.init("--output", "json"))
+    assert (again["made"], again["before"], again["revision"], again["sql"]) == (False, HEAD, HEAD, None)
+    assert typed.init("--sql") == "-- nothing to do\n"
+    assert typed.tables() == made
+
+
+def test_what_it_prints_makes_by_psql_what_it_makes_itself(typed: Typed, postgresql: Server, tmp_path: Path) -> None:
+    printed = typed.init("--sql")
+    assert typed.tables() == []
+    typed.psql(printed)
+    assert typed.init("--sql") == "-- nothing to do\n"
+    itself = Typed(tmp_path, postgresql.database())
+    itself.init()
+    assert typed.tables() == itself.tables()
+
+
+def test_it_prints_the_revisions_alone_that_are_not_there(typed: Typed) -> None:
+    typed.init()
+    database = Database(typed.url)
+    database.do("DROP TABLE pools, pool_leases, pools_schema")
+    database.do(f"UPDATE alembic_version SET version_num = '{REVISIONS[1]}'")
+    printed = typed.init("--sql")
+    assert "CREATE TABLE IF NOT EXISTS pools " in printed
+    assert "container_jobs" not in printed
+    typed.psql(printed)
+    assert database.do("SELECT version_num FROM alembic_version") == [(HEAD,)]

@@ -1,0 +1,289 @@
+"""What runners play is in the database that they share: where their machines are gone, another one returns it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from gpuops.config.file import parse_toml
+from gpuops.runner.leaving import leaving
+from gpuops.runner.site_policy import Rotations
+from tests.execute.journal.postgres import PASSWORD, Server
+from tests.runner.test_configuration import NOW, URL, Edited
+
+SECRET = "of-vc-prod"
+
+
+class Machine(Edited):
+    """One with a directory of its own; its runner plays what its file says."""
+
+    believes = "['VC-prod']"
+
+    def __init__(self, folder: Path, url: str, *targets: str, more: str = "") -> None:
+        folder.mkdir()
+        super().__init__(folder)
+        self.write(*targets, more=more)
+        self.leaving.url, self.obeyed.text = url, self.file.read_text(encoding="utf-8")
+        self.known: Rotations = {}
+
+    def write(self, *targets: str, url: str = URL, more: str = "") -> None:
+        super().write(*targets, url=url, more=more)
+        text = self.file.read_text(encoding="utf-8")
+        self.file.write_text(text.replace("[fleet]\n", f"[fleet]\nvcenters = {self.believes}\n"), encoding="utf-8")
+
+    def begin(self) -> list[str]:
+        """The targets of which returns alone are played."""
+        self.known = self.obeyed.begin(NOW)
+        self.obeyed.share(self.known)
+        return list(leaving(self.known))
+
+    def look(self) -> list[str]:
+        """The same, after a look and what other runners are told."""
+        self.read()
+        self.obeyed.share(self.known)
+        self.read()
+        return list(leaving(self.known))
+
+    def lost(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+class Database:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def do(self, statement: str) -> list[tuple[object, ...]]:
+        engine = create_engine(self.url.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as connection:
+            done = connection.execute(text(statement))
+            found = [tuple(row) for row in done] if done.returns_rows else []
+        engine.dispose()
+        return found
+
+    def sites(self) -> list[object]:
+        return [site for (site,) in self.do("SELECT site FROM runner_targets ORDER BY site")]
+
+    def pass_minutes(self, minutes: int) -> None:
+        self.do(f"UPDATE runner_targets SET played_at = played_at - interval '{minutes} minutes'")
+
+
+@pytest.fixture
+def database(postgresql: Server) -> Iterator[Database]:
+    yield Database(postgresql.database())
+
+
+def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database: Database, tmp_path: Path) -> None:
+    """It was taken out of the file in its night; every container is made anew before the morning."""
+    old = Machine(tmp_path / "old", database.url, "prod", "munich")
+    assert old.begin() == []
+    old.write("munich")
+    assert old.look() == ["prod"]
+    old.lost()
+    new = Machine(tmp_path / "new", database.url, "munich")
+    assert new.begin() == ["prod"]
+    own = new.obeyed.configuration_of("prod")
+    assert own is not None and "vc-prod" in own.read_text(encoding="utf-8")
+    assert new.known["prod"]["prod"].policy.name == "prod", "its policy was kept, too"
+    new.leaving.returned("prod")
+    new.known = {"munich": new.known["munich"]}
+    assert new.look() == []
+    assert database.sites() == ["munich"]
+    assert Machine(tmp_path / "newer", database.url, "munich").begin() == []
+
+
+def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Database, tmp_path: Path) -> None:
+    """No runner saw the edit: what none plays for half an hour is taken up."""
+    old = Machine(tmp_path / "old", database.url, "prod", "munich")
+    old.begin()
+    old.lost()
+    new = Machine(tmp_path / "new", database.url, "munich")
+    assert new.begin() == []
+    database.pass_minutes(29)
+    assert new.look() == []
+    database.pass_minutes(2)
+    assert new.look() == [], "the database may have been away: whoever plays it says so first"
+    assert new.look() == ["prod"]
+    assert "prod was a target of runners, and nobody plays it" in new.said
+    alone = Machine(tmp_path / "alone", database.url)
+    assert alone.begin() == ["prod"], "of one whose file names nothing any more, too"
+
+
+def test_after_an_outage_of_the_database_nothing_is_taken_from_who_plays_it(database: Database, tmp_path: Path) -> None:
+    one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
+    one.begin(), other.begin()
+    database.pass_minutes(40)
+    for each in (other, one, other):
+        assert each.look() == []
+    assert not any("nobody plays it" in line for line in (*one.said, *other.said))
+
+
+def test_what_another_runner_plays_is_left_to_it(database: Database, tmp_path: Path) -> None:
+    one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
+    for _ in range(3):
+        one.begin()
+        database.pass_minutes(20)
+        assert other.begin() == []
+    assert database.sites() == ["munich", "prod"]
+
+
+def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_path: Path) -> None:
+    machines = [Machine(tmp_path / name, database.url, "prod", "munich") for name in ("one", "other", "third")]
+    for each in machines:
+        each.begin()
+    for each in machines:
+        each.write("munich")
+        assert each.look() == ["prod"]
+    first = machines[0]
+    first.leaving.returned("prod")
+    first.known = {"munich": first.known["munich"]}
+    for each in (*machines, *machines):
+        assert each.look() == []
+    assert database.sites() == ["munich"]
+    assert "prod: another runner has returned it" in machines[1].said
+
+
+def test_one_that_is_given_up_is_taken_up_by_nobody(database: Database, tmp_path: Path) -> None:
+    one = Machine(tmp_path / "one", database.url, "prod", "munich")
+    one.begin()
+    one.write("munich")
+    one.look()
+    one.leaving.copy_of("prod").unlink()
+    assert one.look() == []
+    assert database.sites() == ["munich"]
+
+
+def test_one_that_has_another_name_is_returned_by_that(database: Database, tmp_path: Path) -> None:
+    Machine(tmp_path / "old", database.url, "prod").begin()
+    database.pass_minutes(40)
+    new = Machine(tmp_path / "new", database.url)
+    new.write(more=f"[targets.berlin]\nhost = 'vc-prod'\nrotations = ['{new.policy('prod')}']\n")
+    new.obeyed.text = new.file.read_text(encoding="utf-8")
+    assert new.begin() == []
+    assert new.look() == []
+    assert database.sites() == ["berlin"]
+
+
+def test_one_that_is_played_again_is_nobody_elses(database: Database, tmp_path: Path) -> None:
+    old = Machine(tmp_path / "old", database.url, "prod", "munich")
+    old.begin()
+    database.pass_minutes(40)
+    other = Machine(tmp_path / "other", database.url, "munich")
+    assert (other.begin(), other.look()) == ([], ["prod"])
+    assert old.look() == []
+    assert other.look() == [], "it would take turns of its nights and leave them out"
+    assert "prod: another runner plays it" in other.said
+    for _ in range(2):
+        other.look()
+        assert database.sites() == ["munich", "prod"]
+    assert old.look() == []
+
+
+def left_alone(database: Database, folder: Path, host: str, more: str = "", row: str = "") -> None:
+    """A target is played by nobody: of this host, and these keys of it. `row`: what is done to its row then."""
+    old = Machine(folder / "old", database.url)
+    old.write(more=f"[targets.prod]\nhost = '{host}'\n{more}\nrotations = ['{old.policy('prod')}']\n")
+    old.obeyed.text = old.file.read_text(encoding="utf-8")
+    old.begin()
+    database.pass_minutes(40)
+    if row:
+        database.do(f"UPDATE runner_targets SET {row} WHERE site = 'prod'")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("host", "more", "row", "why"),
+    [
+        ("vc-elsewhere", "", "", "prod is at https://vc-elsewhere, which no target of this configuration file names"),
+        ("vc-prod", "verify = false\n", "", "without verified TLS"),
+        ("http://vc-prod", "", "", "without verified TLS"),
+        ("sim@vc-prod", "", "", "simulated"),
+        ("vc-prod", "", "configuration = '[targets'", "is not TOML"),
+        ("vc-prod", "", "configuration = ''", "no such target"),
+        ("vc-prod", "", "policies = '['", "no JSON"),
+        ("vc-prod", "", "policies = '[]'", "are none"),
+        ("vc-prod", "", """policies = '{"/a": 1}'""", "are none"),
+    ],
+)
+def test_no_password_goes_anywhere_on_the_word_of_the_database(
+    database: Database, tmp_path: Path, host: str, more: str, row: str, why: str
+) -> None:
+    """And a row that says nothing ends no runner, nor keeps it from other rows."""
+    left_alone(database, tmp_path, host, more, row)
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    assert machine.begin() == machine.look() == []
+    assert machine.obeyed.configuration_of("prod") is None
+    (told,) = [line for line in machine.said if "is not returned from here" in line]
+    assert why in told
+    assert set(database.sites()) == {"munich", "prod"}, "another machine may return it"
+
+
+def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_path: Path) -> None:
+    keys = "username = 'keeper'\nidle_command = ['/bin/sh']\nproxy = 'elsewhere:3128'\nnotify = ['env:TOLD']\n"
+    left_alone(database, tmp_path, "vc-prod", keys)
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    assert (machine.begin(), machine.look()) == ([], ["prod"])
+    own = machine.obeyed.configuration_of("prod")
+    assert own is not None
+    assert set(parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]) == {"host", "username", "rotations"}
+
+
+def test_a_broker_is_believed_by_its_name_as_well(database: Database, tmp_path: Path) -> None:
+    broker = "broker = { url = 'https://elsewhere', username = 'gpuops', domain = 'EXAMPLE' }\n"
+    left_alone(database, tmp_path, "vc-prod", broker)
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    assert machine.begin() == machine.look() == []
+    assert any("prod is at https://elsewhere" in line for line in machine.said)
+
+
+def test_the_files_own_settings_of_that_address_come_first(database: Database, tmp_path: Path) -> None:
+    """Its `rotations` were taken away, and the target stands."""
+    left_alone(database, tmp_path, "vc-mine", "username = 'theirs'\nverify = false\n")
+    more = "[targets.prod]\nhost = 'https://VC-mine/sdk'\nusername = 'mine'\n"
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    machine.write("munich", more=more)
+    machine.obeyed.text = machine.file.read_text(encoding="utf-8")
+    assert (machine.begin(), machine.look()) == ([], ["prod"])
+    own = machine.obeyed.configuration_of("prod")
+    assert own is not None
+    found = parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]
+    assert (found["username"], "verify" in found) == ("mine", False)
+
+
+@pytest.mark.sampled(1)
+def test_a_password_of_the_environment_goes_to_no_other_vcenter(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a runner that plays one target alone: it would be sent to what it takes up, too."""
+    left_alone(database, tmp_path, "vc-prod")
+    monkeypatch.setenv("GPUOPS_PASSWORD", SECRET)
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    assert machine.begin() == machine.look() == []
+    assert any("GPUOPS_PASSWORD would go to each of 2 vCenters" in line for line in machine.said)
+
+
+@pytest.mark.sampled(1)
+def test_no_password_is_kept_there(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(SECRET, encoding="utf-8")
+    (tmp_path / "password").chmod(0o600)
+    more = f"[targets.more]\nhost = 'vc-more'\npassword_file = '{tmp_path / 'password'}'\n"
+    machine = Machine(tmp_path / "one", database.url, "prod", more=more)
+    machine.begin()
+    machine.write("munich")
+    machine.look()
+    kept = str(database.do("SELECT * FROM runner_targets"))
+    assert "password_file" in kept
+    assert SECRET not in kept and PASSWORD not in kept
+
+
+def test_a_database_that_is_away_is_said_once_and_changes_nothing(postgresql: Server, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "one", postgresql.database(), "prod", "munich")
+    postgresql.cut_off()
+    assert machine.begin() == []
+    machine.write("munich")
+    assert machine.look() == ["prod"]
+    told = [line for line in machine.said if "is kept on this machine alone" in line]
+    assert len(told) == 1 and PASSWORD not in told[0]

@@ -1,0 +1,283 @@
+"""Programs over a cluster, started by a real mpirun in simulated guests that run real programs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.api import Site
+from gpuops.api.cluster_runs import ClusterRun, cluster_bench, cluster_run
+from gpuops.clock import wall_clock
+from gpuops.errors import Locked, Refused, StepFailed
+from gpuops.execute.cluster import standing
+from gpuops.execute.cluster.run import alone_with
+from gpuops.execute.cluster.use import used_alone
+from gpuops.execute.cluster_run import guests, running
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.model.vcenter.target import GuestLogin, Secret
+from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.plan.cluster_run import scripts
+from gpuops.plan.cluster_run.launch import planned
+from gpuops.vsphere.connection import Connection
+from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.wire.conftest import target_of
+
+
+@dataclass
+class Cluster:
+    """The guests, and a site that reaches them."""
+
+    guests: ClusterGuests
+    site: Site
+    heard: list[bytes]
+
+    def run(self, *command: str, **others: Any) -> ClusterRun:
+        wish = RunWish(command, ssh_port=self.guests.ssh_port, **others)
+        return cluster_run(NAME, wish, self.site, self.heard.append, apply=True)
+
+    @property
+    def lines(self) -> list[str]:
+        return sorted(b"".join(self.heard).decode().splitlines())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with (
+        cluster_guests(tmp_path) as guests,
+        Connection(replace(target_of(guests.server), guest=GuestLogin(USER, Secret(PASSWORD)))) as connection,
+    ):
+        yield Cluster(guests, Site(connection, tmp_path / "state", wall_clock), [])
+
+
+@needs_mpi
+def test_mpirun_starts_a_rank_in_each_guest_and_nothing_is_left(cluster: Cluster) -> None:
+    found = cluster.run(
+        "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK in $GPUOPS_GUEST_NAME; pwd", transport=Transport.TCP
+    )
+    assert found.end is not None and (found.end.exit_code, found.end.left) == (0, ()), cluster.lines
+    assert [line for line in cluster.lines if line.startswith("rank")] == [
+        f"rank {rank} in {NAME}-{rank:02}" for rank in range(NODES)
+    ]
+    assert cluster.guests.left() == []
+
+
+@needs_mpi
+def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never_called_measured(
+    cluster: Cluster,
+) -> None:
+    wish = BenchWish((1, 2, 4), (4096, 1 << 20), (Transport.TCP, Transport.RDMA), ssh_port=cluster.guests.ssh_port)
+    found = cluster_bench(NAME, replace(wish, program=AllReduceProgram.MPI4PY), cluster.site)
+    tcp = [each for each in found.cells if each.transport is Transport.TCP]
+    assert [(each.nodes, each.ranks, each.why_not) for each in tcp] == [(1, 1, ""), (2, 2, ""), (4, 4, "")]
+    assert all(time.seconds > 0 and time.wrong == 0 for each in tcp for time in each.times)
+    assert [[time.size_bytes for time in each.times] for each in tcp] == [[4096, 1 << 20]] * 3
+    rdma = [each for each in found.cells if each.transport is Transport.RDMA]
+    assert [(each.times, each.why_not) for each in rdma] == [((), "simulated: not measured")] * 3
+    assert found.simulated and found.complete
+    assert cluster.guests.left() == []
+
+
+@needs_mpi
+def test_a_program_that_fails_ends_the_run_with_its_code(cluster: Cluster) -> None:
+    found = cluster.run("sh", "-c", "echo no data >&2; exit 7", ranks=1)
+    assert found.exit_code == 7 and "no data" in cluster.lines
+    assert cluster.guests.left() == []
+
+
+@needs_mpi
+def test_a_program_that_takes_too_long_is_ended_in_every_guest(cluster: Cluster) -> None:
+    found = cluster.run("sleep", "600", limit_s=3)
+    assert found.exit_code == 124
+    assert cluster.guests.left() == []
+
+
+@needs_mpi
+def test_an_interrupt_ends_every_process_in_every_guest_and_removes_files_and_keys(cluster: Cluster) -> None:
+    def pause(seconds: float) -> None:
+        if b"here" in b"".join(cluster.heard):
+            assert len(marked_processes()) > NODES
+            raise KeyboardInterrupt
+        threading.Event().wait(seconds)
+
+    cluster.site.pause = pause
+    with pytest.raises(KeyboardInterrupt):
+        cluster.run("sh", "-c", "echo here; exec sleep 600")
+    assert cluster.guests.left() == []
+
+
+@needs_mpi
+def test_keys_that_were_there_stay_as_they_are(cluster: Cluster) -> None:
+    file = cluster.guests.root(1) / "root/.ssh/authorized_keys"
+    file.parent.mkdir()
+    file.write_text("ssh-ed25519 AAAA mine")  # without an end of line
+    file.chmod(0o640)
+    assert cluster.run("true").exit_code == 0
+    assert (file.read_text().strip(), file.stat().st_mode & 0o777) == ("ssh-ed25519 AAAA mine", 0o640)
+
+
+@pytest.fixture
+def without_ssh(tmp_path: Path) -> Iterator[Cluster]:
+    with (
+        cluster_guests(tmp_path, ssh=False) as guests,
+        Connection(replace(target_of(guests.server), guest=GuestLogin(USER, Secret(PASSWORD)))) as connection,
+    ):
+        yield Cluster(guests, Site(connection, tmp_path / "state", wall_clock), [])
+
+
+def test_without_an_ssh_server_in_a_guest_it_is_said_and_nothing_is_left(without_ssh: Cluster) -> None:
+    with pytest.raises(Refused, match=f"{NAME}-00: its guest has no key of an SSH server"):
+        without_ssh.run("true")
+    assert without_ssh.guests.left() == []
+
+
+def test_what_cannot_run_is_refused_with_every_reason_and_starts_nothing(without_ssh: Cluster) -> None:
+    found = without_ssh.run("true", ranks=5, transport=Transport.RDMA)
+    reasons = [str(each) for each in found.plan.rejections]
+    assert (found.exit_code, found.end) == (3, None)
+    assert reasons[0] == f"{NAME}-00: it has no RDMA network card"
+    assert reasons[-1] == f"{NAME}: more ranks than GPUs: needs 5 GPUs, 4 there"
+    assert all(
+        not without_ssh.guests.server.world.guests.processes(each.vm._moId) for each in without_ssh.guests.guests
+    )
+
+
+def test_while_the_cluster_is_changed_or_used_no_run_of_it_starts(without_ssh: Cluster) -> None:
+    said = rf"cluster {NAME} is in use: pid \d+ since .*, cluster delete, holds it"
+    with alone_with(without_ssh.site, NAME, "cluster delete"), pytest.raises(Locked, match=said):
+        without_ssh.run("true")
+
+
+def with_torchrun(cluster: Cluster, script: str) -> None:
+    """A `torchrun` in every guest, which does that."""
+    for rank in range(NODES):
+        tool = cluster.guests.root(rank) / "root/torchrun"
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o700)
+
+
+def launched(cluster: Cluster, *command: str, **others: Any) -> ClusterRun:
+    """By that `torchrun`, which is on no path: as a command line of its own."""
+    wish = RunWish(command, Launcher.TORCHRUN, **others)
+    there = standing(NAME, cluster.site)
+    plan = planned(wish, there, "0123456789abcdef")
+    assert plan.launch is not None
+    launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
+    with used_alone(cluster.site, there, "cluster run") as held:
+        return ClusterRun(NAME, plan, running.run(launch, cluster.site, held, cluster.heard.append))
+
+
+def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_ssh: Cluster) -> None:
+    with_torchrun(without_ssh, 'echo "$@" from $GPUOPS_GUEST_NAME; echo $NCCL_IB_DISABLE')
+    found = launched(without_ssh, "train.py", transport=Transport.TCP)
+    address = without_ssh.guests.guests[0].vm.guest.ipAddress
+    assert found.exit_code == 0
+    words = f"--nnodes=4 --nproc-per-node=1 --node-rank=0 --master-addr={address} --master-port=29500 train.py"
+    assert without_ssh.lines == [f"{words} from {NAME}-00", "1"]
+    assert without_ssh.guests.left() == []
+
+
+def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: Cluster) -> None:
+    with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME != {NAME}-02 ] || exit 5; exec sleep 600")
+    found = launched(without_ssh, "train.py")
+    assert found.end is not None and (found.exit_code, found.end.failed_on) == (5, f"{NAME}-02")
+    assert without_ssh.guests.left() == []
+
+
+def test_a_node_that_fails_after_the_first_did_well_is_no_success(without_ssh: Cluster) -> None:
+    with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME = {NAME}-00 ] && exit; sleep 4; exit 5")
+    found = launched(without_ssh, "train.py")
+    assert found.end is not None and found.exit_code == 5
+    assert found.end.failed_on in {f"{NAME}-{rank:02}" for rank in range(1, NODES)}
+    assert without_ssh.guests.left() == []
+
+
+def unanswered(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: int) -> None:
+    """That call to guests fails so many times, from the first of them on."""
+    original, asked = getattr(Connection, call), iter(range(1 << 30))
+
+    def answered(*words: Any) -> Any:
+        if first <= next(asked) < first + times:
+            raise StepFailed("VMware Tools does not answer in its guest")
+        return original(*words)
+
+    monkeypatch.setattr(Connection, call, answered)
+
+
+@pytest.mark.parametrize(("call", "times"), [("command_end", 2), ("guest_file_if_there", 8)])
+def test_a_guest_that_does_not_answer_for_a_while_ends_no_run(
+    without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch, call: str, times: int
+) -> None:
+    """Files cannot be fetched from before the end on until after it."""
+    with_torchrun(without_ssh, "echo begun; sleep 4; echo done")
+    said: list[str] = []
+    without_ssh.site.say = said.append
+    unanswered(monkeypatch, call, 2, times)
+    assert launched(without_ssh, "train.py").exit_code == 0
+    assert without_ssh.lines == ["begun", "done"]
+    assert sum("it is asked again" in each for each in said) in (1, 2)
+    assert without_ssh.guests.left() == []
+
+
+def test_a_guest_that_does_not_answer_for_long_ends_the_run(
+    without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_torchrun(without_ssh, "exec sleep 600")
+    monkeypatch.setattr(running, "PATIENCE_S", 1.5)
+    unanswered(monkeypatch, "command_end", 2, 1 << 20)
+    with pytest.raises(StepFailed, match="does not answer"):
+        launched(without_ssh, "train.py")
+    assert marked_processes() == []
+
+
+def test_a_guest_with_output_without_end_is_not_followed_for_ever(
+    without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_torchrun(without_ssh, "sleep 1")
+    part, original = b"x" * (1 << 20), Connection.guest_file_if_there
+    monkeypatch.setattr(
+        Connection,
+        "guest_file_if_there",
+        lambda self, vm, name, path: part if "/part." in path else original(self, vm, name, path),
+    )
+    found = launched(without_ssh, "train.py")
+    assert found.end is not None and found.end.cut
+    assert sum(map(len, without_ssh.heard)) < scripts.SHOWN + (2 << 20)
+
+
+def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
+    without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "_PARTS", scripts._PARTS.replace(str(scripts.SHOWN), "600000"))
+    with_torchrun(without_ssh, "yes | head -c 3000000; sleep 2; yes | head -c 3000000; sleep 2")
+    found = launched(without_ssh, "train.py")
+    assert found.end is not None and found.end.cut
+    assert 600_000 <= found.end.printed_bytes <= 600_000 + scripts.PART
+    assert found.end.printed_bytes == sum(map(len, without_ssh.heard))
+
+
+def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Cluster) -> None:
+    with_torchrun(without_ssh, "exec sleep 600")
+    plan = planned(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)
+    assert plan.launch is not None
+    killed = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
+    port = guest_work(without_ssh.site.vcenter)
+    ready = guests.prepare(killed, port)
+    for node in range(NODES):
+        guests.start(killed, node, ready.known_hosts, port)
+    for rank in range(NODES):
+        keys = without_ssh.guests.root(rank) / "root/.ssh"
+        keys.mkdir()
+        (keys / "authorized_keys").write_text(f"restrict ssh-ed25519 AAAA gpuops-cluster-run:{NAME}:{'f' * 16}\n")
+    until_s = time.monotonic() + 60
+    while not marked_processes() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert marked_processes() and without_ssh.guests.left()
+    with_torchrun(without_ssh, "true")
+    assert launched(without_ssh, "train.py").exit_code == 0
+    assert without_ssh.guests.left() == []
