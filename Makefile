@@ -84,7 +84,7 @@ fleet: setup  ## a night of 4 vCenters by three runners, of which one is killed,
 
 clusters: setup  ## all clusters that are cut off or killed while they are made, used or removed (20 minutes of CPU)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 900 \
-	  tests/wire/test_cluster_cut_off.py tests/wire/test_cluster_run_killed.py tests/kills/test_cluster_kills.py
+	  tests/wire/workloads/test_cluster_cut_off.py tests/wire/workloads/test_cluster_run_killed.py tests/kills/test_cluster_kills.py
 
 mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
 	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)

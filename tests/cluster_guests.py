@@ -20,7 +20,7 @@ from pyVmomi import vim
 
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
 from gpuops.sim.server import SimServer, start
-from tests.sim.guests_of import Guest
+from tests.sim.guests.guests_of import Guest
 
 USER, PASSWORD = "ml", "Kept4now"
 AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)

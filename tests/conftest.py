@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.surroundings.plugin", "tests.sample", "tests.browser", "tests.longest_first"]
 collect_ignore = ["example_project"]
-"""A project of others: `tests/sim/test_pytest_plugin.py` runs its tests as they would."""
+"""A project of others: `tests/sim/scenario/test_pytest_plugin.py` runs its tests as they would."""
 
 settings.register_profile("gpuops", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuops")

@@ -27,7 +27,7 @@ from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim
 
 from gpuops.sim.server import SimServer, start
-from tests.sim.guests_of import Guest
+from tests.sim.guests.guests_of import Guest
 
 USER, PASSWORD = "ml", "Kept4now"
 AUTH: Final = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)

@@ -32,7 +32,7 @@ from gpuops.model.workloads.lease_book import (
 from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
-from tests.sim.guests_of import Guest
+from tests.sim.guests.guests_of import Guest
 from tests.wire.conftest import target_of
 
 USER, PASSWORD = "ml", "Kept4now"

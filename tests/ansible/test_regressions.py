@@ -16,7 +16,7 @@ import yaml
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import Ansible
-from tests.sim.mixed import CARD, mixed_lab
+from tests.sim.operations.mixed import CARD, mixed_lab
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

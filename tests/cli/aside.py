@@ -36,7 +36,7 @@ from gpuops.report.hosts.given_up import abandonment_text
 from gpuops.report.plan_text import report_text
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates, ready_file
-from tests.cli.advice import Advice, Ran, fingerprint
+from tests.cli.played_advice import Advice, Ran, fingerprint
 
 Answer = TypeVar("Answer")
 PATIENCE_S: Final = 80.0

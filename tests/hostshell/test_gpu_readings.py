@@ -25,7 +25,7 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import STAYS, Answer, entered
 from tests.hostshell.test_vgpu_listing import LISTING
-from tests.sim import nvidia_smi
+from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"

@@ -27,7 +27,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
 from tests.wire.conftest import target_of
-from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML
+from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML
 
 GUEST = "ml-01.lab"
 ENDS_S = 30.0

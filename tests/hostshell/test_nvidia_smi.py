@@ -30,7 +30,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
-from tests.sim import nvidia_smi
+from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"

@@ -26,7 +26,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import entered
-from tests.sim import nvidia_smi
+from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"

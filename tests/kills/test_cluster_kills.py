@@ -1,7 +1,7 @@
 """Real `gpuops cluster` processes that are killed on their way, against a simulated vCenter in a process of its own.
 
 What is left is judged by the vCenter's ledger alone: each VM that came has gone, and while it was there its notes said
-whose it was. `tests/wire/test_cluster_cut_off.py` cuts calls off in 500 schedules, within one process.
+whose it was. `tests/wire/workloads/test_cluster_cut_off.py` cuts calls off in 500 schedules, within one process.
 """
 
 from __future__ import annotations

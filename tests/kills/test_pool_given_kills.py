@@ -21,7 +21,7 @@ from gpuops import clock
 from gpuops.cli.app import app
 from gpuops.execute.pool import call, guest_work
 from gpuops.sim.wire import ready_file
-from tests.cli.test_pool_guests import POOL, TypedPool
+from tests.cli.workloads.test_pool_guests import POOL, TypedPool
 from tests.pool_guests import PASSWORD, SERVERS, USER, loopback_text, pool_world
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.clock import wall_clock
 from gpuops.model.workloads.lease_book import LentShare
 from gpuops.model.workloads.remote_gpu import ServerCondition
-from tests.cli.test_pool_guests import TypedPool, typed
+from tests.cli.workloads.test_pool_guests import TypedPool, typed
 from tests.pool_guests import PoolWorld
 
 __all__ = ("typed",)

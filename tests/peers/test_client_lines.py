@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.sim.server import SimServer
-from tests.cli.test_sim import client_blocks
+from tests.cli.first_steps.test_sim import client_blocks
 
 from .conftest import built
 from .plays import COMMUNITY

@@ -7,7 +7,7 @@ import pytest
 from gpuops.config.vcenter.address import Address
 from gpuops.model.vcenter.target import Secret, Target
 from tests.peers.processes import Endpoint
-from tests.wire.mutated_replies import fuzz_both, fuzz_reader, recorded
+from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

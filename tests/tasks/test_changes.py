@@ -23,7 +23,7 @@ from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_gpu, vm_gpus
 from gpuops.vsphere.connection import Connection
-from tests.sim.mixed import CARD, mixed_lab
+from tests.sim.operations.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
 
 

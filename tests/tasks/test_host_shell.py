@@ -19,7 +19,7 @@ from gpuops.tasks.reads import gpu_capacity_info, gpu_placement
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_gpu, vm_gpus
 from tests.hostshell.server import ShellHost, entered
-from tests.sim import nvidia_smi
+from tests.sim.guests import nvidia_smi
 from tests.tasks.conftest import Lab
 
 NAME = "esx-01.lab"

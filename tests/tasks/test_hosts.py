@@ -18,7 +18,7 @@ from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough
 from gpuops.tasks.result import TaskResult
 from tests.tasks.conftest import Lab
-from tests.wire.clusters import cluster, desktops
+from tests.wire.hosts.clusters import cluster, desktops
 
 Set = Callable[..., TaskResult]
 CASES = [

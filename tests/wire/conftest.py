@@ -24,8 +24,8 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
 
 if TYPE_CHECKING:
-    from tests.wire.rolling import Bench
-    from tests.wire.training import Training
+    from tests.wire.hosts.rolling import Bench
+    from tests.wire.workloads.training import Training
 
 
 def target_of(server: SimServer) -> Target:
@@ -78,7 +78,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     A host that boots is asked every five minutes of simulated time, not every 20 s: an hour of waiting is 12 requests.
     """
-    from tests.wire.rolling import Bench
+    from tests.wire.hosts.rolling import Bench
 
     for module in (host_tasks, states):
         monkeypatch.setattr(module, "SLICE_S", 300.0)
@@ -104,7 +104,7 @@ def served_training() -> Iterator[SimServer]:
 @pytest.fixture
 def training(served_training: SimServer, tmp_path: Path) -> Iterator[Training]:
     """Each test leaves what was declared, and nothing else."""
-    from tests.wire.training import DECLARED, Training
+    from tests.wire.workloads.training import DECLARED, Training
 
     with Connection(target_of(served_training)) as connection:
         found = Training(served_training, Site(connection, tmp_path / "state", wall_clock))

@@ -11,7 +11,7 @@ Sources of each option, compared word by word in `tests/plan/jobs/test_container
 * podman-run(1), https://docs.podman.io/en/latest/markdown/podman-run.1.html, and that of 4.3: `--read-only` (with
   `--read-only-tmpfs`, its default, /run, /tmp and /var/tmp can be written), `--cap-drop`, `--env`, `--network=none`,
   `--security-opt=no-new-privileges`, `--mount type=bind,source=,destination=,readonly`; podman-exec(1). Podman 4.3 has
-  run with all of them (`tests/wire/test_job_containers.py`).
+  run with all of them (`tests/wire/workloads/test_job_containers.py`).
 * Docker, https://docs.docker.com/reference/cli/docker/container/run/: `--gpus all`, `--read-only`, `--cap-drop`,
   `--env`, `--security-opt`, `--network none`, `--mount type=bind,source=,target=,readonly`; `docker container exec`.
   `--tmpfs PATH[:OPTIONS]`, https://docs.docker.com/engine/storage/tmpfs/: without `exec` nothing in it can be run

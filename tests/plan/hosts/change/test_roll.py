@@ -22,7 +22,7 @@ from gpuops.plan.hosts.change.roll import Roll, rolled
 from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.sim.world import World
 from tests.nights.showing import Showing
-from tests.wire.clusters import START, cluster, desktops
+from tests.wire.hosts.clusters import START, cluster, desktops
 
 
 def seen(world: World) -> Inventory:

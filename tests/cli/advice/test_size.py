@@ -1,0 +1,195 @@
+"""`gpuops size` as typed: plain numbers, a file of workloads, and what `observe` has stored of the scenario `lab`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import Result
+
+from gpuops.execute.measurements.packing import WHOLE, Block
+from gpuops.execute.measurements.rolling_up import FINE_S
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.model.measurements.measurement import GPU_USE, VGPU_USE
+from tests.cli.conftest import LAB_POLICY, Lab
+
+Gpuops = Callable[..., Result]
+WORKLOADS = Path(__file__).parents[3] / "templates" / "workloads.yaml"
+SAME_GPU = ("vdi-01", "vdi-02", "vdi-03", "vdi-04", "vdi-05")
+
+
+def told(done: Result) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def stored(lab: Lab, days: int, percent: dict[str, int], counter: str = GPU_USE, covered: int = WHOLE) -> None:
+    """So many days until now, of these VMs how much of a GPU each used, always the same."""
+    vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
+    begin = int((lab.server.world.clock.now() - timedelta(days=days)).timestamp()) // FINE_S * FINE_S
+    steps = days * 86_400 // FINE_S
+    machines = {each.state.name: each.moid for each in lab.server.world.by_type("VirtualMachine")}
+    rows = {name: np.array([[100 * each, 100 * each, covered]], np.int64) for name, each in percent.items()}
+    values = {name: np.tile(row, (steps, 1)) for name, row in rows.items()}
+    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Measurements.open(default_state_dir(), "", vcenter) as store:
+        store.write(begin, {machines[name]: Block(steps, {counter: each}) for name, each in values.items()})
+        store.note_observed(begin, begin + steps * FINE_S)
+
+
+def test_plain_numbers_ask_no_vcenter(gpuops: Gpuops) -> None:
+    found = told(gpuops("size", "--busy", "0.7", "--sharers", "24", "-o", "json"))
+    [row] = found["sizes"]
+    assert (found["source"], row["sharers"], found["recommended"], found["vms"]) == ("numbers", 24, None, [])
+    best, equal, fixed = (row["schedulers"][name] for name in ("best-effort", "equal-share", "fixed-share"))
+    assert best["slowdown"] == pytest.approx(18.31, abs=0.01) and best["throughput"] == pytest.approx(1.31, abs=0.01)
+    assert equal["slowdown"] == fixed["slowdown"] == pytest.approx(18.61, abs=0.01)
+    assert found == told(gpuops("size", "--busy", "70%", "--sharers", "24", "-o", "json"))
+
+
+def test_a_profile_says_what_a_gpu_holds(gpuops: Gpuops) -> None:
+    found = told(gpuops("size", "--busy", "0.2", "--profile", "A40-8Q", "--at-most", "1.2", "-o", "json"))
+    assert (found["profile"], found["most_per_gpu"]) == ("nvidia_a40-8q", 6)
+    assert (found["recommended"]["sharers"], found["recommended"]["scheduler"]) == (4, "best-effort")
+    fixed = [row["schedulers"]["fixed-share"]["slowdown"] for row in found["sizes"]]
+    assert fixed == pytest.approx([2.0] + [2.108] * 4), "idle slices are wasted"
+    promised = told(gpuops("size", "--busy", "0.2", "--at-most", "1.5", "--guaranteed", "-o", "json"))["recommended"]
+    assert (promised["sharers"], promised["scheduler"]) == (3, "equal-share")
+
+
+def test_a_file_of_workloads(gpuops: Gpuops) -> None:
+    found = told(gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2", "-o", "json"))
+    assert (found["source"], len(found["vms"]), found["pairs"]["observed"]) == ("workloads", 36, 2)
+    assert {vm["name"] for vm in found["vms"] if not vm["may_share"]} == {"training"}
+    assert found["pairs"]["mean_error"] is None, "two pairs say nothing of others"
+    text = gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2").stdout
+    assert "should not share: 4 x training" in text
+    assert f"{found['recommended']['gpus']} GPUs for 36 VMs" in text
+
+
+def test_the_history_of_a_profile(lab: Lab) -> None:
+    stored(lab, 8, dict.fromkeys(SAME_GPU, 10) | {"vdi-07": 100})
+    found = told(lab.run("size", "--profile", "a40-8q", "--at-most", "1.15", "-o", "json"))
+    vms = {vm["name"]: vm for vm in found["vms"]}
+    assert set(vms) == {*SAME_GPU, "vdi-07"}
+    assert found["history"]["hours_most"] == pytest.approx(8 * 24)
+    assert 0.10 < vms["vdi-01"]["busy"] < 0.13, "four others were on its GPU: alone it had used more"
+    assert vms["vdi-07"]["busy"] > 0.96 and not vms["vdi-07"]["may_share"]
+    assert (found["recommended"]["sharers"], found["recommended"]["gpus"]) == (6, 2)
+    assert found["left_out"]["vdi-08"] == "0 h of history"
+    text = lab.run("size", "--profile", "a40-8q", "--at-most", "1.15").stdout
+    assert "by 192 h of history of 6 VMs" in text
+    assert "should not share: vdi-07" in text
+    assert "less than a week" not in text
+
+
+def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> None:
+    """Each is alone on the GPU by day in turn, and every third day both are: half as fast then, as neither foresees."""
+    vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
+    steps = 9 * 86_400 // FINE_S
+    begin = int((lab.server.world.clock.now() - timedelta(days=9)).timestamp()) // FINE_S * FINE_S
+    moments = begin + np.arange(steps) * FINE_S
+    day, by_day = moments // 86_400 % 3, (moments // 3600 % 24 >= 8) & (moments // 3600 % 24 < 18)
+    both = np.where(by_day & (day == 2), 2000, 0)
+    used = {name: np.where(by_day & (day == turn), 4000, both) for name, turn in (("vdi-01", 0), ("vdi-02", 1))}
+    used |= {name: np.zeros(steps, np.int64) for name in SAME_GPU[2:]}
+    machines = {each.state.name: each.moid for each in lab.server.world.by_type("VirtualMachine")}
+    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Measurements.open(default_state_dir(), "", vcenter) as store:
+        blocks = {name: np.stack([each, each, np.full(steps, WHOLE)], axis=1) for name, each in used.items()}
+        store.write(begin, {machines[name]: Block(steps, {GPU_USE: each}) for name, each in blocks.items()})
+        store.note_observed(begin, begin + steps * FINE_S)
+    found = told(lab.run("size", "--vm", "vdi-0[12]", "--sharers", "2", "-o", "json"))
+    assert found["pairs"]["observed"] == 1 and set(found["pairs"]["pressure"]) == {"vdi-01", "vdi-02"}
+    assert found["pairs"]["sensitivity"]["vdi-01"] == pytest.approx(0.5, abs=0.05)
+    slowdown = found["sizes"][0]["schedulers"]["best-effort"]["slowdown"]
+    assert slowdown == pytest.approx(1.5, abs=0.05), "half of its work alone, and half of it twice as long"
+    assert (
+        "corrected by 1 observed pair; a VM beside another one is off too few"
+        in lab.run("size", "--vm", "vdi-0[12]").stdout
+    )
+
+
+def test_a_full_gpu_may_have_been_wanted_more(lab: Lab) -> None:
+    stored(lab, 1, dict.fromkeys(SAME_GPU, 20))
+    found = told(lab.run("size", "--vm", "vdi-0*", "--sharers", "5", "-o", "json"))
+    assert found["history"]["full"] == 1.0
+    assert all(vm["busy"] > 0.6 for vm in found["vms"])
+    text = lab.run("size", "--vm", "vdi-0*").stdout
+    assert "GPUs that VMs share were full in 100% of the time" in text
+    assert "less than a week" in text
+
+
+def test_vms_of_a_pool_and_since_when(lab: Lab) -> None:
+    stored(lab, 8, {"vdi-01": 30, "vdi-03": 30})
+    asked = ("size", "--policy", LAB_POLICY, "--pool", "office", "--since", "2d", "-o", "json")
+    found = told(lab.run(*asked))
+    assert {vm["hours"] for vm in found["vms"]} == {48.0}
+    refused = lab.run("size", "--policy", LAB_POLICY, "--pool", "nobody")
+    assert refused.exit_code == 2 and "there is no pool 'nobody'" in refused.stderr
+
+
+def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
+    """It is one reading in each look: every fourth step of five minutes has one, and stands for no more than itself."""
+    stored(lab, 1, {"vdi-07": 40}, VGPU_USE, covered=1)
+    found = told(lab.run("size", "--vm", "vdi-07", "-o", "json"))
+    assert found["vms"][0]["busy"] == pytest.approx(0.4, rel=0.04)
+    assert found["history"]["hours_most"] == pytest.approx(24.0)
+
+
+def test_no_history_is_said(lab: Lab) -> None:
+    done = lab.run("size", "--vm", "ml-06")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: 0 h of history for ml-06\nnext: run gpuops observe --once")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--vm", "ml-01"], 2, "ml-01 has a MIG-backed vGPU"),
+        (["--vm", "ml-07"], 2, "no VM with a vGPU is meant"),
+        (["--vm", "ml-77"], 2, "no VM 'ml-77' in this vCenter"),
+        (["--profile", "a41-8q"], 3, "no host offers a vGPU profile 'a41-8q'"),
+        (["--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs of nvidia_a40-8q at the most"),
+        ([], 2, "nothing says which VMs are meant"),
+        (["--busy", "0.5", "--vm", "vdi-01"], 2, "--busy and --vm exclude each other"),
+        (["--busy", "0.5", "--workloads", "x.yaml"], 2, "--busy and --workloads exclude each other"),
+        (["--overlap", "0.5", "--profile", "a40-8q"], 2, "--overlap is of --busy"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: list[str], code: int, said: str) -> None:
+    done = lab.run("size", *arguments)
+    assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--busy", "70"], 2, "--busy 70: is above 1: a share is written as 0.7, or with its unit, 70%"),
+        (["--busy", "0"], 2, "--busy 0: should be more than 0 and 1 or less"),
+        (["--busy", "-0.5"], 2, "--busy -0.5: should be more than 0"),
+        (["--busy", "0.5", "--sharers", "0"], 2, "--sharers"),
+        (["--busy", "0.5", "--sharers", "65"], 2, "--sharers"),
+        (["--busy", "0.5", "--at-most", "0.9"], 2, "--at-most 0.9 is not 1 or more"),
+        (["--busy", "0.5", "--at-most", "nan"], 2, "--at-most nan is not 1 or more"),
+        (["--busy", "0.5", "--guaranteed"], 2, "--guaranteed is of --at-most"),
+        (["--busy", "0.5", "--profile", "a41-8q"], 3, "no GPU of the catalogue offers a vGPU profile 'a41-8q'"),
+        (["--busy", "0.5", "--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs"),
+        (["--busy", "0.5", "--profile", "a100-3-20c"], 2, "grid_a100-3-20c is MIG-backed"),
+        (["--busy", "0.5", "--overlap", "2"], 2, "--overlap 2: is above 1"),
+        (["--workloads", "/nowhere.yaml"], 2, "/nowhere.yaml"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_one_line(gpuops: Gpuops, arguments: list[str], code: int, said: str) -> None:
+    done = gpuops("size", *arguments)
+    assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr.splitlines()[0]

@@ -1,0 +1,178 @@
+"""`gpuops size --measure` as typed, on a simulated vCenter whose guests run real programs; and killed on its way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.model.measurements.sharing_measurement import PREFIX
+from gpuops.sim.server import SimServer, start
+from gpuops.sim.wire import ready_file
+from tests.sample import mostly_long
+
+SCENARIO = str(Path(__file__).parents[2] / "sim" / "guests" / "real_guests.yaml")
+ASKED = ("size", "--measure", "--template", "golden", "--profile", "a40-8q", "--counts", "1,2")
+PASSWORD = "Kept4now"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The command line pointed at it."""
+
+    server: SimServer
+    ready: Path
+
+    def run(self, *arguments: str) -> Result:
+        found = CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"])
+        assert PASSWORD not in found.output
+        return found
+
+    def begun(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same as a process of its own."""
+        command = [sys.executable, "-m", "gpuops", *arguments, "--vcenter", f"sim@{self.ready}"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+
+    @property
+    def vms(self) -> list[str]:
+        with self.server.world.lock:
+            found = self.server.world.by_type("VirtualMachine")
+            return sorted(vm.name for vm in found if vm.name.startswith(PREFIX))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    secret = tmp_path / "guest.password"
+    secret.write_text(PASSWORD, encoding="utf-8")
+    secret.chmod(0o600)
+    monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "ml")
+    monkeypatch.setenv("GPUOPS_GUEST_PASSWORD_FILE", str(secret))
+    with start(SCENARIO, clock="virtual") as server:
+        ready = tmp_path / "ready.json"
+        ready_file.write(ready, ready_file.of(server))
+        yield Lab(server, ready)
+        assert server.world.bugs == []
+
+
+def test_a_dry_run_shows_what_is_made_run_and_removed(lab: Lab) -> None:
+    shown = lab.run(*ASKED, "--run", "python3 /opt/train.py", "--overlap", "25%", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    for said in ("esx-01, GPU 0000:5e:00.0", "2 VMs", "in 1, 2 of them, each beside the next for 25%", "train.py"):
+        assert said in shown.stdout
+    assert lab.vms == []
+
+
+def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
+    found: dict[str, Any] = json.loads(lab.run(*ASKED, "--run", "sleep 0.2", "--yes", "-o", "json").stdout)
+    assert [(each["scheduler"], each["sharers"], each["error"]) for each in found["counts"]] == [
+        ("best-effort", 1, None),
+        ("best-effort", 2, None),
+    ]
+    assert all(0.2 <= time_s < 60 for each in found["counts"] for time_s in each["times_s"])
+    assert (found["applied"], found["left"], found["gpu"], lab.vms) == (True, [], "0000:5e:00.0", [])
+
+
+def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
+    refused = lab.run(*ASKED, "--run", "true")
+    assert refused.exit_code == 2 and "nobody is there to ask" in refused.stderr
+    assert lab.vms == []
+
+
+def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None:
+    shown = lab.run(*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--yes")
+    assert shown.exit_code == 4
+    assert "equal-share is not in force: gpuops scheduler set --scheduler equal-share --host esx-01" in shown.stdout
+    assert "the same again goes on" in shown.stdout and lab.vms == []
+    gone = lab.run("size", "--measure", "--remove", "--yes")
+    assert gone.exit_code == 0 and "0 VMs removed, and it is forgotten" in gone.stdout
+    assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout
+
+
+def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_end(lab: Lab) -> None:
+    asked = (*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--set-schedulers")
+    shown = lab.run(*asked, "--vms", "shut-down", "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert "equal-share is not in force: it is set after that, by a reboot of the host" in shown.stdout
+    assert "best-effort -> equal-share" in shown.stdout and lab.vms == []
+    refused = lab.run(*asked, "--yes")
+    assert refused.exit_code == 3 and "vm-01" in refused.stdout and lab.vms == []
+    nobody = lab.run(*asked, "--vms", "shut-down")
+    assert nobody.exit_code == 2 and "nobody is there to ask" in nobody.stderr and lab.vms == []
+    done = lab.run(*asked, "--vms", "shut-down", "--yes", "-o", "json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert [(each["scheduler"], each["sharers"]) for each in found["counts"]] == [
+        ("best-effort", 1),
+        ("best-effort", 2),
+        ("equal-share", 1),
+        ("equal-share", 2),
+    ]
+    assert [each["exit_code"] for each in found["changes"]] == [0, 0] and lab.vms == []
+
+
+def test_a_whole_gpu_is_in_the_table(lab: Lab) -> None:
+    asked = (*ASKED, "--run", "sleep 0.3", "--whole")
+    planned = lab.run(*asked, "--dry-run").stdout
+    assert "with a whole GPU: DirectPath I/O, GPU 0000:d8:00.0" in planned and "nvidia_a40-48q" in planned
+    shown = lab.run(*asked, "--yes").stdout
+    assert "whole vGPU" in shown and "one VM alone, to DirectPath I/O: whole vGPU" in shown and "GPU use" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("size", "--measure", "--template", "golden"), 2, "--measure needs --profile"),
+        ((*ASKED,), 2, "--measure needs --run"),
+        ((*ASKED[:-1], "1,x", "--run", "true"), 2, "--counts 1,x: 'x' is no number of VMs"),
+        ((*ASKED, "--run", "true", "--schedulers", "fair"), 2, "there is no scheduler 'fair'"),
+        ((*ASKED, "--run", "true", "--set-schedulers"), 2, "--set-schedulers needs --schedulers"),
+        ((*ASKED, "--run", "true", "--vms", "move"), 2, "--vms is of --set-schedulers"),
+        ((*ASKED, "--run", "true", "--window", "22:00-04:00 UTC"), 2, "--window is of --set-schedulers"),
+        (("size", "--busy", "0.5", "--whole"), 2, "--whole is of --measure"),
+        ((*ASKED, "--run", "true", "--busy", "0.5"), 2, "--measure and --busy exclude each other"),
+        (("size", "--busy", "0.5", "--counts", "1"), 2, "--counts is of --measure"),
+        ((*ASKED[:3], "none", *ASKED[4:], "--run", "true"), 2, "none"),
+        ((*ASKED, "--run", "true", "--on", "none"), 2, "none"),
+    ],
+)
+def test_wrong_options_are_one_line(lab: Lab, arguments: tuple[str, ...], code: int, said: str) -> None:
+    refused = lab.run(*arguments)
+    assert refused.exit_code == code and said in refused.stderr and "Traceback" not in refused.output
+    assert lab.vms == []
+
+
+def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUOPS_GUEST_USERNAME")
+    monkeypatch.delenv("GPUOPS_GUEST_PASSWORD_FILE")
+    refused = lab.run(*ASKED, "--run", "true", "--yes")
+    assert refused.exit_code == 3 and "there is no login for guests (GPUOPS_GUEST_USERNAME)" in refused.stdout
+    assert lab.vms == []
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
+@pytest.mark.parametrize("again", ["the same", "remove"])
+def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, again: str) -> None:
+    asked = (*ASKED, "--run", "sleep 0.5", "--yes")
+    process = lab.begun(*asked)
+    until = time.monotonic() + 60
+    while len(lab.server.ledger) < effects and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    done = lab.run(*asked) if again == "the same" else lab.run("size", "--measure", "--remove", "--yes")
+    assert done.exit_code == 0, done.output
+    assert lab.vms == []
+    assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout

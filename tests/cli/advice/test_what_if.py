@@ -1,0 +1,122 @@
+"""`gpuops what-if` as typed: both fleets side by side, nothing sent but reads, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from gpuops.execute.measurements.store import Measurements
+from gpuops.execute.state.state_dir import default_state_dir
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+TEMPLATES = Path(__file__).parents[3] / "templates"
+POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+NIGHTLY = str(files("gpuops.sim") / "scenarios" / "lab-nightly-policy.yaml")
+REQUESTS = str(TEMPLATES / "requests.yaml")
+
+
+def document(lab: Lab, *words: str) -> Any:
+    result = lab.run("what-if", *words, "--output", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hosts", ("--add-hosts", "2xL40S:8", "--arrivals", "20", "--any-model")),
+        (
+            "lost",
+            (
+                "--lose-host",
+                "esx-01",
+                "--policy",
+                NIGHTLY,
+                "--at",
+                "2026-11-02T22:00+01:00",
+                "--arrivals",
+                "10",
+                "--seeds",
+                "2",
+            ),
+        ),
+        ("mixed", ("--mode", "mixed-size", "--host", "esx-02*", "--requests", REQUESTS)),
+        ("several", ("--changes", str(TEMPLATES / "what-if.yaml"), "--arrivals", "10", "--seeds", "2")),
+    ],
+)
+def test_text(lab: Lab, golden: Golden, name: str, words: tuple[str, ...]) -> None:
+    result = lab.run("what-if", *words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden(f"what-if-{name}.txt", result.stdout)
+    assert lab.effects == [], "nothing but reads"
+
+
+def test_more_desktops_of_a_pool_are_drawn_by_seeds_and_a_night_takes_them(lab: Lab) -> None:
+    words = ("--add-vms", "4xoffice", "--policy", POLICY, "--arrivals", "1", "--seeds", "3")
+    found = document(lab, *words)
+    assert (found["vms_added"], found["then"]["added_vms_running"]["mean"]) == (4, 4.0)
+    assert found["then"]["running_vms"]["mean"] == found["now"]["running_vms"]["mean"] + 4
+    assert (len(found["now"]["nights"]), len(found["then"]["nights"])) == (1, 3)
+    assert found["night_at"] is not None
+    again = document(lab, *words)
+    assert {**again, "read_at": "", "night_at": ""} == {**found, "read_at": "", "night_at": ""}, "seeds repeat"
+    assert lab.effects == []
+
+
+def test_recorded_days_are_asked_of_both_fleets(lab: Lab) -> None:
+    found = document(lab, "--lose-host", "esx-02")
+    assert (found["requests_from"], len(found["now"]["requests"]["draws"])) == ("made-up arrivals", 5)
+    now = lab.server.world.clock.now()
+    default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with Measurements.open(default_state_dir(), "", found["vcenter"]) as store:
+        for back, most in enumerate((9, 12, 30)):
+            store.note_vgpus(now - timedelta(days=back), {"nvidia_a40-8q": most})
+    found = document(lab, "--lose-host", "esx-02")
+    assert found["requests_from"] == "recorded days"
+    assert [draw["asked"] for draw in found["now"]["requests"]["draws"]] == [21, 3, 0], "nine run now"
+    assert found["now"]["requests"]["placed"]["most"] > found["then"]["requests"]["placed"]["most"]
+    assert document(lab, "--lose-host", "esx-02", "--arrivals", "3")["requests_from"] == "made-up arrivals"
+
+
+def test_the_changed_fleet_is_saved_for_other_commands(lab: Lab, gpuops: Gpuops, tmp_path: Path) -> None:
+    then = tmp_path / "then.json"
+    result = lab.run("what-if", "--add-hosts", "1xL40S:8", "--arrivals", "1", "--seeds", "1", "--save", str(then))
+    assert (result.exit_code, result.stderr) == (0, "")
+    room = gpuops("capacity", "--inventory", str(then), "--profile", "l40s-8q", "--output", "json")
+    assert json.loads(room.stdout)["profiles"][0]["now"]["at_least"] == 8 * 6
+    again = gpuops("what-if", "--inventory", str(then), "--lose-host", "new-1-1", "--arrivals", "1", "-o", "json")
+    sides = json.loads(again.stdout)
+    assert (sides["now"]["gpus"], sides["then"]["gpus"]) == (17, 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing is changed"),
+        (("--add-hosts", "2xL40Z:8"), "no GPU model 'L40Z' in the catalogue; did you mean l40"),
+        (("--add-hosts", "2xP40:8:mixed-size"), "Tesla P40 has no mixed-size mode"),
+        (("--mode", "mig", "--model", "a40"), "esx-01.lab 0000:d8:00.0: NVIDIA A40 has no MIG mode"),
+        (("--lose-host", "esx-99"), "no host 'esx-99' in this vCenter"),
+        (("--lose-gpu", "esx-01/0000:00:00.0"), "esx-01.lab has no GPU 0000:00:00.0"),
+        (("--mode", "mig", "--host", "esx-01*", "--model", "a100"), "nothing would change: 2 GPUs in mig mode already"),
+        (("--host", "esx-01*"), "--host is of --mode"),
+        (("--lose-host", "esx-01", "--at", "22:00"), "--at is of --policy"),
+        (("--lose-host", "esx-01", "--requests", REQUESTS, "--arrivals", "3"), "--requests and --arrivals exclude"),
+        (("--add-vms", "5xoffice"), "'office' is neither a pool nor a profile"),
+        (("--changes", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line(lab: Lab, words: tuple[str, ...], said: str) -> None:
+    result = lab.run("what-if", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {said}")
+    assert lab.effects == []

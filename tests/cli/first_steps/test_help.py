@@ -1,0 +1,230 @@
+"""The manual: every topic listed and shown, nothing of it read or rendered before it is asked for.
+
+That its command lines exist and its examples print what stands there is held by `tests/test_docs.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import Result
+
+from gpuops.cli import output
+from gpuops.cli.app import app
+
+Gpuops = Callable[..., Result]
+MANUAL = Path(__file__).resolve().parents[3] / "gpuops" / "manual"
+PAGES = sorted(MANUAL.glob("*.md"))
+TOPICS = [page.stem for page in PAGES]
+OTHER_PROGRAMS = (
+    "curl ",
+    "pipx ",
+    "uv ",
+    "/opt/gpuops/bin/pip ",
+    "podman ",
+    "docker ",
+    "apptainer ",
+    "kubectl ",
+    ".venv/bin/mypy ",
+)
+
+
+def test_the_manual_has_the_topics_people_ask_for() -> None:
+    assert TOPICS == [
+        "across",
+        "ansible",
+        "architecture",
+        "attach",
+        "broker",
+        "bundle",
+        "capacity",
+        "change",
+        "cluster-run",
+        "cluster",
+        "commands",
+        "comparison",
+        "connection",
+        "container",
+        "cron",
+        "defrag",
+        "devices",
+        "diagnose",
+        "doctor",
+        "evidence",
+        "exit-codes",
+        "gate",
+        "guest",
+        "history",
+        "idle",
+        "install",
+        "inventory",
+        "job-guests",
+        "job-run",
+        "job",
+        "journal",
+        "keep-free",
+        "licences",
+        "login",
+        "measurements",
+        "metrics",
+        "mig",
+        "mode",
+        "notices",
+        "observe",
+        "output",
+        "placement",
+        "playbooks",
+        "policy",
+        "pool-guests",
+        "pool-night",
+        "pool",
+        "predictions",
+        "profiles",
+        "queue",
+        "readiness",
+        "real-guests",
+        "report",
+        "roles",
+        "rotation",
+        "runner",
+        "scheduler",
+        "schemas",
+        "serve",
+        "simulated",
+        "simulator",
+        "sites",
+        "size-checked",
+        "size-measure",
+        "size",
+        "targets",
+        "teams",
+        "testing",
+        "top",
+        "tour-night",
+        "tour",
+        "troubleshooting",
+        "vsphere9",
+        "watch",
+        "what-if",
+        "windows",
+    ]
+
+
+def test_every_topic_is_listed_with_its_first_line(gpuops: Gpuops) -> None:
+    listed = gpuops("help").stdout.splitlines()
+    for page, line in zip(PAGES, listed, strict=False):
+        name, title = re.split(r" {2,}", line)
+        assert name == page.stem
+        assert page.read_text(encoding="utf-8").startswith(f"# {title}\n")
+    assert len(listed) == len(PAGES) + 1, "and one line on how to go on"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=TOPICS)
+def test_in_a_pipe_a_topic_is_the_page_as_it_is_written(page: Path, gpuops: Gpuops) -> None:
+    shown = gpuops("help", page.stem)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == page.read_text(encoding="utf-8")
+
+
+def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "70")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit) as ended:
+        app(["help", "targets"])
+    assert ended.value.code == 0
+    shown = terminal.getvalue()
+    assert "\x1b[" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert "# Which vCenter" not in plain and "Which vCenter" in plain
+    assert max(map(len, plain.splitlines())) <= 70
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("rotate", ("did you mean rotation", "gpuops rotate --help")),
+        ("profile", ("did you mean profiles",)),
+        ("zzz", (f"topics: {', '.join(TOPICS)}",)),
+        ("../README", ("no topic",)),
+    ],
+)
+def test_an_unknown_topic_is_a_usage_error_that_names_near_ones(
+    asked: str, said: tuple[str, ...], gpuops: Gpuops
+) -> None:
+    shown = gpuops("help", asked)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert all(text in shown.stderr for text in said), shown.stderr
+
+
+def test_programs_get_the_manual_as_a_document(gpuops: Gpuops) -> None:
+    listed = json.loads(gpuops("--output", "json", "help").stdout)
+    assert (listed["kind"], list(listed["topics"])) == ("help", TOPICS)
+    page = json.loads(gpuops("--output", "json", "help", "output").stdout)
+    assert page["text"] == (MANUAL / "output.md").read_text(encoding="utf-8")
+    output.choose(output.OutputFormat.TEXT)
+
+
+def test_help_of_the_program_reads_no_page_and_renders_none() -> None:
+    program = """
+import sys
+opened = []
+reads = ("open", "os.listdir", "os.scandir")
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event in reads else 0)
+sys.argv = ["gpuops", "--help"]
+from gpuops.cli.app import main
+try:
+    main()
+except SystemExit:
+    pass
+wrong = [path for path in opened if "manual" in path] + [name for name in sys.modules if name == "rich.markdown"]
+sys.exit(", ".join(wrong) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Show the manual" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=TOPICS)
+def test_every_option_a_page_speaks_of_is_one_of_gpuops(page: Path) -> None:
+    known: set[str] = set()
+
+    def walk(command: object) -> None:
+        known.update(option for parameter in command.params for option in parameter.opts)  # type: ignore[attr-defined]
+        for child in getattr(command, "commands", {}).values():
+            walk(child)
+
+    walk(get_command(app))
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if not line.startswith(OTHER_PROGRAMS)]
+    spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))
+    assert spoken
+    assert spoken - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=TOPICS)
+def test_a_page_is_read_in_one_sitting(page: Path) -> None:
+    whole = page.read_text(encoding="utf-8")
+    # the tables of all commands, and those made from the sources, are looked things up in
+    text = re.sub(r"^<!-- (\w+):.*?^<!-- end of \1 -->$", "", whole, flags=re.M | re.S)
+    assert len(whole.splitlines()) >= 40
+    assert len(text.splitlines()) <= 90
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 120] == []

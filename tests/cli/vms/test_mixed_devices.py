@@ -1,0 +1,42 @@
+"""An SR-IOV network card, a whole GPU and a vGPU in one VM: shown, changed one by one, the network card left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim.server import start
+from tests.cli.conftest import Lab, lab_on
+from tests.sim.operations.mixed import CARD, mixed_lab
+
+
+@pytest.fixture
+def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
+    with start(mixed_lab(tmp_path), clock="stepped") as server, lab_on(server, tmp_path, clean) as lab:
+        yield lab
+        assert list(server.world.bugs) == []
+
+
+def shown(lab: Lab, name: str) -> str:
+    """The line of a VM in `gpuops inventory --vms`; empty = it is not among those with GPUs."""
+    result = lab.run("inventory", "--vms")
+    assert result.exit_code == 0
+    return next((line for line in result.stdout.splitlines() if line.startswith(f"{name} ")), "")
+
+
+def test_each_is_shown_and_changed_by_itself(lab: Lab) -> None:
+    nic = f"other device {CARD}"
+    assert f"{nic}, DirectPath 0000:5e:00.0, vGPU nvidia_a40-8q" in shown(lab, "mixed")
+    result = lab.run("attach", "--vm", "mixed", "--profile", "a40-24c", "--replace", "a40-8q", "--add")
+    assert (result.exit_code, result.stderr.count("Traceback")) == (0, 0), result.output
+    assert f"{nic}, DirectPath 0000:5e:00.0, vGPU nvidia_a40-24c" in shown(lab, "mixed")
+    assert lab.run("detach", "--vm", "mixed", "--device", "0000:5e:00.0").exit_code == 0
+    assert f"{nic}, vGPU nvidia_a40-24c" in shown(lab, "mixed")
+    assert lab.run("detach", "--vm", "mixed", "--all").exit_code == 0
+    again = lab.run("detach", "--vm", "mixed", "--all")
+    assert (again.exit_code, again.stdout) == (0, "nothing to do: mixed has no GPU device; nothing to detach\n")
+    (vm,) = (each for each in lab.server.world.by_type("VirtualMachine") if each.name == "mixed")
+    assert [device.key for device in vm.state.devices] == [4001], "the network card is as it was"
+    assert shown(lab, "carded") == "", "a network card is no GPU"

@@ -1,0 +1,218 @@
+"""`gpuops job submit`, `list`, `show`, `logs` and `cancel` as typed, on jobs that wait; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops import clock
+from gpuops.api import job_queue
+from gpuops.api.job_queue import JobOutput
+from gpuops.cli.app import app
+from gpuops.execute.journal.journal import os_user
+from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
+from gpuops.model.workloads.job_rules import JobQuota, JobRules
+from tests.cli.conftest import LAB_POLICY, Lab
+from tests.execute.jobs.test_job_run import FIT, NOW
+
+OPTIONS = ("--image", "quay.io/lab/train:2", "--profile", "a40-8q", "--run-time", "3h")
+COMMAND = ("--", "python", "a b; $(reboot) '\x1b[31m'")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    """That of the lab, whose ML VMs run jobs."""
+    text = Path(LAB_POLICY).read_text(encoding="utf-8")
+    jobs = 'ml:\n  jobs: {vms: ["job-*"], mounts: [/data], quotas: {vision: {waiting: 2}}}\n'
+    assert "\nml:\n" in text
+    path = tmp_path / "policy.yaml"
+    path.write_text(text.replace("ml:\n", jobs, 1), encoding="utf-8")
+    return str(path)
+
+
+def pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def typed(lab: Lab, *words: str, command: tuple[str, ...] = ("--", "run")) -> Result:
+    """`gpuops job submit`, with the command behind all options."""
+    return CliRunner().invoke(app, ["job", "submit", *words, "--vcenter", f"sim@{lab.ready}", *command])
+
+
+def submitted(lab: Lab, policy: str, *words: str, code: int = 0) -> Any:
+    options = [each for pair in pairs(OPTIONS) if pair[0] not in words for each in pair]
+    done = typed(lab, *options, "--policy", policy, "--output", "json", *words)
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def listed(lab: Lab, *words: str) -> list[dict[str, Any]]:
+    done = lab.run("job", "list", "--output", "json", *words)
+    assert done.exit_code == 0, done.output
+    return list(json.loads(done.stdout)["jobs"])
+
+
+def test_a_job_by_options_waits_is_shown_and_cancelled(lab: Lab, policy: str) -> None:
+    found = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert [each["name"] for each in found["submitted"]] == ["train"]
+    again = submitted(lab, policy, "--owner", "vision", "--mount", "/data/a:/in:rw")
+    assert (again["submitted"], [each["number"] for each in again["there"]]) == ([], [1])
+    [job] = listed(lab, "--policy", policy)
+    assert (job["state"], job["place"], job["next_vm"], job["starts_at"]) == ("queued", 1, None, None)
+    assert "no VM for jobs has one vGPU a40-8q" in job["why_not"]
+    shown = lab.run("job", "show", "train")
+    assert shown.exit_code == 0 and "quay.io/lab/train:2" in shown.stdout
+    assert lab.run("job", "logs", "1").stdout == ""
+    follows = lab.run("job", "logs", "--follow", "1")
+    assert (follows.exit_code, follows.stdout) == (0, "") and "train waits for a night" in follows.stderr
+    cancelled = lab.run("job", "cancel", "train")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, "train: cancelled\n")
+    assert lab.run("job", "cancel", "train").exit_code == 0, "once more changes nothing"
+    assert [each["state"] for each in listed(lab)] == ["cancelled"]
+    assert lab.effects == []
+
+
+def test_a_job_that_a_vm_fits_is_told_when_it_is_expected_to_start(lab: Lab, policy: str) -> None:
+    text = Path(policy).read_text(encoding="utf-8")
+    queued = "    - vm: ml-06\n      relocate: true\n"
+    assert queued in text
+    text = text.replace(queued, "").replace('vms: ["job-*"]', "relocate: true, vms: [ml-06]")
+    Path(policy).write_text(text, encoding="utf-8")
+    night = ("rotate", "night", "--dry-run", "--policy", policy)
+    assert "power on ml-06" not in lab.run(*night).stdout, "no job waits for it"
+    submitted(lab, policy, "--owner", "vision", "--profile", "a40-48c")
+    [job] = listed(lab, "--policy", policy)
+    assert (job["next_vm"], job["why_not"], job["starts_at"] is None) == ("ml-06", "", False)
+    assert "power on ml-06" in lab.run(*night).stdout
+    assert "ml-06" in lab.run("job", "list", "--policy", policy).stdout
+    assert lab.run("job", "run", "--policy", policy).exit_code == 0, "its VM is off: nothing to do"
+    assert lab.effects == []
+    assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
+    [job] = listed(lab)
+    assert job["why_not"].startswith("ml-06 runs: the next `job run` starts it there")
+
+
+def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.wall_clock()
+    text = Path(policy).read_text(encoding="utf-8").replace("    - vm: ml-06\n      relocate: true\n", "")
+    text = text.replace('vms: ["job-*"]', "relocate: true, vms: [ml-06]")
+    hours = {
+        "opens": now - timedelta(hours=1),
+        "closes": now + timedelta(hours=8),
+        "back_by": now + timedelta(hours=12),
+    }
+    said = ", ".join(f'{key}: "{at.astimezone(UTC):%H:%M}"' for key, at in hours.items())
+    assert "windows: any" in text
+    Path(policy).write_text(text.replace("windows: any", f"windows: [{{zone: UTC, {said}}}]", 1), encoding="utf-8")
+    submitted(lab, policy, "--owner", "vision", "--profile", "a40-48c")
+    assert lab.run("rotate", "night", "--policy", policy, "--yes").exit_code == 0
+    assert lab.run("rotate", "day", "--policy", policy, "--yes").exit_code == 0
+    [job] = listed(lab)
+    assert job["why_not"] == "" and datetime.fromisoformat(job["starts_at"]) > now + timedelta(hours=12)
+
+
+def test_a_file_is_submitted_whole_or_not_at_all(lab: Lab, policy: str) -> None:
+    template = str(Path(__file__).parents[3] / "templates" / "jobs.yaml")
+    refused = lab.run("job", "submit", "--file", template, "--policy", policy)
+    assert refused.exit_code == 3 and "may have 2, has 0, 4 more" in refused.stdout
+    assert "score: without an owner: `quotas` of the policy name vision alone" in refused.stdout
+    assert listed(lab) == []
+
+
+def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: str) -> None:
+    text = Path(policy).read_text(encoding="utf-8")
+    for submitters, code in (("[nobody-here]", 3), (f"[{os_user()}]", 0)):
+        Path(policy).write_text(
+            text.replace("{waiting: 2}", f"{{waiting: 2, submitters: {submitters}}}"), encoding="utf-8"
+        )
+        found = submitted(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
+        assert len(found["submitted"]) == (code == 0)
+    assert "is none of its submitters" not in str(listed(lab))
+    found = submitted(lab, policy)
+    assert [each["owner"] for each in found["submitted"]] == ["vision"]
+
+
+def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
+    lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the policy of the last night: that of a file would be whose it is."""
+    submitted(lab, policy, "--owner", "vision", "--name", "fit")
+    rules = JobRules((), quotas={"vision": JobQuota(submitters=("ada", "role:vision"))})
+    monkeypatch.setattr(job_queue, "_last_rules", lambda site: rules)
+    monkeypatch.setattr("gpuops.execute.journal.journal.os_user", lambda: "eve")
+    refused = lab.run("job", "cancel", "fit")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (3, 2)
+    assert "job fit: owner vision: eve@" in refused.stderr and "ask ada, role:vision, or " in refused.stderr
+    assert [each["state"] for each in listed(lab)] == ["queued"]
+    monkeypatch.setattr("gpuops.execute.journal.journal.os_user", lambda: "ada")
+    assert lab.run("job", "cancel", "fit").exit_code == 0
+    monkeypatch.undo()
+    submitted(lab, policy, "--owner", "vision", "--name", "fit")
+    monkeypatch.setattr(job_queue, "_last_rules", lambda site: rules)
+    assert lab.run("job", "cancel", "fit").exit_code == 0, "whoever submitted it"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--image", "train"), "--image: "),
+        (("--run-time", "soon"), "--run-time: "),
+        (("--mount", "/etc/x"), "--mount: "),
+        (("--mount", "/a:/b:/c:rw"), "--mount '/a:/b:/c:rw' has too many colons"),
+        (("--resumes", "2"), "`resumes` needs `checkpoint`"),
+        (("--checkpoint", "save 'x"), "--checkpoint: "),
+        (("--file", "x.yaml"), "--file and "),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[str, ...], said: str) -> None:
+    options = [each for pair in pairs(OPTIONS) if pair[0] != words[0] for each in pair]
+    done = typed(lab, *options, *words, "--policy", policy)
+    assert done.exit_code == 2 and said in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 2, "an error and a next move"
+
+
+def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
+    done = typed(lab, *OPTIONS)
+    assert done.exit_code == 2 and "no night in the journal" in done.stderr
+    done = typed(lab, *OPTIONS, "--policy", LAB_POLICY)
+    assert done.exit_code == 2 and "says nothing of jobs" in done.stderr
+    assert lab.run("job", "show", "nobody").exit_code == 2
+    done = typed(lab, "--image", "quay.io/lab/a:1", "--policy", LAB_POLICY)
+    assert done.exit_code == 2 and "a job needs --profile" in done.stderr
+
+
+def test_what_people_typed_is_printed_harmless(lab: Lab, policy: str) -> None:
+    done = typed(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
+    assert done.exit_code == 2 and "control character" in done.stderr and "\x1b" not in done.stderr
+
+
+@pytest.mark.sampled(1)
+def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
+    lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may print whatever it finds: its guest is one that others log in to as well."""
+    monkeypatch.setenv("GPUOPS_GUEST_USERNAME", "ops")
+    monkeypatch.setenv("GPUOPS_GUEST_PASSWORD", "Kept4now")
+    submitted(lab, policy, "--owner", "vision")
+    job = SubmittedJob(
+        1, FIT, NOW, "a@b", (JobRecord(JobEvent.BEGUN, NOW, vm="vm-1"), JobRecord(JobEvent.STARTED, NOW))
+    )
+    ended = job.with_record(JobRecord(JobEvent.ENDED, NOW, exit_code=0))
+    looks = [
+        JobOutput(job, b"old\nepoch 1 \xc3", 0, 13),  # in the midst of a character
+        JobOutput(job, b"epoch 1 \xc3\xa4\nlogin Kept", 4, 25),  # the oldest are not kept any more
+        JobOutput(ended, b"login Kept4now\nend", 15, 33),
+    ]
+    monkeypatch.setattr(job_queue, "job_output", lambda name, site: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(clock, "pause", lambda seconds: None)
+    shown = lab.run("job", "logs", "train", "--follow")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == "old\nepoch 1 \u00e4\nlogin [a password of gpuops, withheld]\nend\n"
+    document = json.loads(lab.run("job", "logs", "train", "--output", "json").stdout)
+    assert document["lines"] == ["login [a password of gpuops, withheld]", "end"]
+    assert lab.run("job", "logs", "train", "--follow", "--output", "json").exit_code == 2

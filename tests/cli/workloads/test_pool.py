@@ -1,0 +1,375 @@
+"""`gpuops pool` as typed, on a simulated vCenter whose servers run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from subprocess import run
+from sys import executable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops import clock
+from gpuops.cli.app import app
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.sim.server import SimServer, start
+from gpuops.sim.wire import ready_file
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+TEMPLATE = Path(__file__).parents[3] / "templates" / "pool.yaml"
+
+
+@dataclass(frozen=True)
+class TypedPool:
+    """The command line pointed at the scenario `lab`, whose ml-03 and ml-04 have an L40S each and run."""
+
+    server: SimServer
+    ready: Path
+    file: Path
+    """templates/pool.yaml."""
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["pool", *arguments, "--vcenter", f"sim@{self.ready}"])
+
+    def said(self, *arguments: str, code: int = 0) -> str:
+        found = self.run(*arguments)
+        assert found.exit_code == code, found.output
+        return found.stdout if code in (0, 3) else found.stderr
+
+    def told(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The document that it prints."""
+        found = self.run(*arguments, "--output", "json")
+        assert found.exit_code == code, found.output
+        document: dict[str, Any] = json.loads(found.stdout)
+        return document
+
+    def changed(self, old: str, new: str) -> str:
+        """The path of the file with other words in it."""
+        text = self.file.read_text(encoding="utf-8")
+        assert old in text
+        other = self.file.with_name("other.yaml")
+        other.write_text(text.replace(old, new), encoding="utf-8")
+        return str(other)
+
+    @property
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """The open leases, by client."""
+        return {each["client"]: each for each in self.told("show")["pools"][0]["leases"]}
+
+
+@pytest.fixture
+def typed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TypedPool]:
+    monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "state"))
+    with start("lab", clock="stepped") as server:
+        ready, file = tmp_path / "ready.json", tmp_path / "pool.yaml"
+        ready_file.write(ready, ready_file.of(server))
+        file.write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
+        typed = TypedPool(server, ready, file)
+        for vm, device in (("ml-03", ["--device", "0000:5e:00.0"]), ("ml-04", ["--dynamic", "--label", "l40s-ml"])):
+            attach = ["attach", "--vm", vm, *device, "--power", "on", "--vcenter", f"sim@{ready}"]
+            assert CliRunner().invoke(app, attach).exit_code == 0
+        yield typed
+
+
+@pytest.fixture
+def made(typed_pool: TypedPool) -> TypedPool:
+    """The same with the pool."""
+    assert typed_pool.told("create", "--file", str(typed_pool.file))["changed"]
+    return typed_pool
+
+
+def test_a_pool_is_made_once_and_a_dry_run_makes_none(typed_pool: TypedPool) -> None:
+    create = ("create", "--file", str(typed_pool.file))
+    assert typed_pool.told(*create, "--dry-run")["changed"]
+    assert typed_pool.told("show")["pools"] == []
+    first = typed_pool.told(*create)
+    assert [(each["name"], each["state"]) for each in first["servers"]] == [("ml-03", "serving"), ("ml-04", "serving")]
+    assert [each["gpus"] for each in first["servers"]] == [[{"gpu": 0, "memory_mib": 47 * 1024}]] * 2
+    again = typed_pool.told(*create)
+    assert not again["changed"]
+    assert "nothing to do" in typed_pool.said(*create)
+
+
+def test_a_share_is_lent_shown_and_given_back_and_the_same_again_changes_nothing(made: TypedPool) -> None:
+    lend = ("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    assert made.told(*lend, "--dry-run")["leases"][0]["state"] == "lent"
+    assert made.leases == {}
+    first = made.told(*lend)
+    assert first["leases"][0]["shares"] == [{"server": "ml-03", "gpu": 0, "memory_mib": 8192}]
+    again = made.told(*lend)
+    assert not again["changed"]
+    assert again["lease"] == first["lease"]
+    assert "39 GiB" in made.said("show")
+    give = ("return", "--client", "ml-07")
+    assert made.told(*give)["changed"]
+    assert made.leases == {}
+    assert not made.told(*give)["changed"]
+    assert made.told("show", "--ended", "5")["pools"][0]["leases"][0]["state"] == "ended"
+
+
+def test_who_finds_no_room_waits_with_a_moment_and_is_refused_where_that_is_too_late(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h", "--gpus", "2")
+    wish = ("lend", "--client", "ml-08", "--memory", "20GiB", "--for", "1h")
+    refused = made.told(*wish, "--within", "30m", code=3)
+    assert "later than 30 min from now" in refused["rejections"][0]["reason"]
+    assert made.told(*wish)["leases"][0]["state"] == "waiting"
+    leases = made.leases
+    assert leases["ml-08"]["begins_at"] == leases["ml-07"]["ends_at"]
+    made.told("return", "--client", "ml-07")
+    assert made.leases["ml-08"]["state"] == "lent", "it begins as soon as there is room"
+
+
+@pytest.fixture
+def moved_clock() -> Iterator[None]:
+    """Whatever the test does to the time of day is undone."""
+    before = clock.wall_clock() - clock.machine_time()
+    yield
+    clock.set_ahead(before)
+
+
+def test_the_end_comes_by_the_clock_and_whoever_waits_begins(made: TypedPool, moved_clock: None) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h")
+    made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--for", "1h")
+    made.told("lend", "--client", "snapped", "--memory", "20GiB", "--for", "1h")
+    assert made.leases["snapped"]["state"] == "waiting"
+    assert not made.told("reclaim", "--due")["changed"], "nothing is due yet"
+    assert made.said("reclaim", "--due", "--quiet") == "", "cron mails nothing"
+    clock.set_ahead(clock.wall_clock() - clock.machine_time() + timedelta(hours=1, minutes=1))
+    states = {each["client"]: each["state"] for each in made.told("reclaim", "--due")["leases"]}
+    assert states == {"ml-07": "ended", "ml-08": "ended", "snapped": "lent"}
+
+
+def test_a_server_is_taken_back_with_a_grace_and_its_lease_goes_on_elsewhere(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    taken = ("reclaim", "--server", "ml-03", "--grace", "30m", "--yes")
+    assert made.told(*taken, "--dry-run")["changed"]
+    assert made.leases["ml-07"]["state"] == "lent"
+    found = made.told(*taken)
+    assert [(each["state"], each["shares"][0]["server"]) for each in found["leases"]] == [
+        ("ending", "ml-03"),
+        ("waiting", "ml-04"),
+    ]
+    assert found["leases"][1]["begins_at"] == found["leases"][0]["ends_at"]
+    assert found["leases"][1]["follows"] == found["leases"][0]["id"]
+    assert not made.told(*taken)["changed"]
+    assert made.told("reclaim", "--server", "ml-03", "--again")["servers"][0]["state"] == "serving"
+    # without a person and without --yes nothing is taken
+    assert "nobody is there to ask" in made.said("reclaim", "--server", "ml-04", code=2)
+
+
+def test_a_dead_server_breaks_its_leases_at_once_and_they_go_on_elsewhere(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    found = made.told("reclaim", "--server", "ml-03", "--dead", "--yes")
+    assert [each["state"] for each in found["leases"]] == ["broken", "lent"]
+    assert found["leases"][1]["shares"] == [{"server": "ml-04", "gpu": 0, "memory_mib": 8192}]
+    assert list(made.leases) == ["ml-07"]
+
+
+def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    with Connection(target_of(made.server)) as connection:
+        [ref] = [vm.ref for vm in connection.inventory().vms.values() if vm.name == "ml-03"]
+        task = connection.vm(ref).PowerOffVM_Task()
+        assert [end.error for end in connection.wait([TaskRef(task._moId)], 600.0)] == [None]
+    found = made.told("reclaim", "--due")
+    assert [(each["name"], each["state"]) for each in found["servers"]] == [("ml-03", "dead")]
+    assert [each["state"] for each in found["leases"]] == ["broken", "lent"]
+    refused = made.told("reclaim", "--server", "ml-03", "--again", code=3)
+    assert "its VM does not run (poweredOff)" in refused["rejections"][0]["reason"]
+
+
+@pytest.mark.parametrize("hidden", ["ml-03", "ml-07"])
+def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hidden: str) -> None:
+    """Gone, or hidden from this login: to a read they are the same."""
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    before = made.leases
+    with Connection(target_of(made.server)) as connection:
+        [vm] = [each for each in connection.inventory().vms.values() if each.name == hidden]
+        wire = connection.vm(vm.ref)
+        for begin in ([wire.PowerOffVM_Task] if vm.power is PowerState.ON else []) + [wire.Destroy_Task]:
+            assert [end.error for end in connection.wait([TaskRef(begin()._moId)], 600.0)] == [None]
+    found = made.told("reclaim", "--due")
+    advice = {
+        "ml-03": "pool reclaim --pool lab --server ml-03 --dead",
+        "ml-07": "pool return --pool lab --client ml-07",
+    }
+    assert [each.split("gpuops ")[-1] for each in found["warnings"]] == [advice[hidden]]
+    assert made.leases == before
+    made.told(*advice[hidden].split()[1:], *(["--yes"] if hidden == "ml-03" else []))
+    assert ("ml-07" in made.leases) is (hidden == "ml-03")
+
+
+@pytest.mark.parametrize("change", [["detach", "--all"], ["attach", "--profile", "l40s-8q"]])
+def test_a_server_that_lends_is_not_changed_until_it_is_drained(made: TypedPool, change: list[str]) -> None:
+    def typed(*more: str) -> Result:
+        return CliRunner().invoke(app, [*change, "--vm", "ml-03", *more, "--vcenter", f"sim@{made.ready}"])
+
+    refused = typed("--power", "off", "--dry-run")
+    assert refused.exit_code == 3
+    assert "lends its GPUs over the network (pool lab)" in refused.output
+    assert "gpuops pool reclaim --server ml-03" in refused.output
+    made.told("reclaim", "--server", "ml-03", "--yes")
+    assert "lends its GPUs" not in typed("--power", "off", "--dry-run").output
+
+
+def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool) -> None:
+    made = typed_pool
+    made.told("create", "--file", made.changed("  research: {memory: 80GiB, shares: 4}\nquota:", "  none:"))
+    clients = ["ml-07", "ml-08", "snapped", "legacy"]
+
+    def lend(client: str) -> int:
+        told = ["--memory", "40GiB", "--for", "1h", "--vcenter", f"sim@{made.ready}"]
+        return run([executable, "-m", "gpuops", "pool", "lend", "--client", client, *told], check=False).returncode
+
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lend, clients))
+    assert codes == [0] * 4
+    states = sorted(each["state"] for each in made.leases.values())
+    assert states == ["lent", "lent", "waiting", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["lend", "--client", "vdi-01", "--memory", "4GiB", "--for", "1h"], 3, "has a GPU of its own"),
+        (["lend", "--client", "ml-03", "--memory", "4GiB", "--for", "1h"], 3, "is a server of pool lab"),
+        (["lend", "--client", "golden", "--memory", "4GiB", "--for", "1h"], 3, "is a template"),
+        (["lend", "--client", "nobody", "--memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
+        (["lend", "--client", "ml-08", "--memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
+        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is no time"),
+        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "2d"], 3, "48 h is longer than a lease"),
+        (["lend", "--client", "ml-08", "--memory", "48GiB", "--for", "1h"], 3, "the largest has 48128): needs 1, 0"),
+        (
+            ["lend", "--client", "ml-08", "--memory", "42GiB", "--gpus", "2", "--for", "1h"],
+            3,
+            "memory quota of research",
+        ),
+        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "1h", "--pool", "x"], 2, "there is no pool 'x'"),
+        (["return", "--client", "nobody"], 2, "no VM 'nobody'"),
+        (["reclaim"], 2, "say one of --server, --lease and --due"),
+        (["reclaim", "--due", "--dead"], 2, "--dead and --again are each of a --server"),
+        (["reclaim", "--server", "ml-09", "--yes"], 3, "is no server of pool lab"),
+        (["reclaim", "--lease", "0", "--yes"], 3, "is no open lease of pool lab"),
+        (["show", "--pool", "x"], 2, "there is no pool 'x'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code: int, says: str) -> None:
+    assert says in made.said(*arguments, code=code)
+    assert made.leases == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "says"),
+    [
+        ("servers: [ml-03, ml-04]", "servers: [ml-07]", 3, "ml-07: has no GPU to lend"),
+        ("servers: [ml-03, ml-04]", "servers: [vdi-01]", 3, "only whole GPUs are lent"),
+        ("servers: [ml-03, ml-04]", "servers: [nobody]", 2, "no VM 'nobody'"),
+        ("servers: [ml-03, ml-04]", "servers: [ml-03, ml-03]", 2, "the server 'ml-03' is there twice"),
+        ("servers: [ml-03, ml-04]", "servers: [ml-03, /lab-dc/vm/ml/ml-03]", 3, "ml-03: is named twice, as"),
+        ("keep: 1GiB", "keep: 48GiB", 3, "`keep` leaves nothing"),
+        ("grace: 15m", "grace: quickly", 2, "grace: 'quickly' is no time"),
+        ("# program: lupine ", "program: nothing  # ", 2, "no program 'nothing'"),
+        ("quota: {memory: 24GiB}", "quota: {}", 2, "quota: say `memory`, `shares` or both"),
+        ("owner: attribute:gpuops.owner", "owner: me", 2, "'me' says no owner"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_one_line(
+    typed_pool: TypedPool, old: str, new: str, code: int, says: str
+) -> None:
+    assert says in typed_pool.said("create", "--file", typed_pool.changed(old, new), code=code)
+
+
+def test_a_server_with_leases_does_not_leave_the_pool(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
+    assert "gpuops pool reclaim --pool lab --server ml-03" in made.said("create", "--file", without, code=3)
+    made.told("return", "--client", "ml-07")
+    assert made.told("create", "--file", without)["gone"] == ["ml-03"]
+
+
+def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: TypedPool) -> None:
+    def renamed(old: str, new: str) -> str:
+        with Connection(target_of(made.server)) as connection:
+            [vm] = [each for each in connection.inventory().vms.values() if each.name == old]
+            task = connection.vm(vm.ref).Rename_Task(new)
+            assert [end.error for end in connection.wait([TaskRef(task._moId)], 600.0)] == [None]
+        return f"moid:{vm.ref}"
+
+    size = ("--memory", "8GiB", "--for", "4h")
+    made.told("lend", "--client", "ml-07", *size)
+    first = renamed("ml-07", "x; reboot")
+    for name in ("ml-07", "x; reboot", first):
+        assert made.told("return", "--client", name, "--dry-run")["leases"][0]["state"] == "ended", name
+    renamed("ml-08", "ml-07")
+    said = made.said("return", "--client", "ml-07", code=2)
+    assert "'ml-07' has no lease:" in said
+    advised = said.split("gpuops ")[-1].split()
+    made.told("lend", "--client", "ml-07", *size)
+    made.told("return", "--client", "ml-07")
+    assert [each["client_uuid"] for each in made.leases.values()] == [advised[-1].removeprefix("uuid:")]
+    made.told(*advised[1:])
+    assert made.leases == {}
+    made.told("lend", "--client", "x; reboot", *size)
+    other = made.said("lend", "--client", "x; reboot", "--memory", "9GiB", "--for", "4h", code=3)
+    assert "gpuops pool return --pool lab --client 'x; reboot' first" in other, "it is one word of a shell"
+    server = renamed("ml-03", "gpu-03")
+    for name in ("ml-03", "gpu-03", server, "/lab-dc/vm/ml/gpu-03"):
+        taken = made.told("reclaim", "--server", name, "--yes", "--dry-run")
+        assert [each["name"] for each in taken["servers"]] == ["ml-03"], name
+    made.told("reclaim", "--server", server, "--yes")
+    assert made.told("reclaim", "--server", server, "--again")["servers"][0]["state"] == "serving"
+
+
+def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPool) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    other = made.changed("network: VM Network", "network: Storage")
+    assert "leases of it are set up with no program in the network VM Network" in made.said(
+        "create", "--file", other, code=3
+    )
+    made.told("return", "--client", "ml-07")
+    made.told("create", "--file", other)
+
+
+def test_no_gpu_is_lent_by_two_pools_at_a_time(made: TypedPool) -> None:
+    other = made.changed("name: lab", "name: other")
+    for more in ((), ("--dry-run",)):
+        said = made.said("create", "--file", other, *more, code=3)
+        assert "ml-03: pool lab lends its GPUs (next: gpuops pool reclaim --pool lab --server ml-03" in said
+    assert [each["name"] for each in made.told("show")["pools"]] == ["lab"]
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    for server in ("ml-03", "ml-04"):
+        made.told("reclaim", "--server", server, "--yes")
+    assert "ml-04" not in made.said(
+        "create", "--file", other, code=3
+    )  # ml-03 still has the lease, until its grace ends
+    made.told("return", "--client", "ml-07", "--pool", "lab")
+    made.told("create", "--file", other)
+    assert "pool other lends its GPUs" in made.said("reclaim", "--pool", "lab", "--server", "ml-03", "--again", code=3)
+
+
+def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: TypedPool) -> None:
+    for client in ("ml-07", "ml-08"):
+        made.told("lend", "--client", client, "--memory", "20GiB", "--for", "4h")
+    assert {each["shares"][0]["server"] for each in made.leases.values()} == {"ml-03"}
+    less = made.changed("keep: 1GiB", "keep: 20GiB")
+    assert "ml-03: GPUs of it are lent" in made.said("create", "--file", less, code=3)
+    made.told("return", "--client", "ml-07")
+    made.told("create", "--file", less)
+
+
+def test_the_book_of_a_damaged_file_is_one_line(made: TypedPool) -> None:
+    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE pools SET settings = '{'")
+    database.close()
+    assert "the book of pool lab cannot be read" in made.said("show", code=7)

@@ -1,0 +1,205 @@
+"""DirectPath devices of the simulated vCenter, by the unmodified SDK, by REST and by pyVmomi: from 9.1 on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.state.host_state import HostState
+from gpuops.sim.vcenter.authority import READ_ONLY
+from gpuops.vsphere.connection import Connection
+from tests.sim.wire.automation_clients import Rest, sdk_client
+from tests.wire.conftest import target_of
+
+BUSY = "0000:3b:00.0"
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SimServer]]:
+    servers: list[SimServer] = []
+
+    def start(scenario: str = "lab", version: str = "9.1.0.0", *, tls: bool = True) -> SimServer:
+        servers.append(SimServer(build(scenario, api_version=version), tls=tls).__enter__())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.__exit__(None, None, None)
+        assert server.world.bugs == []
+
+
+def host(server: SimServer, name: str = "esx-02.lab") -> Any:
+    return next(each for each in server.world.by_type("HostSystem") if each.name == name)
+
+
+def gpu(server: SimServer, at: str, name: str = "esx-02.lab") -> Any:
+    state: HostState = host(server, name).state
+    return state.gpu(at)
+
+
+def free(server: SimServer) -> str:
+    """The address of a GPU of the host that nothing runs on and no VM has."""
+    there = host(server)
+    taken = {seat.pci_id for seat in there.seats()} | {at for vm in there.running_vms() for _, at in vm.state.held}
+    return next(
+        each.pci_id for each in there.state.gpus if each.pci_id not in taken and each.listed and each.mode == "sameSize"
+    )
+
+
+def devices_of(server: SimServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    client = sdk_client(server, monkeypatch)
+    service = client.vcenter.host.hardware.DirectPathDevices
+    service.client = client  # it logs out when nobody holds it any more
+    return service
+
+
+def configured(service: Any, moid: str, device: str, mode: str) -> list[str]:
+    """The impacts that the SDK's own task tells, once it has ended."""
+    task = service.configure_task(moid, service.ConfigureSpec(device=device, new_mode=mode))
+    seen: list[str] = []
+    while not seen or seen[-1] == "RUNNING":
+        seen.append(str(task.get_info().status))
+    assert seen == ["RUNNING", "SUCCEEDED"]
+    return sorted(task.get_result().configure_impacts)
+
+
+def test_the_sdk_lists_what_a_host_has(serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    service = devices_of(server, monkeypatch)
+    items = {each.device: each.info for each in service.list(host(server).moid).items}
+    assert set(items) == {"0000:31:00.0", "0000:31:00.1", *(each.pci_id for each in host(server).state.gpus)}
+    told = items[BUSY]
+    assert told.name == gpu(server, BUSY).board.name
+    assert told.current_mode == "VGPU_SAME_SIZE"
+    assert (told.driver_name, told.interconnect_type) == ("nvidia", "PCIe")
+    seats = [seat for seat in host(server).seats() if seat.pci_id == BUSY]
+    assert seats
+    assert told.vms == {seat.vm for seat in seats}
+    assert told.memory_info.used_memory == sum(seat.type.framebuffer_mib for seat in seats)
+    assert told.memory_info.total_memory == gpu(server, BUSY).board.framebuffer_mib
+    assert items["0000:31:00.0"].current_mode == "HOST", "a network card"
+    some = service.list(host(server).moid, filter_spec=service.FilterSpec(devices={BUSY})).items
+    assert [each.device for each in some] == [BUSY]
+
+
+def test_what_is_reserved_is_told_where_it_is_asked_for(
+    serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve("supervisor")
+    service = devices_of(server, monkeypatch)
+    moids = [each.moid for each in server.world.by_type("HostSystem")]
+    infos = [each.info for moid in moids for each in service.list(moid).items if each.info.memory_info]
+    assert all(info.vm_classes_info is None for info in infos)
+    assert [info.memory_info.total_reserved_memory for info in infos] == [6 * 8192, 0, 0, 0]
+    assert [info.memory_info.reserved_used_memory for info in infos] == [2 * 8192, 0, 0, 0]
+    detailed = service.list(moids[0], list_details=service.ListDetails(vm_class=True)).items[-1].info
+    classes = {each.vm_class: each for each in detailed.vm_classes_info}
+    assert classes.keys() == {"vgpu-8q", "vgpu-48c"}
+    assert (classes["vgpu-8q"].vm_class_reserved_total, classes["vgpu-8q"].vm_class_reserved_in_use) == (6, 2)
+    assert {each.dpp_id for each in classes.values()} == detailed.direct_path_profiles
+
+
+def test_a_size_is_in_force_at_once(serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    at = free(server)
+    service = devices_of(server, monkeypatch)
+    assert configured(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"]
+    assert gpu(server, at).mode == "mixedSize"
+    assert configured(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"], "it is so already"
+
+
+@pytest.mark.parametrize("rebinds", [False, True])
+def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
+    serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch, *, rebinds: bool
+) -> None:
+    server = serve()
+    at, state = free(server), host(server).state
+    state.rebinds_without_reboot = rebinds
+    service = devices_of(server, monkeypatch)
+    impact = "HOST_MAINTENANCE_MODE_REQUIRED" if rebinds else "HOST_REBOOT_REQUIRED"
+    assert configured(service, host(server).moid, at, "DIRECTPATH") == [impact]
+    assert (gpu(server, at).passthrough_enabled, gpu(server, at).passthrough_active) == (True, False)
+    assert state.reboot_required is not rebinds
+    listed = service.list(host(server).moid, filter_spec=service.FilterSpec(devices={at})).items
+    assert [str(each.info.current_mode) for each in listed] == ["VGPU_SAME_SIZE"], "in force is what was"
+    with Connection(target_of(server)) as connection:
+        for vm in host(server).running_vms():
+            connection.vm(vm.moid).PowerOffVM_Task()
+        server.world.clock.advance(600)
+        connection.host(host(server).moid).EnterMaintenanceMode_Task(600, False)
+        server.world.clock.advance(600)
+    assert state.in_maintenance
+    assert gpu(server, at).passthrough_active is rebinds
+    if rebinds:
+        assert configured(service, host(server).moid, at, "VGPU_SAME_SIZE") == ["NONE"], "in maintenance mode already"
+        assert gpu(server, at).passthrough_active is False
+
+
+def test_soap_tells_the_configured_mode_to_a_client_of_9_1(serve: Callable[..., SimServer]) -> None:
+    for version, known in (("8.0.3.0", False), ("9.0.0.0", False), ("9.1.0.0", True)):
+        server = serve(version=version)
+        with Connection(target_of(server)) as connection:
+            system = connection.host(host(server).moid).configManager.pciPassthruSystem
+            told = {each.id: each.directPathState for each in system.pciPassthruInfo}
+        assert (told[BUSY] is not None) is known
+        if known:
+            assert told[BUSY].mode == "vGpuSameSize"
+            assert set(told[BUSY].configurableModes) >= {"directPath", "vGpuSameSize"}
+
+
+@pytest.mark.parametrize("version", ["8.0.3.0", "9.0.0.0"])
+def test_before_9_1_there_is_no_such_service(
+    serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    from com.vmware.vapi.std.errors_client import OperationNotFound
+
+    server = serve(version=version)
+    with pytest.raises(OperationNotFound):
+        devices_of(server, monkeypatch).list(host(server).moid)
+
+
+def test_rest(serve: Callable[..., SimServer]) -> None:
+    server = serve(tls=False)
+    at = free(server)
+    rest = Rest(server)
+    path = f"/api/vcenter/host/{host(server).moid}/hardware/direct-path-devices"
+    status, told = rest("GET", path)
+    assert status == 200
+    assert {each["device"] for each in told["items"]} >= {at, "0000:31:00.0"}
+    assert rest("GET", f"{path}?devices={at}")[1]["items"][0]["info"]["current_mode"] == "VGPU_SAME_SIZE"
+    configure = f"{path}?action=configure&vmw-task=true"
+    status, task = rest("POST", configure, {"device": at, "new_mode": "VGPU_MIXED_SIZE"})
+    assert status == 202
+    assert rest("GET", f"/api/cis/tasks/{task}")[1]["status"] == "RUNNING"
+    assert rest("GET", f"/api/cis/tasks/{task}")[1]["result"] == {"configure_impacts": ["NONE"]}
+    assert rest("GET", "/api/cis/tasks/none")[0] == 404
+    busy = rest("POST", configure, {"device": BUSY, "new_mode": "DIRECTPATH"})[1]
+    rest("GET", f"/api/cis/tasks/{busy}")
+    failed = rest("GET", f"/api/cis/tasks/{busy}")[1]
+    assert failed["status"] == "FAILED"
+    assert "in use" in failed["error"]["messages"][0]["default_message"]
+    assert rest("POST", configure, {"device": "0000:99:00.0", "new_mode": "HOST"})[0] == 404
+    assert rest("POST", configure, {"device": at, "new_mode": "MIG"})[0] == 400
+    assert rest("POST", configure, {"device": at, "new_mode": "ENHANCED_DIRECTPATH"})[0] == 400
+    assert (
+        rest("POST", configure, {"device": "0000:31:00.0", "new_mode": "DIRECTPATH"})[1]["error_type"] == "UNSUPPORTED"
+    )
+    assert rest("POST", configure, b"")[0] == 400
+    assert rest("GET", path.replace(host(server).moid, "host-none"))[0] == 404
+    rest.close()
+
+
+def test_a_login_without_the_privilege_is_refused(serve: Callable[..., SimServer]) -> None:
+    server = serve(tls=False)
+    rest = Rest(server)
+    server.world.authority.permit(server.username, READ_ONLY)
+    path = f"/api/vcenter/host/{host(server).moid}/hardware/direct-path-devices"
+    assert rest("GET", path)[0] == 200
+    spec = {"device": free(server), "new_mode": "VGPU_MIXED_SIZE"}
+    assert rest("POST", f"{path}?action=configure&vmw-task=true", spec)[0] == 403
+    assert gpu(server, spec["device"]).mode == "sameSize"
+    rest.close()

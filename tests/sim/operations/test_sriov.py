@@ -1,0 +1,69 @@
+"""An SR-IOV network card in a VM, as a client sees it, and what it forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from gpuops.errors import PolicyError
+from gpuops.sim.scenario.build import build
+from tests.sim.lab import Lab, P, served
+from tests.sim.operations.mixed import CARD, mixed_lab
+
+Card = vim.vm.device.VirtualSriovEthernetCard
+DeviceSpec = vim.vm.device.VirtualDeviceSpec
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with served(mixed_lab(tmp_path)) as lab:
+        yield lab
+
+
+def card(lab: Lab, name: str) -> Any:
+    (found,) = [device for device in lab.vm(name).config.hardware.device if isinstance(device, Card)]
+    return found
+
+
+def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
+    found = card(lab, "mixed")
+    assert (found.key, found.controllerKey, found.deviceInfo.label) == (4001, 100, CARD)
+    assert found.sriovBacking.physicalFunctionBacking.id == "0000:31:00.0"
+    assert isinstance(found.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
+    cards = [d for d in lab.vm("mixed").config.hardware.device if isinstance(d, vim.vm.device.VirtualEthernetCard)]
+    assert lab.vm("mixed").summary.config.numEthernetCards == len({each.macAddress for each in cards}) == 2
+    assert [device.key for device in lab.passthrough("mixed")] == [13000, 13001]
+
+
+def test_it_binds_the_vm_to_its_host_as_any_passthrough_device_does(lab: Lab) -> None:
+    lab.power_on("carded")
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.run(lab.vm("carded").SuspendVM_Task())
+    with pytest.raises(vim.fault.MigrationFault):
+        lab.run(lab.vm("carded").MigrateVM_Task(host=lab.host("esx-01.lab"), priority="defaultPriority"))
+    lab.power_off("carded")
+    lab.run(lab.vm("carded").ReconfigVM_Task(vim.vm.ConfigSpec(memoryReservationLockedToMax=False)))
+    released = vim.vm.ConfigSpec(memoryAllocation=vim.ResourceAllocationInfo(reservation=0))
+    lab.run(lab.vm("carded").ReconfigVM_Task(released))
+    with pytest.raises(vim.fault.VimFault, match="memory reservation"):
+        lab.power_on("carded")
+
+
+def test_it_cannot_be_taken_for_another_device(lab: Lab) -> None:
+    gone = DeviceSpec(operation="remove", device=P(key=4001))
+    with pytest.raises(vim.fault.DeviceNotFound, match="Device 4001 is not in this virtual machine"):
+        lab.run(lab.vm("mixed").ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
+    assert card(lab, "mixed").key == 4001
+
+
+def test_the_port_must_be_there(tmp_path: Path) -> None:
+    path = Path(mixed_lab(tmp_path))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('sriov: "0000:31:00.1"', 'sriov: "0000:99:00.1"'), encoding="utf-8"
+    )
+    with pytest.raises(PolicyError, match=r"no network card at '0000:99:00\.1'"):
+        build(str(path))

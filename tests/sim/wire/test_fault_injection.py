@@ -1,0 +1,142 @@
+"""Injected trouble, as real pyVmomi meets it."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+from xml.parsers.expat import ExpatError
+
+import pytest
+from pyVim.connect import VimSessionOrientedStub
+from pyVmomi import vim, vmodl
+
+from gpuops.errors import UsageError
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
+from gpuops.sim.server import SimServer
+from gpuops.sim.world import World
+from tests.sim.objects.test_tasks import machine
+
+
+def test_a_reset_before_the_effect_has_none(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.RESET, method="PowerOn*"))
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        machine(si).PowerOnVM_Task()
+    assert world.tasks.unfinished() == []
+    machine(si).PowerOnVM_Task()
+
+
+def test_a_reset_after_the_effect_loses_only_the_reply(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.RESET, method="PowerOn*", phase=Phase.AFTER))
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        machine(si).PowerOnVM_Task()
+    assert [task.name for task in world.tasks.unfinished()] == ["PowerOnVM_Task"]
+
+
+def test_a_cut_reply_is_not_a_reply(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.CUT, method="RetrieveServiceContent"))
+    with pytest.raises((ConnectionError, http.client.HTTPException, ExpatError)):
+        si.RetrieveServiceContent()
+    assert si.RetrieveServiceContent().about.apiType == "VirtualCenter"
+
+
+def test_a_proxy_answers_instead(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.HTTP, method="CurrentTime", status=503))
+    with pytest.raises(http.client.HTTPException, match="503"):
+        si.CurrentTime()
+    si.CurrentTime()
+
+
+def test_a_named_fault_is_typed_and_complete(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.FAULT, method="PowerOn*", target="ml-02", fault="TaskInProgress"))
+    machine(si, 1).PowerOnVM_Task()
+    with pytest.raises(vim.fault.TaskInProgress):
+        machine(si, 2).PowerOnVM_Task()
+    machine(si, 2).PowerOnVM_Task()
+
+
+def test_an_expired_session_takes_its_filters_along(world: World, si: Any, server: SimServer) -> None:
+    world.injector.add(Rule(Effect.EXPIRE, method="CurrentTime"))
+    with pytest.raises(vim.fault.NotAuthenticated):
+        si.CurrentTime()
+    si.content.sessionManager.Login(server.username, server.password)
+    si.CurrentTime()
+
+
+def test_a_session_oriented_stub_logs_in_again(world: World, si: Any, server: SimServer) -> None:
+    login = VimSessionOrientedStub.makeUserLoginMethod(server.username, server.password)
+    stub = VimSessionOrientedStub(si._stub, login, retryDelay=0)
+    si.content.sessionManager.Logout()
+    oriented = vim.ServiceInstance("ServiceInstance", stub)
+    before = oriented.CurrentTime()
+    world.injector.add(Rule(Effect.EXPIRE, method="CurrentTime"))
+    assert oriented.CurrentTime() > before
+
+
+def test_a_task_fails_without_its_effect(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.TASK, method="PowerOnVM_Task", fault="InsufficientGraphicsResourcesFault"))
+    task = machine(si).PowerOnVM_Task()
+    world.clock.advance(5)
+    assert isinstance(task.info.error, vim.fault.InsufficientGraphicsResourcesFault)
+    assert world.get("vm-1").power == "poweredOff"
+
+
+def test_latency_is_time_that_passes(world: World, si: Any) -> None:
+    before = si.CurrentTime()
+    world.injector.add(Rule(Effect.DELAY, method="CurrentTime", delay_s=7))
+    assert (si.CurrentTime() - before).total_seconds() == pytest.approx(7, abs=0.5)
+
+
+def test_skip_and_times_choose_the_turn(world: World, si: Any) -> None:
+    world.injector.add(Rule(Effect.FAULT, method="CurrentTime", skip=1, times=2, fault="HostNotReachable"))
+    answers = []
+    for _ in range(5):
+        try:
+            si.CurrentTime()
+            answers.append("ok")
+        except vmodl.fault.HostNotReachable:
+            answers.append("fault")
+    assert answers == ["ok", "fault", "fault", "ok", "ok"]
+
+
+def test_probability_comes_from_the_seed(world: World, si: Any) -> None:
+    rule = Rule(Effect.FAULT, method="CurrentTime", times=None, probability=0.5)
+
+    def run() -> list[bool]:
+        world.injector.__init__(world, 4, world.injector.outside_events)  # type: ignore[misc]
+        world.injector.add(rule)
+        struck = []
+        for _ in range(20):
+            try:
+                si.CurrentTime()
+                struck.append(False)
+            except vmodl.fault.SystemError:
+                struck.append(True)
+        return struck
+
+    first = run()
+    assert run() == first
+    assert 3 < sum(first) < 17
+
+
+def test_a_rule_round_trips_through_json() -> None:
+    rule = Rule(Effect.TASK, method="Suspend*", fault="NoDiskSpace", probability=0.1)
+    assert Rule.from_json(rule.to_json()) == rule
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, "missing required field effect"),
+        ({"effect": "explode"}, "effect: invalid enum value 'explode'"),
+        ({"effect": "reset", "colour": "red"}, "colour: unknown key"),
+        ({"effect": "delay", "delay_s": float("inf")}, "delay_s: inf is no number"),
+        ({"effect": "delay", "factor": float("nan")}, "factor: nan is no number"),
+        ({"effect": "delay", "delay_s": "long"}, "delay_s: expected float, got str"),
+        ({"effect": "task", "share": 1.5}, "share: expected float <= 1.0"),
+        ({"effect": "reset", "skip": -1}, "skip: expected int >= 0"),
+        ({"effect": "reset", "times": None, "every": 0}, "every: expected int >= 1"),
+    ],
+)
+def test_a_wrong_rule_is_refused(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^not a fault rule: {said}$"):
+        Rule.from_json(document)

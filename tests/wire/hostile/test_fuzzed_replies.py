@@ -1,0 +1,51 @@
+"""Our simulator's replies with a few bytes changed: a value, a fault, or an error of the transport, and nothing else.
+
+Thousands of them, decoder by decoder, are in test_fuzzed_decoders.py; vcsim's in tests/peers/test_fuzzed_vcsim.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpuops.errors import ProtocolError
+from gpuops.model.vcenter.target import Target
+from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded, reread
+
+
+def test_a_few_hundred(lab_target: Target) -> None:
+    found = recorded(lab_target)
+    fuzz_both(found.replies, 300, seed=0)
+    assert 0 < fuzz_reader(lab_target, found, 20, seed=0) < 20
+
+
+def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None:
+    """Found by seed 1 of whole inventories of vcsim."""
+    found = recorded(lab_target).read
+    assert reread(lab_target, found).vms
+    last = max(number for number, (method, _) in enumerate(found) if method == "RetrievePropertiesEx")
+    method, reply = found[last]
+    strange, changed = re.subn(rb'(<obj[^>]*type="VirtualMachine"[^>]*>)[^<]+', rb"\1vm-4711", reply)
+    assert changed
+    with pytest.raises(ProtocolError, match="vm-4711, which it was not asked for"):
+        reread(lab_target, [*found[:last], (method, strange), *found[last + 1 :]])
+
+
+@pytest.mark.parametrize("key", [" ", "²", "9" * 5000])
+def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
+    """Found by seed 1 of whole inventories, of custom attributes; `²` is a digit, and no number."""
+    strange = [
+        (method, re.sub(rb"(<key[^>]*>)\d+(</key>)", rb"\g<1>" + key.encode() + rb"\g<2>", reply))
+        for method, reply in recorded(lab_target).read
+    ]
+    found = reread(lab_target, strange)
+    assert found.vms
+    assert all(vm.attributes == {} for vm in found.vms.values())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_whole_inventories(lab_target: Target, seed: int) -> None:
+    assert fuzz_reader(lab_target, recorded(lab_target), 500, seed=seed) > 100

@@ -1,0 +1,113 @@
+"""A host that is taken out of vCenter while a change is at it: the change ends in a line, whoever shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.report.hosts.change import change_document, change_text
+from gpuops.tasks.hosts import _change_result
+from gpuops.vsphere.writing.hosts import HostConnection
+from tests.sample import mostly_long
+from tests.wire.hosts.clusters import cluster, desktops
+from tests.wire.hosts.leaving import removed
+from tests.wire.hosts.rolling import EQUAL, ONE, Bench, Start
+
+
+class Telling(list[str]):
+    """What a change tells; at one of its lines something happens."""
+
+    def __init__(self, line: str, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._line, self._then = line, then
+
+    def append(self, line: str, /) -> None:
+        super().append(line)
+        if self._line in line:
+            self._line = "once alone"
+            self._then()
+
+
+def bench_of(start: Start) -> Bench:
+    return start(cluster(2, [desktops(1, 1, first=1)]))
+
+
+def taken_out(bench: Bench) -> None:
+    with bench.world.lock:
+        removed(bench.host("esx-01"))
+
+
+def require_a_line(report: ChangeReport) -> None:
+    assert report.exit_code == 4
+    [reason] = [outcome.reason for outcome in report.outcomes if "is gone from vCenter" in outcome.reason]
+    assert reason
+    change_document(report)
+    change_text(report)
+    answer = _change_result(report, [])
+    assert answer.exit_code == 4
+    assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
+
+
+LINES = list(product((ONE, EQUAL), ("VMs leave", "enters maintenance mode", "reboots")))
+
+
+@pytest.mark.parametrize(("request_", "line"), mostly_long(LINES, [LINES[2], *LINES[3:5]]))
+def test_at_each_line_that_the_change_says(start: Start, line: str, request_: Any) -> None:
+    bench = bench_of(start)
+    bench.told = Telling(line, lambda: taken_out(bench))
+    require_a_line(bench.roll(request_))
+
+
+@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "RebootHost_Task"])
+def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """The reply is lost, and the host is gone when it is looked for: nothing is sent to it again."""
+    bench = bench_of(start)
+    submit = HostConnection.submit
+    sent: list[str] = []
+
+    def lost(self: HostConnection, step: Any, inventory: Any, op_id: str) -> Any:
+        from gpuops.errors import OutcomeUnknown
+
+        task = submit(self, step, inventory, op_id)
+        if method.startswith(type(step).__name__.removesuffix("Maintenance").removesuffix("Host")):
+            sent.append(step.host)
+            if len(sent) == 1:
+                taken_out(bench)
+                raise OutcomeUnknown("the reply was lost")
+        return task
+
+    monkeypatch.setattr(HostConnection, "submit", lost)
+    require_a_line(bench.roll(ONE))
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["alone", "beside one that still boots"])
+def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.MonkeyPatch, request_: Any) -> None:
+    """A host that boots is waited for, for an hour at the most; nobody waits for one that is gone."""
+    bench = start(cluster(2, []))
+    wait, waits = HostConnection.wait_for_boot, list[frozenset[str]]()
+
+    def waited(self: HostConnection, since: Any, timeout_s: float) -> frozenset[str]:
+        waits.append(wait(self, since, timeout_s))
+        return waits[-1]
+
+    def out_soon() -> None:
+        with bench.world.lock:
+            bench.world.clock.schedule(200, lambda: taken_out(bench))
+
+    monkeypatch.setattr(HostConnection, "wait_for_boot", waited)
+    bench.told = Telling("reboots", out_soon)
+    require_a_line(bench.roll(request_, max_hosts=2))
+    assert len(waits) < 6, "one in five minutes (`start`), and a boot takes ten"
+
+
+def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start) -> None:
+    bench = bench_of(start)
+    bench.told = Telling("reboots", lambda: taken_out(bench))
+    require_a_line(bench.roll(ONE))
+    report = bench.resume()
+    assert [each["host"]["name"] for each in change_document(report)["outcomes"]] == ["esx-01"]

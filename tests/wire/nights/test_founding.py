@@ -1,0 +1,175 @@
+"""`rotate init` over real SOAP: what a policy wants is made once, by a login that may, and a night needs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
+from gpuops.config.policy import parse_policy
+from gpuops.errors import NoPermission, PartlyDone, Refused
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.doctor.finding import Severity
+from gpuops.plan.rotation.lease import KEY, parse_lease
+from gpuops.plan.rotation.setup import Setup
+from gpuops.plan.vm.attach import Attach
+from gpuops.report.layout import plain
+from gpuops.report.nights.rotation_setup import setup_text
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations.vms import registering, snapshots
+from gpuops.sim.server import SimServer
+from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
+
+LOCK = "gpuops-lock"
+LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + f"\nlock_vm: {LOCK}\n", "leased")
+MAKES = ("VirtualMachine.Inventory.Create", "Resource.AssignVMToPool", "Datastore.AllocateSpace")
+
+
+def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        for apply in (True, False):
+            with pytest.raises(Refused) as refused:
+                rotate_night(LEASED, site, apply=apply)
+            assert refused.value.message.endswith(
+                "no VMs are called gpuops-lock (lock_vm); there is no custom attribute gpuops.rotation (marker)"
+            )
+            assert refused.value.hint.startswith("gpuops rotate init --policy FILE")
+        foreseen = rotate_init(LEASED, site, apply=False)
+        assert (foreseen.complete, foreseen.made, effects(lab)) == (False, False, [])
+        made = rotate_init(LEASED, site)
+        assert made.undefined == foreseen.undefined == ("gpuops.rotation",)
+        assert made.lock_vm_missing == foreseen.lock_vm_missing
+        assert effects(lab) == ["AddCustomFieldDef", "CreateVM_Task"]
+        again = rotate_init(LEASED, site)
+        assert (again.complete, again.made, len(effects(lab))) == (True, False, 2)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+        assert rotate_day(LEASED, site, apply=True).exit_code == 0
+        assert run(Attach(LOCK, profile="a100-3-20c"), site, apply=False).exit_code in (0, 3), "it is a VM like others"
+
+
+def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        rotate_init(LEASED, site)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+        with lab.world.lock:
+            [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+            before = parse_lease(vm.state.option(KEY) or "")
+            registering.unregister(vm, somebody(lab.world, "UnregisterVM"))
+        assert rotate_init(LEASED, site).made
+        [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+        lease = parse_lease(made.state.option(KEY) or "")
+        assert before is not None
+        assert lease is not None
+        assert (lease.nonce, lease.epoch) == ("", before.epoch)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "whose"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])
+def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name: str, whose: str) -> None:
+    """Its settings would be written each minute, and while it is suspended the lease could not be renewed."""
+    wrong = replace(LEASED, lock_vm=name)
+    with site_of(lab, tmp_path) as site:
+        for make in (rotate_init, rotate_night):
+            with pytest.raises(Refused) as refused:
+                make(wrong, site, apply=True)
+            assert refused.value.message == f"lock_vm: {name} is {whose}"
+        assert effects(lab) == []
+        assert rotate_day(wrong, site, apply=True).exit_code == 0, "a return goes on"
+
+
+def test_desktops_without_their_owner_are_named(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        [unmarked] = rotate_init(LEASED, site, apply=False).unmarked
+    assert (unmarked.pool, unmarked.mark) == ("office", "attribute gpuops.owner = office")
+    vms = {vm.name: vm for vm in lab.world.by_type("VirtualMachine")}
+    key = lab.world.custom_fields.define("gpuops.owner")
+    assert 0 < len(unmarked.desktops) < unmarked.of
+    assert {vms[name].state.attributes.get(key) for name in unmarked.desktops} <= {None, "finance"}
+
+
+def test_who_may_makes_it_and_the_night_account_uses_it(lab: SimServer, tmp_path: Path) -> None:
+    """The night's login may neither define nor create; it is told before it takes anything."""
+    night_account(lab, defined=False)
+    with site_of(lab, tmp_path) as site:
+        with pytest.raises(NoPermission, match=r"Global\.ManageCustomFields"):
+            rotate_init(LEASED, site)
+        with pytest.raises(Refused, match="not set up"):
+            rotate_night(LEASED, site, apply=True)
+        assert effects(lab) == []
+    authority = lab.world.authority
+    authority.permissions.clear()
+    authority.permit(lab.username, authority.add_role("once", ("Global.ManageCustomFields", *MAKES)))
+    with site_of(lab, tmp_path) as site:
+        assert rotate_init(LEASED, site).made
+    authority.permissions.clear()
+    night_account(lab, NIGHT_ROLES)
+    lock = next(vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK)
+    authority.permit(lab.username, authority.add_role("lock", ("VirtualMachine.Config.AdvancedConfig",)), lock.moid)
+    with site_of(lab, tmp_path) as site:
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+
+
+def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) -> None:
+    authority = lab.world.authority
+    authority.permit(lab.username, authority.add_role("half", ("Global.ManageCustomFields",)))
+    with site_of(lab, tmp_path) as site:
+        with pytest.raises(PartlyDone, match=r"made before that: custom attribute gpuops\.rotation$"):
+            rotate_init(LEASED, site)
+        authority.permissions.clear()
+        made = rotate_init(LEASED, site)
+        assert (made.undefined, made.made) == ((), True)
+
+
+@pytest.mark.parametrize("method", ["AddCustomFieldDef", "CreateVM_Task"])
+@pytest.mark.parametrize("fault", ["T1", "T2"])
+def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
+    lab: SimServer, tmp_path: Path, method: str, fault: str
+) -> None:
+    """T1: it did not arrive; T2: it happened, and nobody was told."""
+    with site_of(lab, tmp_path) as site:
+        for rule in rules_of(fault, {"method": method, "times": 1}):
+            lab.world.injector.add(rule)
+        if (fault, method) == ("T2", "AddCustomFieldDef"):
+            rotate_init(LEASED, site)
+        else:
+            with pytest.raises(PartlyDone, match="does not show yet"):
+                rotate_init(LEASED, site)
+        with lab.world.lock:
+            lab.world.clock.advance(5)
+        rotate_init(LEASED, site)
+        assert rotate_init(LEASED, site).complete
+    assert sorted(effects(lab)) == ["AddCustomFieldDef", "CreateVM_Task"]
+
+
+def test_where_no_host_can_have_it_is_refused(lab: SimServer, tmp_path: Path) -> None:
+    for host in lab.world.by_type("HostSystem"):
+        host.state.in_maintenance = True
+        host.runtime_changed()
+    with site_of(lab, tmp_path) as site, pytest.raises(Refused, match="no connected host sees a datastore"):
+        rotate_init(LEASED, site)
+    assert effects(lab) == []
+
+
+def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        rotate_init(LEASED, site)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+        assert rotate_day(LEASED, site, apply=True).exit_code == 0
+        assert rotate_init(LEASED, site).lock_vm_snapshots == 0
+        assert [each for each in doctor(site, Scope()).findings if each.subject == LOCK] == []
+        with lab.world.lock:
+            [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+            snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
+        assert "warning: gpuops-lock has 1 snapshot: a revert would turn back" in shown(rotate_init(LEASED, site))
+        [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
+        assert found.severity is Severity.WARNING
+        assert found.reason.startswith("lock VM: has 1 snapshot: a revert would turn back the number of its lease")
+        assert found.fix == "delete its snapshots, and leave it out of what makes them (a backup)"
+
+
+def shown(setup: Setup) -> str:
+    return plain(setup_text(setup))

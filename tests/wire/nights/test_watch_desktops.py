@@ -1,0 +1,203 @@
+"""A watch that takes idle desktops too: behind a broker's gate, as long as enough are ready for users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpuops.api import Site, rotate_day
+from gpuops.config.policy import parse_policy
+from gpuops.execute.measurements.tables import FILE_NAME
+from gpuops.execute.rotation.watch import Watch
+from gpuops.execute.rotation.watch_state import WatchState
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.target import BrokerTarget
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.rotation.nights.desktops import running_desktops
+from gpuops.plan.rotation.nights.watch_look import WatchTold
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.measured_use import measure
+from tests.wire.conftest import target_of
+from tests.wire.nights.test_gates import Gated
+
+UNUSED, READY = 94, 80
+"""Desktops that run behind a gate that can be closed, with no session and no console; so many are to stay."""
+TEXT = f"""
+version: 1
+name: spare
+mode: spare-capacity
+broker: horizon
+spare: {{keep_free: {{a40-8q: 10}}, calm_s: 0, take_idle: true}}
+pools:
+  - name: office
+    parked: false
+    select: {{folder: vdi, name: "vdi-*", profile: "*-8q"}}
+    idle: {{cpu_below_mhz: 500}}
+    owner: none
+    ready: {READY}
+ml:
+  queue: [{{vm: ml-01}}, {{vm: ml-02}}, {{vm: ml-03}}]
+"""
+POLICY: Policy = parse_policy(TEXT, "of the tests")
+
+
+@pytest.fixture
+def vdi(tmp_path: Path) -> Iterator[Gated]:
+    world = build("vdi")
+    world.desktop_pools = tuple(replace(pool, logins_per_hour=0.0) for pool in world.desktop_pools)
+    with SimServer(world) as server:
+        served = server.serve_horizon()
+        target = BrokerTarget(replace(target_of(server), port=served.port, username=served.username), served.domain)
+        yield Gated(server, served.pod, target, tmp_path / "state")
+        assert world.bugs == []
+
+
+class Looks:
+    """Looks of one watch, a minute apart."""
+
+    def __init__(self, vdi: Gated, policy: Policy = POLICY) -> None:
+        self.vdi, self.policy = vdi, policy
+        self.last: Watch | None = None
+        self.said: list[str] = []
+
+    def __call__(self) -> WatchTold:
+        found: list[WatchTold] = []
+        self.vdi.run(partial(self._look, found=found))
+        return found[0]
+
+    def _look(self, site: Site, found: list[WatchTold]) -> Report:
+        assert self.policy.spare is not None
+        site.say = self.said.append
+        watch = Watch(self.policy, self.policy.spare, site, WatchState(self.policy.text))
+        if self.last is not None:
+            watch.history, watch.tried, watch.state = self.last.history, self.last.tried, self.last.state
+        self.last = watch
+        found.append(watch.look())
+        return rotate_day(self.policy, site, apply=False)
+
+
+def test_idle_desktops_are_taken_as_long_as_enough_are_ready(vdi: Gated) -> None:
+    look = Looks(vdi)
+    look()
+    look()
+    assert len(vdi.suspended) == 12 and vdi.gated == vdi.suspended
+    running = {f"ml-0{number}" for number in (1, 2, 3) if vdi.vm(f"ml-0{number}").state.power is Power.ON}
+    assert len(running) == 2, "the third would take six more"
+    assert look().outcomes == ()
+    waits = next(each for each in look().look.waiting if each.subject not in running)
+    assert waits.reason == f"76 of pool office would be left ready for users, {READY} are to be"
+
+
+def test_desktops_come_back_when_users_need_them(vdi: Gated) -> None:
+    look = Looks(vdi)
+    look()
+    look()
+    taken = vdi.suspended
+    idle = [f"vdi-{number:03}" for number in range(1, 91) if f"vdi-{number:03}" not in taken]
+    for name in idle[:5]:
+        vdi.use(name)
+    told = look()
+    assert len(told.look.back.desktops) == READY - (UNUSED - 12 - 5)
+    assert len(told.look.back.stops) <= 1
+    assert len(vdi.suspended) == 12 - len(told.look.back.desktops) and vdi.gated == vdi.suspended
+    assert not any(each.reason for each in told.outcomes)
+    vdi.run(lambda site: rotate_day(POLICY, site, apply=True))
+    vdi.nothing_is_left()
+
+
+def test_without_take_idle_no_desktop_is_touched(vdi: Gated) -> None:
+    look = Looks(vdi, parse_policy(TEXT.replace("take_idle: true", "take_idle: false"), "careful"))
+    for _ in range(3):
+        assert look().outcomes == ()
+    assert (vdi.suspended, vdi.gated) == (set(), set())
+
+
+def test_without_an_answer_of_the_broker_none_is_ready_and_none_is_taken(vdi: Gated) -> None:
+    look = Looks(vdi)
+    vdi.pod.down = True
+    look()
+    look()
+    assert (vdi.suspended, vdi.gated) == (set(), set())
+
+
+AHEAD: Policy = parse_policy(TEXT.replace(f"ready: {READY}", "ready: {ahead_min: 60}"), "of the tests")
+"""Its `ready` follows a forecast."""
+
+
+def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
+    """Two weeks of the pool until now, in the store. Returns how many of its desktops run for users.
+
+    `in_use`: how many were in use in the slot that begins so long after this one in each week, where so many run now.
+    """
+    pool = AHEAD.pools[0]
+    with Connection(target_of(vdi.server)) as connection:
+        seen = connection.inventory()
+    parked = replace(AHEAD, pools=(replace(pool, gated=False),))
+    running = running_desktops(parked, seen.vms.values())[pool.name]
+    refs = [vm.ref for vm in seen.vms.values() if AHEAD.pool_of(vm) == pool]
+    now = datetime.fromtimestamp(seen.taken_at.timestamp() // 900 * 900, UTC)
+    week = timedelta(days=7)
+
+    def used(moment: datetime) -> int:
+        return in_use((moment - now) % week, running)
+
+    measure(vdi.state_dir, seen.vcenter, refs, now - 2 * week, now, used)
+    return running
+
+
+def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
+    """All but three of those that run were in use at any time of two weeks."""
+    running = measured(vdi, lambda _, running: running - 3)
+    look = Looks(vdi, AHEAD)
+    look()
+    found = look().look
+    assert (vdi.suspended, vdi.gated) == (set(), set())
+    assert [(each.pool, each.running, each.expected) for each in found.ahead] == [("office", running, running - 3)]
+    reasons = {each.reason for each in found.waiting}
+    assert f"{running - 6} of pool office would be left running, {running - 3} are expected to be needed" in reasons
+
+
+def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
+    """In both weeks nobody was there until two hours after this time, and everybody was then, for a day: an hour before
+    that they come back, though none of them is in use yet."""
+    begin, end = timedelta(hours=2), timedelta(hours=26)
+    running = measured(vdi, lambda after, running: 2 * running if begin <= after < end else 0)
+    look = Looks(vdi, AHEAD)
+    look()
+    assert [each.expected for each in look().look.ahead] == [0]
+    taken = vdi.suspended
+    assert len(taken) == 18, "nobody is expected, so nothing is kept"
+    vdi.server.world.clock.advance(timedelta(minutes=75).total_seconds())
+    told = look()
+    [office] = told.look.ahead
+    assert office.running == running - 18
+    assert office.expected is not None and office.expected > running - 18, "of the desktops that are still in the pool"
+    assert {each.original.name for each in told.look.back.desktops} == taken
+    assert told.look.back.stops, "the ML VMs that are in the way stop"
+    assert (vdi.suspended, vdi.gated) == (set(), set())
+    assert not any(each.reason for each in told.outcomes)
+    assert look().outcomes == (), "and none is taken again"
+
+
+def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone(vdi: Gated) -> None:
+    look = Looks(
+        vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")
+    )
+    assert [each.expected for each in look().look.ahead] == [None]
+    assert look.said == []
+    vdi.state_dir.mkdir(exist_ok=True, mode=0o700)
+    (vdi.state_dir / FILE_NAME).write_bytes(b"no database at all" * 100)
+    (vdi.state_dir / FILE_NAME).chmod(0o600)
+    look()
+    assert len(vdi.suspended) == 12, f"{READY} are left ready"
+    [line] = set(look.said)
+    assert line.startswith("the store of measurements ")
+    assert line.endswith("; no desktop comes back by a forecast, `at_least` holds")

@@ -1,0 +1,215 @@
+"""A defragmentation carried out over real SOAP: as it was planned, whatever is killed, and no further than it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuops.execute.change import moves, rolling_change
+from gpuops.execute.site import Site, agreed
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.moving.plan import Defrag
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.cli.aside import Aside
+from tests.wire.conftest import target_of
+from tests.wire.steps.points import Killed, Points
+
+Serve = Callable[[str], SimServer]
+
+
+class Bench:
+    """`scattered` and one state directory; every call is a login of its own."""
+
+    def __init__(self, server: SimServer, state_dir: Path) -> None:
+        self.server, self.state_dir = server, state_dir
+        self.aside = Aside(server, state_dir, "GPUOPS_STATE_DIR", server.world.clock.now)
+
+    def execute(self, *, apply: bool = True, **asked: Any) -> Report:
+        return self._with(
+            lambda site: moves.carry_out(Defrag(**{"max_moves": 2, **asked}), site, apply=apply, consent=agreed)
+        )
+
+    def resume(self) -> Report:
+        return self._with(lambda site: rolling_change.resume(site, apply=True, consent=_yes, told=_nobody))
+
+    def abort(self) -> Report:
+        return self._with(lambda site: rolling_change.abort(site, apply=True, consent=_yes, told=_nobody))
+
+    def status(self) -> Any:
+        return self._with(rolling_change.status)
+
+    def planned(self, max_moves: int | None = 2) -> Any:
+        def ask(site: Site) -> Any:
+            from gpuops.execute.site import catalog_of
+
+            seen = site.vcenter.inventory()
+            return Defrag(max_moves=max_moves).planned(seen, catalog_of(seen))
+
+        return self._with(ask)
+
+    def _with(self, act: Callable[[Site], Any]) -> Any:
+        def played() -> Any:
+            with Connection(target_of(self.server)) as connection:
+                return act(Site(connection, self.state_dir, self.server.world.clock.now))
+
+        return self.aside.of(("defrag", "--execute"), played)
+
+    @property
+    def effects(self) -> list[tuple[str, str]]:
+        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+
+
+def _yes(report: Any) -> None:
+    """Nobody is asked."""
+
+
+def _nobody(line: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def bench(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(serve("scattered"), tmp_path / "state")
+    yield bench
+    assert bench.aside.wrong == []
+
+
+def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
+    found = bench.planned()
+    report = bench.execute()
+    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in found.moves]
+    assert bench.planned(max_moves=0).before == found.after
+    again = bench.execute(max_moves=0)
+    assert (again.changed, again.exit_code, again.plan.because) == (False, 0, ("no move frees anything",))
+
+
+def test_a_dry_run_moves_nothing(bench: Bench) -> None:
+    report = bench.execute(apply=False)
+    assert (len(report.plan.steps), report.plan.disruptive, bench.effects) == (len(bench.planned().moves), True, [])
+
+
+@pytest.mark.parametrize("powered_off", [pytest.param(False, marks=pytest.mark.long), True])
+def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch, powered_off: bool) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = not powered_off
+    before = bench.planned(max_moves=0).before
+    points, kills, report = Points(monkeypatch), 0, None
+    while report is None:
+        points.kill_at(7 + kills % 4)
+        try:
+            report = bench.resume() if bench.status().verb else bench.execute(powered_off=powered_off)
+        except Killed:
+            kills += 1
+    assert kills > 1
+    assert report.exit_code == 0
+    assert bench.planned(max_moves=0).before == before + 2
+    moved = [name for method, name in bench.effects if method == "RelocateVM_Task"]
+    assert sorted(moved) == sorted(set(moved))
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"], "who was shut down for a move runs again"
+
+
+@pytest.fixture
+def emptiest_first(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
+    """`scattered` with two VMs, each alone on a GPU, and hosts that give a VM that starts their emptiest GPU."""
+    declared = yaml.safe_load(files("gpuops.sim.scenarios").joinpath("scattered.yaml").read_text("utf-8"))
+    declared["options"]["vgpu.hotmigrate.enabled"] = False
+    declared["clusters"][0]["hosts"][0]["policy"] = "performance"
+    declared["vms"] = [vm for vm in declared["vms"] if vm["name"].startswith("cad")][:2]
+    scenario = tmp_path / "emptiest-first.yaml"
+    scenario.write_text(yaml.safe_dump(declared), encoding="utf-8")
+    bench = Bench(serve(str(scenario)), tmp_path / "state")
+    yield bench
+    assert bench.aside.wrong == []
+
+
+def test_a_vm_that_is_off_for_its_move_is_pinned_where_that_frees_more(emptiest_first: Bench) -> None:
+    unpinned = emptiest_first.execute(powered_off=True, pin="never")
+    assert (unpinned.plan.because, emptiest_first.effects) == (("no move frees anything",), [])
+    before = emptiest_first.planned(max_moves=0).before
+    report = emptiest_first.execute(powered_off=True)
+    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    methods = [method for method, _ in emptiest_first.effects]
+    assert methods == ["ShutdownGuest", "RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task"]
+    assert emptiest_first.planned(max_moves=0).before == before + 1
+
+
+def test_a_pinned_move_that_is_killed_goes_on(emptiest_first: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = emptiest_first.planned(max_moves=0).before
+    points, kills, report = Points(monkeypatch), 0, None
+    while report is None:
+        points.kill_at(5 + kills % 3)
+        try:
+            going_on = emptiest_first.status().verb
+            report = emptiest_first.resume() if going_on else emptiest_first.execute(powered_off=True)
+        except Killed:
+            kills += 1
+    assert kills > 1
+    assert report.exit_code == 0
+    assert emptiest_first.planned(max_moves=0).before == before + 1
+    pins = [name for method, name in emptiest_first.effects if method == "ReconfigVM_Task"]
+    assert len(pins) == 1
+
+
+def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> None:
+    count = len(bench.planned().moves)
+    bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
+    report = bench.execute()
+    assert report.exit_code == 4
+    assert [each.verdict for each in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
+    assert "gpuops defrag plans anew" in report.outcomes[-1].reason
+    assert bench.status().verb == "", "nothing is half done"
+    assert bench.execute().exit_code == 0
+
+
+def test_a_vm_that_was_shut_down_for_a_move_that_fails_runs_again_where_it_is(bench: Bench) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = False
+    bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
+    report = bench.execute(powered_off=True)
+    assert report.exit_code == 4
+    assert "PowerOnVM_Task" in [method for method, _ in bench.effects]
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"]
+
+
+def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = False
+    points = Points(monkeypatch)
+    points.kill_at(9)
+    with pytest.raises(Killed):
+        bench.execute(powered_off=True)
+    assert (bench.status().verb, bench.status().noun) == ("defrag", "move")
+    points.kill_at(0)
+    bench.abort()
+    assert bench.status().verb == ""
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"]
+
+
+def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Bench) -> None:
+    """The moves themselves hold the lock, as a change of hosts does."""
+    asked: list[Report] = []
+
+    def ask(site: Site) -> Report:
+        def consent(report: Report) -> None:
+            with site.locked_journal(site.vcenter.uuid, alone=True, returning=True, doing="rotate day"):
+                asked.append(report)
+            assert bench.effects == []
+
+        return moves.carry_out(Defrag(max_moves=1), site, apply=True, consent=consent)
+
+    report: Report = bench._with(ask)
+    assert (report.exit_code, len(asked), len(bench.effects)) == (0, 1, 1)

@@ -1,0 +1,84 @@
+"""A night goes by what nvidia-smi tells of vGPUs, when it plans and just before each desktop is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuops.advise.idle import judged
+from gpuops.api import Site, rotate_night
+from gpuops.clock import wall_clock
+from gpuops.config.policy import parse_policy
+from gpuops.model.desktops.evidence import VgpuUse
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import SuspendVm
+from gpuops.sim.scenario.build import build
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+from tests.wire.nights.test_rotation import LAB_POLICY
+
+TEXT = LAB_POLICY.read_text(encoding="utf-8")
+REQUIRED: Policy = parse_policy(
+    TEXT.replace("    floor: 0\n", "    floor: 0\n    evidence: {required: [cpu, console, nvidia-smi]}\n"),
+    "of the tests",
+)
+PLAIN: Policy = parse_policy(TEXT, "of the tests")
+
+
+class Smi:
+    """Tells of each desktop what the test says, by its name; and which were asked for in each look."""
+
+    def __init__(self, told: Callable[[str, int], VgpuUse]) -> None:
+        self.told = told
+        self.looks: list[set[str]] = []
+
+    def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
+        self.looks.append({vm.name for vm in vms})
+        return {vm.ref: self.told(vm.name, len(self.looks)) for vm in vms}
+
+
+@contextmanager
+def lab(tmp_path: Path, smi: Smi | None) -> Iterator[Site]:
+    with (
+        SimServer(build("lab")) as server,
+        Connection(target_of(server)) as connection,
+        Site(connection, tmp_path / "state", wall_clock) as site,
+    ):
+        site.vgpu_use = smi
+        yield site
+
+
+def suspended(report: Report) -> set[str]:
+    inventory = report.before
+    done = (each.step for each in report.outcomes if each.verdict is Verdict.DONE)
+    return {inventory.vms[step.vm].name for step in done if isinstance(step, SuspendVm)}
+
+
+def test_one_that_becomes_busy_after_the_plan_is_left_alone(tmp_path: Path) -> None:
+    with lab(tmp_path, Smi(lambda name, look: VgpuUse(60 if name == "vdi-07" and look > 1 else 0))) as site:
+        report = rotate_night(REQUIRED, site, apply=True)
+        planned = {report.before.vms[step.vm].name for step in report.plan.steps if isinstance(step, SuspendVm)}
+        assert "vdi-07" in planned
+        assert suspended(report) == planned - {"vdi-07"}
+        reasons = [each.reason for each in report.outcomes if each.verdict is not Verdict.DONE]
+        assert any("its vGPU is used 60 %, idle is below 5" in reason for reason in reasons)
+
+
+def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: Path) -> None:
+    unknown = Smi(lambda name, look: VgpuUse(None, because="of the test"))
+    with lab(tmp_path, unknown) as site:
+        assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
+        seen = site.judged(site.vcenter.inventory(), REQUIRED)
+        verdicts = judged([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
+        assert {each.verdict.objection for each in verdicts if each.vm.name == "vdi-07"} == {
+            "the use of its vGPU is not known: of the test"
+        }
+        asked = len(unknown.looks)
+        plan = rotate_night(PLAIN, site, apply=False).plan
+        assert any(isinstance(step, SuspendVm) for step in plan.steps)
+        assert len(unknown.looks) == asked, "a policy that does not go by it has nobody asked"

@@ -1,0 +1,106 @@
+"""A process that does one thing with a job in a guest, and is killed (SIGKILL) before or after one of its calls.
+
+python -m tests.wire.workloads.job_child    (what to do as JSON on stdin; exit code 0 = it came to its end)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from gpuops.execute.jobs.guest_container import GuestContainers
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.model.vcenter.target import GuestLogin, Secret, Target
+from gpuops.model.vcenter.vm import Vm
+from gpuops.model.workloads.job import ContainerJob, Mount
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.writing import guest_commands
+
+VERBS: Final = ("start", "checkpoint", "stop", "collect", "revoke")
+
+
+def job_of(told: dict[str, Any]) -> ContainerJob:
+    """The job that the JSON tells."""
+    mounts = (Mount(told["data"], "/data", writable=True),)
+    checkpoint = ("sh", "-c", "echo saved >> /data/saved")
+    command = ("sh", "-c", told["script"])
+    return ContainerJob(
+        "fit", told["image"], command, "a40-8q", 4, 8192, timedelta(hours=1), mounts=mounts, checkpoint=checkpoint
+    )
+
+
+def act(containers: GuestContainers, vm: Vm, told: dict[str, Any]) -> None:
+    """One verb."""
+    attempt = told["attempt"]
+    match told["verb"]:
+        case "start":
+            containers.start(vm, job_of(told), attempt, resume=False)
+        case "checkpoint":
+            assert containers.checkpoint(vm, job_of(told), attempt, timedelta(seconds=20))
+        case "revoke":
+            containers.revoke(vm, attempt)
+        case "stop":
+            containers.stop(vm, attempt, timedelta(0))
+        case "collect":
+            assert containers.look(vm, attempt).exit_code == 7
+            assert containers.output(vm, attempt, 0, 1 << 20) == b"it ran\n"
+            containers.clear(vm, attempt)
+
+
+class _Killing:
+    """Counts what is asked of vCenter, reads and changes alike, and ends this process at one of them.
+
+    A wait that asks the same several times is one.
+    """
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self._at, self._after, self.count = at, after, 0
+        self._last = ""
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*words: Any, **named: Any) -> Any:
+            asked = _name(words[0])
+            again = asked == self._last == "ListProcessesInGuest"
+            self.count, self._last = self.count + (not again), asked
+            mine = self.count == self._at and not again
+            if mine and not self._after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = call(*words, **named)
+            if mine:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        return called
+
+
+def _name(method: Any) -> str:
+    """Of a method of a managed object, which pyVmomi makes a lambda of; "" = it is none."""
+    cells = [each.cell_contents for each in method.__closure__ or ()]
+    return next((each.info.wsdlName for each in cells if hasattr(each, "info")), "")
+
+
+def main() -> None:
+    """Prints how many calls it made, where it comes to that."""
+    told = json.load(sys.stdin)
+    guest_commands.POLL_S = 0.2  # type: ignore[misc]
+    target = Target(
+        "127.0.0.1", told["username"], Secret(told["password"]), port=told["port"], ca_files=(told["ca_file"],)
+    )
+    login = GuestLogin(told["guest_username"], Secret(told["guest_password"]))
+    with Connection(replace(target, guest=login)) as connection:
+        vm = Vm(told["vm"], "vm-01")
+        killing = _Killing(told["at"], after=told["after"])
+        connection.change = killing.around(connection.change)  # type: ignore[method-assign]
+        connection.read = killing.around(connection.read)  # type: ignore[method-assign]
+        act(GuestContainers(guest_work(connection)), vm, told)
+    print(killing.count)
+
+
+if __name__ == "__main__":
+    main()

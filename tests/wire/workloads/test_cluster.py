@@ -1,0 +1,221 @@
+"""Clusters of VMs on the scenario `training`, over the wire: each kind of RDMA card, refusals, privileges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuops import api
+from gpuops.api import Site
+from gpuops.clock import wall_clock
+from gpuops.errors import Refused, UsageError
+from gpuops.execute.cluster import standing
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import VmDrs
+from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
+from gpuops.plan.cluster.members import marked_vms
+from gpuops.plan.cluster.permission import CREATE_PRIVILEGES
+from gpuops.plan.core.privileges import EDIT_CLUSTER
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.doctor.finding import Severity
+from gpuops.sim.server import start
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, TEMPLATE, WHOLE, Training
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("wish", "node", "devices", "cards"),
+    [(PVRDMA, 0, 1, ["vmxnet3vrdma"]), (SRIOV, 1, 2, ["sriov"]), (WHOLE, 1, 2, [])],
+    ids=["pvrdma", "sriov", "directpath"],
+)
+def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes_nothing(
+    training: Training, wish: ClusterWish, node: int, devices: int, cards: list[str]
+) -> None:
+    made = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
+    assert (made.exit_code, made.failed, made.changed) == (0, "", True)
+    assert all(each.says.endswith(f"on NUMA node {node}") for each in made.plan.members)
+    inventory = training.site.vcenter.inventory()
+    found = marked_vms(inventory, "train")
+    assert [(each.vm.name, each.marker.rank, each.marker.rdma) for each in found] == [
+        ("train-00", 0, wish.rdma),
+        ("train-01", 1, wish.rdma),
+    ]
+    for each in found:
+        vm, host = each.vm, inventory.host_of(each.vm)
+        assert host is not None
+        assert (vm.vcpus, vm.memory_mib, vm.memory_reservation_mib) == (16, 65536, 65536)
+        assert vm.cpu_reservation_mhz == 16 * (host.cpu_mhz or 0)
+        assert (vm.extra_config or {})["sched.mem.lpage.enable1GPage"] == "TRUE"
+        assert len(vm.devices or ()) == devices
+        assert [nic.kind for nic in vm.nics or ()] == cards
+        assert inventory.drs_of(vm) is VmDrs.MANUAL
+        [gpu] = [gpu for gpu in host.gpus if vm.ref in (gpu.vms or ())]
+        assert gpu.numa_node == node
+    cluster = standing("train", training.site)
+    assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
+    assert {each.name: each.address for each in cluster.members} == made.addresses
+    [shown] = api.cluster_show(None, training.site)
+    assert (shown.name, shown.problems) == ("train", ())
+    training.site.vcenter = WithoutGpus(training.site.vcenter)
+    [lacking] = api.cluster_show(None, training.site)
+    left = f"{devices - 1} of the {devices} devices that it was made with"
+    assert lacking.problems == (f"train-00 has {left}", f"train-01 has {left}")
+    training.site.vcenter = training.site.vcenter.real
+    before = len(training.server.world.ledger)
+    again = training.create(replace(wish, latency=LatencyLevel.HIGH, huge_pages=True))
+    assert (again.exit_code, again.changed, len(training.server.world.ledger)) == (0, False, before)
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        (replace(PVRDMA, template="old-trainer"), "old-trainer: firmware: BIOS"),
+        (replace(PVRDMA, port_group="none-such"), "there is no such distributed port group; there: rdma-vm"),
+        (replace(PVRDMA, port_group="sriov-vm"), "vmk1, which is tagged, is not on switch dvs-sriov"),
+        (replace(SRIOV, port_group="rdma-vm"), "vmnic2 has no free virtual function"),
+        (replace(WHOLE, device="15b3:0001"), "has no 15b3:0001 that is passed through"),
+        (replace(PVRDMA, nodes=13), "train: VMs that hosts have room for: needs 13, 12 there"),
+        (replace(WHOLE, nodes=5), "train: VMs that hosts have room for: needs 5, 4 there"),
+        (replace(PVRDMA, profile=None, model="h100"), "no host has a GPU of model h100"),
+        (replace(PVRDMA, datastore="none-such"), "has no datastore 'none-such' that can be seen"),
+        (replace(PVRDMA, memory_mib=2 << 20), "memory to reserve in full"),
+        (replace(PVRDMA, nodes=4, cpus=64, latency=LatencyLevel.HIGH), "takes 1 of them, not one more: CPU to reserve"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_with_its_reason_and_nothing_is_made(
+    training: Training, wish: ClusterWish, reason: str
+) -> None:
+    before = len(training.server.world.ledger)
+    made = training.create(wish)
+    assert made.exit_code == 3
+    assert any(reason in each.line for each in made.plan.rejections), [each.line for each in made.plan.rejections]
+    assert len(training.server.world.ledger) == before
+
+
+def test_names_that_mean_nothing_are_said(training: Training) -> None:
+    with pytest.raises(UsageError, match="none-such"):
+        training.create(replace(PVRDMA, template="none-such"))
+    with pytest.raises(UsageError, match="no folder"):
+        training.create(replace(PVRDMA, folder="/trn-dc/vm/none"))
+    with pytest.raises(UsageError, match="there is no cluster 'train'"):
+        standing("train", training.site)
+    with pytest.raises(UsageError, match="there is no cluster 'train'"):
+        api.cluster_show("train", training.site)
+
+
+def test_another_wish_of_the_same_name_is_refused(training: Training) -> None:
+    training.create(PVRDMA)
+    other = training.create(replace(PVRDMA, nodes=3))
+    assert other.exit_code == 3
+    assert "another file wanted" in other.plan.rejections[0].line
+    assert training.names() == ["old-trainer", "train-00", "train-01", "trainer"]
+
+
+@dataclass
+class WithoutGpus:
+    """The same vCenter, whose VMs have each lost their first device."""
+
+    real: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def inventory(self) -> Inventory:
+        found: Inventory = self.real.inventory()
+        for vm in found.vms.values():
+            found = found.with_vm(replace(vm, devices=(vm.devices or ())[1:]))
+        return found
+
+
+@dataclass
+class CountedLooks:
+    """The same vCenter, whose bulk reads are counted."""
+
+    real: Any
+    looks: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def inventory(self) -> Inventory:
+        self.looks += 1
+        found: Inventory = self.real.inventory()
+        return found
+
+
+def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
+    """Before anything, with the lock, before the clones and behind them; then likewise, and behind each round."""
+    counted = training.site.vcenter = CountedLooks(training.site.vcenter)
+    assert training.create(PVRDMA).failed == ""
+    assert counted.looks == 4
+    training.delete()
+    assert counted.looks == 4 + 5
+    training.site.vcenter = counted.real
+
+
+def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(training: Training) -> None:
+    """esx-04 is a member of the switch on which the others have a tagged VMkernel adapter."""
+    found = [each for each in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in each.reason]
+    assert [(each.severity, each.subject, each.reason.removeprefix("paravirtual RDMA: ")) for each in found] == [
+        (Severity.WARNING, "esx-04.trn", "VMkernel adapter: none is tagged for paravirtual RDMA"),
+        (Severity.WARNING, "esx-04.trn", "firewall: rule set pvrdma is closed"),
+        (Severity.NOTE, "esx-04.trn", "MTU: it cannot be read"),
+    ]
+    assert all(each.fix for each in found)
+    others = api.doctor(training.site, Scope(host="esx-01.trn")).findings
+    assert not any("paravirtual RDMA: " in each.reason for each in others)
+    saved = api.offline(training.site.vcenter.inventory())
+    assert not any("paravirtual RDMA: " in each.reason for each in api.doctor(saved, Scope()).findings)
+
+
+def test_a_saved_inventory_makes_nothing(training: Training) -> None:
+    saved = api.offline(training.site.vcenter.inventory())
+    with pytest.raises(Refused, match="saved inventory"):
+        api.cluster_create(PVRDMA, saved, apply=False, keep=False, consent=lambda plan: None)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("missing", "subject"),
+    [
+        ("VirtualMachine.Provisioning.DeployTemplate", "trainer"),
+        ("VirtualMachine.Inventory.Delete", "trainer"),
+        ("Host.Inventory.EditCluster", "trn-cluster"),
+    ],
+)
+def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
+    tmp_path: Path, missing: str, subject: str
+) -> None:
+    with start("training", clock="virtual") as server:
+        authority = server.world.authority
+        every = {*CREATE_PRIVILEGES, *EDIT_CLUSTER} - {missing}
+        authority.permit(server.username, authority.add_role("clusters", every))
+        with Connection(target_of(server)) as connection:
+            found = Training(server, Site(connection, tmp_path / "state", wall_clock))
+            made = found.create(PVRDMA)
+        assert made.exit_code == 3
+        assert [str(each) for each in made.plan.rejections] == [f"{subject}: this login lacks {missing}"]
+        assert len(server.world.ledger) == 0
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("wish", [PVRDMA, SRIOV, WHOLE], ids=["pvrdma", "sriov", "directpath"])
+def test_the_roles_that_come_with_gpuops_are_enough(tmp_path: Path, wish: ClusterWish) -> None:
+    roles = yaml.safe_load((TEMPLATE.parent / "roles" / "cluster.yaml").read_text(encoding="utf-8"))["roles"]
+    with start("training", clock="virtual") as server:
+        authority = server.world.authority
+        every = {privilege for role in roles for privilege in role["privileges"]}
+        authority.permit(server.username, authority.add_role("clusters", every))
+        with Connection(target_of(server)) as connection:
+            found = Training(server, Site(connection, tmp_path / "state", wall_clock))
+            assert found.create(wish).failed == ""
+            assert len(standing("train", found.site).members) == 2
+            found.delete()
+            assert found.names() == DECLARED

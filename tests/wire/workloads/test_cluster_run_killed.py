@@ -1,0 +1,305 @@
+"""Programs and all-reduces over a cluster whose call is killed anywhere, before or after each request that it sends.
+
+A call that is killed here sends nothing more, as after `kill -9`; what runs in the guests goes on. Then another run, of
+this machine or, once its lease has run out, of another one, or the removal of the cluster, leaves nothing of it: files,
+keys, processes, overrides of DRS. Real processes are killed in `tests/cli/workloads/test_cluster_run.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from pyVmomi import vim
+
+from gpuops import api
+from gpuops.api import Site
+from gpuops.api.cluster_runs import cluster_bench, cluster_run
+from gpuops.clock import wall_clock
+from gpuops.errors import Locked
+from gpuops.execute.cluster import standing
+from gpuops.execute.cluster.run import require_unused, wait_for_tasks
+from gpuops.execute.cluster.use import used_alone
+from gpuops.execute.cluster_run import running
+from gpuops.execute.site.guest_work import guest_work
+from gpuops.model.vcenter.target import GuestLogin, Secret
+from gpuops.model.vcenter.vm import VmDrs
+from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
+from gpuops.plan.cluster.members import marked_vms
+from gpuops.plan.cluster_run import scripts
+from gpuops.plan.cluster_run.launch import planned
+from gpuops.plan.core.steps import SetVmDrs
+from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.transport.stub import Stub
+from gpuops.vsphere.writing import guest_commands
+from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
+from tests.wire.conftest import target_of
+
+pytestmark = needs_mpi
+SEEDS: Final = 100
+MOST: Final = 220
+"""Requests of a run of a few seconds, and a few more."""
+
+
+class KilledHere(BaseException):
+    """What ends a call of gpuops; nothing of it catches that."""
+
+
+@dataclass
+class Requests:
+    """Counts the requests of a call, and kills it at its n-th, before it or after it; n None = never."""
+
+    left: int | None = None
+    after: bool = False
+    sent: int = 0
+
+    def around(self, request: Callable[[], Any]) -> Any:
+        if self.left is None:
+            self.sent += 1
+            return request()
+        if self.left <= 0:
+            raise KilledHere  # whoever is dead asks nothing more
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise KilledHere
+        answer = request()
+        if self.left == 0:
+            raise KilledHere
+        return answer
+
+
+@dataclass
+class Machines:
+    """Two machines that reach the cluster, each with a state directory of its own."""
+
+    guests: ClusterGuests
+    folder: Path
+    requests: Requests
+    heard: list[bytes] = field(default_factory=list)
+
+    def alive(self, call: Callable[[Site], Any], machine: int = 0) -> Any:
+        """What a call of that machine comes to; None = it was killed. Raises what it raises."""
+        target = replace(target_of(self.guests.server), guest=GuestLogin(USER, Secret(PASSWORD)))
+        connection = Connection(target)
+        site = Site(connection, self.folder / f"state-{machine}", wall_clock)
+        try:
+            return call(site)
+        except KilledHere:
+            return None
+        finally:
+            self.requests.left = None
+            connection.close()
+
+    def run(self, site: Site, *command: str, **others: Any) -> int:
+        wish = RunWish(command, ssh_port=self.guests.ssh_port, **others)
+        return cluster_run(NAME, wish, site, self.heard.append, apply=True).exit_code
+
+    def torchrun(self, site: Site, ranks: int) -> int:
+        """By a program in each guest that stands for it, which is on no path."""
+        cluster = standing(NAME, site)
+        plan = planned(RunWish(("train.py",), Launcher.TORCHRUN, ranks=ranks), cluster, f"{id(site):016x}")
+        assert plan.launch is not None
+        launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
+        with used_alone(site, cluster, "cluster run") as held:
+            return running.run(launch, site, held, self.heard.append).exit_code
+
+    def bench(self, site: Site, nodes: tuple[int, ...]) -> int:
+        program = AllReduceProgram.MPI4PY
+        wish = BenchWish(nodes, (4096,), (Transport.TCP,), program, ssh_port=self.guests.ssh_port)
+        return 0 if cluster_bench(NAME, wish, site).complete else 4
+
+    def lease_runs_out(self) -> None:
+        self.guests.server.world.clock.advance(TTL_S + 1)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """Those of gpuops, and of no other client; guests are asked more often than of real ones."""
+    found, sent = Requests(), Stub.InvokeMethod
+    monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: found.around(lambda: sent(*words)))
+    monkeypatch.setattr(running, "POLL_S", 0.2)
+    monkeypatch.setattr(guest_commands, "POLL_S", 0.2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterGuests]:
+    with cluster_guests(tmp_path_factory.mktemp("guests")) as guests:
+        for rank in range(NODES):
+            tool = guests.root(rank) / "root/torchrun"
+            tool.write_text("#!/bin/sh\nsleep 2\n")
+            tool.chmod(0o700)
+        yield guests
+
+
+@pytest.fixture
+def machines(served: ClusterGuests, requests: Requests, tmp_path: Path) -> Iterator[Machines]:
+    """Each test leaves nothing in the guests, and no lease."""
+    yield Machines(served, tmp_path, requests)
+    assert served.left() == []
+    served.server.world.clock.advance(TTL_S + 1)
+
+
+def drawn(dice: Random, machines: Machines) -> Callable[[Site], int]:
+    """A call that takes a few seconds."""
+    ranks, nodes = dice.randint(1, NODES), tuple(sorted(dice.sample((1, 2, 3, 4), dice.randint(1, 2))))
+    return dice.choice(
+        (
+            lambda site: machines.run(site, "sleep", "2", ranks=ranks),
+            lambda site: machines.run(site, "sh", "-c", "trap '' TERM; sleep 2", ranks=ranks),
+            lambda site: machines.torchrun(site, ranks),
+            lambda site: machines.bench(site, nodes),
+        )
+    )
+
+
+def play(seed: int, machines: Machines) -> None:
+    """One schedule: calls of one machine or the other that are killed, then one that is not."""
+    dice, last = Random(seed), 0
+    for _ in range(dice.randint(1, 3)):
+        machine, call = dice.randint(0, 1), drawn(dice, machines)
+        if machine != last:
+            refused_or_free(machines, machine)
+        machines.requests.left, machines.requests.after = dice.randint(1, MOST), dice.random() < 0.5
+        machines.alive(call, machine)
+        last = machine
+    machine = dice.randint(0, 1)
+    if machine != last:
+        refused_or_free(machines, machine)
+    assert machines.alive(drawn(dice, machines), machine) == 0, f"seed {seed}: {machines.heard}"
+    assert machines.guests.left() == [], f"seed {seed}"
+
+
+def refused_or_free(machines: Machines, machine: int) -> None:
+    """What the other machine was killed at keeps this one away until its lease runs out; the simulated vCenter's clock
+    runs ahead of real time with each request, so that one that has less than a minute left may be over any moment."""
+    if machines.alive(lease_left_s, machine) > 60:
+        with pytest.raises(Locked, match=f"cluster {NAME} is in use: pid .* holds the lease until"):
+            machines.alive(lambda site: machines.run(site, "true"), machine)
+    machines.lease_runs_out()
+
+
+def lease_left_s(site: Site) -> float:
+    """Of the lease on the cluster that this machine did not leave there itself, by vCenter's clock.
+
+    What the killed call has sent is done first: it may give the lease back.
+    """
+    wait_for_tasks(site, NAME)
+    inventory = site.vcenter.inventory()
+    with suppress(Locked):
+        require_unused(NAME, inventory, site)
+        return 0.0
+    text = (marked_vms(inventory, NAME)[0].vm.extra_config or {})[KEY]
+    lease = parse_lease(text)
+    assert lease is not None
+    return (lease.expires - inventory.taken_at).total_seconds()
+
+
+@pytest.mark.sampled(100, long=5)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_runs_that_are_killed_leave_nothing_that_the_next_does_not_end(seed: int, machines: Machines) -> None:
+    play(seed, machines)
+
+
+def test_a_run_has_no_more_requests_than_it_is_killed_at(machines: Machines) -> None:
+    assert machines.alive(lambda site: machines.run(site, "sleep", "2")) == 0
+    assert 120 < machines.requests.sent <= MOST + 60, "more on a slow machine, which asks more often for its end"
+
+
+def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines: Machines) -> None:
+    refused: list[str] = []
+
+    def elsewhere(site: Site) -> None:
+        there = standing(NAME, site)
+        for call in (
+            lambda site: machines.run(site, "true"),
+            lambda site: machines.bench(site, (1,)),
+            lambda site: api.cluster_delete(NAME, site, apply=True),
+        ):
+            with pytest.raises(Locked) as held:
+                call(site)
+            refused.append(held.value.message)
+        assert standing(NAME, site) == there
+
+    def pause(seconds: float) -> None:
+        if not refused and marked_processes():
+            machines.alive(elsewhere, 1)
+        threading.Event().wait(seconds)
+
+    def first(site: Site) -> int:
+        site.pause = pause
+        return machines.run(site, "sleep", "2")
+
+    assert machines.alive(first) == 0
+    assert len(refused) == 3
+    assert all(each.startswith(f"cluster {NAME} is in use: pid ") for each in refused), refused
+    assert machines.alive(lambda site: machines.run(site, "true"), 1) == 0, "the first has given it back"
+
+
+def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(machines: Machines) -> None:
+    taken: list[int] = []
+
+    def pause(seconds: float) -> None:
+        if not taken and marked_processes():  # as a machine that stood still for more than three minutes
+            machines.lease_runs_out()
+            taken.append(machines.alive(lambda site: machines.run(site, "true"), 1))
+        threading.Event().wait(seconds)
+
+    def first(site: Site) -> int:
+        site.pause, before = pause, site.passed_s
+        site.passed_s = lambda: before() + (TTL_S + 1) * len(taken)
+        return machines.run(site, "sleep", "60")
+
+    with pytest.raises(Locked, match="the lease on its VM of rank 0 is not ours any more"):
+        machines.alive(first)
+    assert taken == [0]
+
+
+def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_next_runs(machines: Machines) -> None:
+    def killed_while_it_prepares(site: Site) -> None:
+        plan = planned(RunWish(("true",)), standing(NAME, site), "f" * 16)
+        assert plan.launch is not None
+        late = scripts.prepare(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
+        for each in plan.launch.members:
+            guest_work(site.vcenter).start_command(each.vm, each.name, late, "late", scripts.PREFIX)
+
+    machines.alive(killed_while_it_prepares)
+    assert machines.alive(lambda site: machines.torchrun(site, NODES)) == 0
+    threading.Event().wait(4)
+    assert machines.guests.left() == []
+
+
+def deletable(guests: ClusterGuests, site: Site) -> None:
+    """The VMs are as `cluster create` makes them: with notes and an override of DRS."""
+    inventory = site.vcenter.inventory()
+    for each in marked_vms(inventory, NAME):
+        site.vcenter.vm(each.vm.ref).ReconfigVM_Task(vim.vm.ConfigSpec(annotation=each.marker.notes))  # type: ignore[attr-defined]
+        task = site.vcenter.submit(SetVmDrs(each.vm.ref, VmDrs.MANUAL), inventory, f"drs-{each.vm.ref}")
+        assert task is not None and [end.error for end in site.vcenter.wait([task], 60.0)] == [None]
+
+
+@pytest.mark.sampled(12, long=3)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("request_", range(5, MOST, 18))
+def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(
+    request_: int, requests: Requests, tmp_path: Path
+) -> None:
+    with cluster_guests(tmp_path) as guests:
+        machines = Machines(guests, tmp_path, requests)
+        machines.alive(lambda site: deletable(guests, site))
+        requests.left, requests.after = request_, True
+        machines.alive(lambda site: machines.run(site, "sleep", "30"))
+        removed = machines.alive(lambda site: api.cluster_delete(NAME, site, apply=True))
+        assert (removed.exit_code, len(removed.vms)) == (0, NODES)
+        assert marked_processes() == []
+        inventory = machines.alive(lambda site: site.vcenter.inventory())
+        assert marked_vms(inventory, NAME) == ()
+        assert [cluster.drs_overrides for cluster in inventory.clusters.values()] == [()]
