@@ -5,6 +5,7 @@ The guests here are tables; one of them, or the database of jobs, may never answ
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -111,6 +112,9 @@ def morning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Morning
     monkeypatch.setattr(job_run, "STOP_GRACE", timedelta())
     yield made
     made.guest.over.set()
+    for thread in [each for each in threading.enumerate() if each.name.startswith("bounded-work-")]:
+        thread.join(HANGS_S)  # what it still writes is no other test's
+        assert not thread.is_alive()
 
 
 def test_a_guest_that_hangs_keeps_neither_desktops_nor_other_jobs_waiting(morning: Morning) -> None:
