@@ -27,7 +27,7 @@ AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD,
 NODES: Final = 4
 NAME: Final = f"train{os.getpid()}"
 """Of the cluster: guests of several test processes share this machine, and a run ends what is left of its namesake."""
-_BASE: Final = Path(__file__).parent / "sim" / "real_guests.yaml"
+_BASE: Final = Path(__file__).parent / "sim" / "guests" / "real_guests.yaml"
 _MISSING: Final = [each for each in ("mpirun", "/usr/sbin/sshd", "ssh-keygen") if shutil.which(each) is None]
 
 needs_mpi: Final = pytest.mark.skipif(

@@ -32,7 +32,7 @@ from tests.sim.guests.guests_of import Guest
 USER, PASSWORD = "ml", "Kept4now"
 AUTH: Final = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)
 IMAGE: Final = "localhost/lab/busybox:1"
-SCENARIO: Final = str(Path(__file__).parent / "sim" / "real_guests.yaml")
+SCENARIO: Final = str(Path(__file__).parent / "sim" / "guests" / "real_guests.yaml")
 VM: Final = "vm-01"
 BUSYBOX: Final = Path("/bin/busybox")
 _APPLETS: Final = ("sh", "cat", "echo", "env", "head", "ls", "mkdir", "sleep", "touch", "seq", "yes")

@@ -40,7 +40,7 @@ AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD,
 SERVERS, CLIENTS = ("gpu-01", "gpu-02"), ("ds-01", "ds-02")
 MEMORY_MIB: Final = 46068
 NETWORK: Final = "VM Network"
-_BASE: Final = Path(__file__).parent / "sim" / "real_guests.yaml"
+_BASE: Final = Path(__file__).parent / "sim" / "guests" / "real_guests.yaml"
 PROGRAM: Final = Path(__file__).parent / "pool_program"
 
 

@@ -18,7 +18,7 @@ LOGIN = ("-vm", "vm-01", "-l", "ml:Kept4now")
 
 @pytest.fixture
 def server() -> Iterator[SimServer]:
-    scenario = Path(__file__).parents[1] / "sim" / "real_guests.yaml"
+    scenario = Path(__file__).parents[1] / "sim" / "guests" / "real_guests.yaml"
     with start(str(scenario), clock="virtual") as running:
         yield running
         assert running.world.bugs == []
