@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
-    from gpuops.api.pools import pool_create, pool_lend, pool_reclaim, pool_return
+    from gpuops.api.pools import pool_create, pool_delete, pool_lend, pool_reclaim, pool_return
     from gpuops.api.reporting import fleet_report
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
@@ -102,6 +102,7 @@ __all__ = [
     "past_predictions",
     "place",
     "pool_create",
+    "pool_delete",
     "pool_lend",
     "pool_reclaim",
     "pool_return",
@@ -150,6 +151,7 @@ _AT_FIRST_USE: Final = {
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "past_night": "execute.past.history.past_night",
     "pool_create": "api.pools.pool_create",
+    "pool_delete": "api.pools.pool_delete",
     "pool_lend": "api.pools.pool_lend",
     "pool_reclaim": "api.pools.pool_reclaim",
     "pool_return": "api.pools.pool_return",

@@ -35,6 +35,11 @@ def pool_reclaim(name: str | None, wanted: Reclaim, site: Site, consent: PoolCon
     return _noticed(running.reclaim(name, wanted, site, consent, apply=apply), site)
 
 
+def pool_delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
+    """See `running.delete`."""
+    return _noticed(running.delete(name, site, consent, apply=apply), site)
+
+
 def _noticed(answer: PoolAnswer, site: Site) -> PoolAnswer:
     """The answer, once its notice is on its way. What sending meets changes nothing of it."""
     if site.notices is not None:

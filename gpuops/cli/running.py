@@ -159,6 +159,8 @@ def carry_out(
         Progress() as progress,
     ):
         site.progress, site.in_flight = progress, progress.in_flight
+        if waits is None:  # which would be told how it waits, too
+            site.say = output.note
         report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
         remember(common, report.before)

@@ -203,3 +203,36 @@ def pool_reclaim(
     with open_site(common) as site:
         answer = api.pool_reclaim(pool, wanted, site, consent, apply=not dry_run)
     _show_pool_answer(answer, "pool-reclaim")
+
+
+@pool.command("delete")
+@spread
+def pool_delete(
+    common: CommonOptions,
+    pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool.")],
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the pool is deleted.")] = False,
+) -> None:
+    """Delete a pool without leases: its servers lend no more, and what the book has of it is gone, ended leases too.
+
+    Its servers stay as they are, but for its mark and its program. A call that was cut off is gone on with by the same
+    call.
+
+    \b
+    Examples:
+      gpuops pool delete --pool lab --dry-run
+      gpuops pool delete --pool lab --yes
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
+    from gpuops.report.workloads.pool import pool_answer_text
+
+    def consent(planned: PoolAnswer) -> None:
+        if not yes:
+            # shown as it will be: it is no dry run
+            confirm(pool_answer_text(replace(planned, applied=True)), "the pool above is deleted")
+
+    with open_site(common) as site:
+        answer = api.pool_delete(pool, site, consent, apply=not dry_run)
+    _show_pool_answer(answer, "pool-delete")

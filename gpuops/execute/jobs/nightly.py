@@ -22,7 +22,7 @@ from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.jobs.job_run import STOP_GRACE, JobGuests, JobPass
 from gpuops.execute.jobs.night_jobs import job_store
 from gpuops.execute.runs.nights import NightVms, policies_of
-from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.guest_work import guest_work
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.night_record import Original, Role
@@ -31,7 +31,6 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_record import JobState, SubmittedJob
 from gpuops.model.workloads.job_rules import JobRules
-from gpuops.plan.core.outcome import Report
 from gpuops.plan.jobs.job_answers import JobDeed, JobsRun
 from gpuops.plan.jobs.turns import JobTurn, job_turns, least_run
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, night_due
@@ -160,20 +159,6 @@ def told_before_return(site: Site) -> None:
         return
     for deed in deeds:
         site.say(f"job {deed.job.job.name}: {deed.what}")
-
-
-def told_once_agreed(consent: Consent, site: Site) -> Consent:
-    """The consent, and once it is given the jobs are stopped: before somebody has agreed nothing is."""
-    told = False
-
-    def agreed_and_told(report: Report) -> None:
-        nonlocal told
-        consent(report)
-        if not told:
-            told = True
-            told_before_return(site)
-
-    return agreed_and_told
 
 
 def refused_beside_another(policies: Iterable[Policy], site: Site) -> bool:

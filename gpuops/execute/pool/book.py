@@ -100,6 +100,21 @@ class PoolBooks:
                 self._write(connection, before, after)
         return before, after
 
+    def remove(self, name: str, may_go: Callable[[LeaseBook], bool]) -> bool:
+        """Whether there is no such pool any more: it and its leases that are over are taken out, where it may go."""
+        if self._database is None:
+            raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
+        with self._database.writing() as connection:
+            alone(connection, self._vcenter)
+            book = self._read(connection, name, 0)
+            if book is not None and not may_go(book):
+                return False
+            of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
+            connection.execute(delete(leases_table).where(*of_pool))
+            mine = (pools_table.c.vcenter == self._vcenter, pools_table.c.name == name)
+            connection.execute(delete(pools_table).where(*mine))
+        return True
+
     @contextmanager
     def alone(self, name: str) -> Iterator[Callable[[], None]]:
         """While this lasts no process of another machine works in the guests of this pool, where the database is one

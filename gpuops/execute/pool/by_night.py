@@ -10,7 +10,7 @@ became of that. Whatever fails here is told, and the night or the return goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
@@ -19,14 +19,23 @@ from gpuops.execute.jobs.nightly import LOOK, refused_beside_another
 from gpuops.execute.pool.book import PoolBooks
 from gpuops.execute.pool.running import night_change, reclaim
 from gpuops.execute.runs.nights import policies_of
-from gpuops.execute.site import Consent, Site
+from gpuops.execute.site import Site
 from gpuops.model.lent_by_night import ByNight
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.lease_book import LeaseBook
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.pool.answers import PoolAnswer
-from gpuops.plan.pool.by_night import lends_by_night, night_drains, return_takes_back, standing, taken_back, to_drain
+from gpuops.plan.pool.by_night import (
+    last_end,
+    lends_by_night,
+    night_drains,
+    not_there,
+    return_takes_back,
+    standing,
+    taken_back,
+    to_drain,
+)
 from gpuops.plan.pool.reclaim import Reclaim
 
 PoolTold = Callable[[PoolAnswer], None]
@@ -59,16 +68,6 @@ def drain_for_night(policy: Policy, looked: Report, site: Site, told: PoolTold) 
             site.say(f"pool {pool}: {_names(vms)} not drained, and left alone tonight: {error.line}")
 
 
-def drained_once_agreed(policy: Policy, consent: Consent, site: Site, told: PoolTold) -> Consent:
-    """The consent, and once it is given the servers are drained: before somebody has agreed nobody loses anything."""
-
-    def agreed_and_drained(report: Report) -> None:
-        consent(report)
-        drain_for_night(policy, report, site, told)
-
-    return agreed_and_drained
-
-
 def _drain(policy: Policy, pool: str, vms: Iterable[Vm], site: Site, told: PoolTold) -> None:
     vms = tuple(vms)
     uuids = {vm.instance_uuid for vm in vms if vm.instance_uuid is not None}
@@ -79,7 +78,7 @@ def _drain(policy: Policy, pool: str, vms: Iterable[Vm], site: Site, told: PoolT
 
     answer = night_change(pool, drained, site)
     told(answer)
-    last = _last_end(answer.after, uuids)
+    last = last_end(answer.after, uuids)
     if last is None:
         return
     site.say(f"pool {pool}: {_names(vms)} drained for the night, the last lease ends at {last:%H:%M:%SZ}")
@@ -89,16 +88,9 @@ def _drain(policy: Policy, pool: str, vms: Iterable[Vm], site: Site, told: PoolT
         site.pause(min(max(last - now, PAUSE), until - now, LOOKS_EVERY).total_seconds())
         answer = reclaim(pool, Reclaim(), site, nobody_told, apply=True)
         told(answer)
-        last = _last_end(answer.after, uuids)
+        last = last_end(answer.after, uuids)
     if last is not None:
         site.say(f"pool {pool}: a client is not cut off, so its server is left alone tonight; gpuops pool show tells")
-
-
-def _last_end(book: LeaseBook, uuids: Iterable[str]) -> datetime | None:
-    """When the last lease of these servers is over; None = nobody has anything of them."""
-    names = {each.name for each in book.servers if each.uuid in uuids}
-    held = (each for each in book.leases if each.holds and any(share.server in names for share in each.shares))
-    return max((each.ends_at for each in held if each.ends_at is not None), default=None)
 
 
 def _names(vms: Iterable[Vm]) -> str:
@@ -122,16 +114,6 @@ def taken_before_return(site: Site, told: PoolTold) -> None:
         site.say(f"lent GPUs were not taken back before their servers stop: {why}")
 
 
-def taken_once_agreed(consent: Consent, site: Site, told: PoolTold) -> Consent:
-    """The consent, and once it is given what nights have lent is taken back."""
-
-    def agreed_and_taken(report: Report) -> None:
-        consent(report)
-        taken_before_return(site, told)
-
-    return agreed_and_taken
-
-
 def _take_back(site: Site) -> Iterator[PoolAnswer]:
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         policies = policies_of(journal)
@@ -148,6 +130,17 @@ def _take_back(site: Site) -> Iterator[PoolAnswer]:
             raise
         except GpuopsError as error:
             site.say(f"pool {pool}: lent GPUs were not taken back before their servers stop: {error.message}")
+
+
+def pools_not_there(policy: Policy, site: Site) -> tuple[str, ...]:
+    """What a night says of pools that its policy names and the book has not; and where that cannot be told."""
+    if not policy.lending:
+        return ()
+    try:
+        with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+            return tuple(not_there(policy, books.names()))
+    except GpuopsError as error:
+        return (f"lending: which pools are there is not known: {error.message}",)
 
 
 def standing_now(site: Site) -> tuple[str, ...]:

@@ -20,8 +20,10 @@ from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool import by_night, lending
 from gpuops.plan.pool.answers import PoolAnswer
 from gpuops.plan.pool.by_night import NightsNow
+from gpuops.plan.pool.deleting import to_delete
 from gpuops.plan.pool.members import (
     as_the_fleet_is,
+    left_behind,
     lends_elsewhere,
     lends_something,
     pool_meant,
@@ -101,16 +103,21 @@ class PoolCall:
                 before = books.read(self.pool)
                 there = before or LeaseBook(LendingPool(self.pool, ""))
                 return PoolAnswer(self.verb, now, before, there, applied=False, rejections=refused.rejections)
+            behind = tuple(left_behind(after, self.inventory))
             if not apply:
-                hidden = tuple(unseen(after, self.inventory))
-                return PoolAnswer(self.verb, now, before, after, applied=False, warnings=hidden)
+                hidden = (*unseen(after, self.inventory), *behind)
+                return PoolAnswer(
+                    self.verb, now, before, after, applied=False, warnings=hidden, deleted=to_delete(after)
+                )
             work = PoolGuestWork(site, self.pool, self.inventory, books, after)
             unmarked = mark_servers(after, self.inventory, site.vcenter)
             work.done(start, leftovers)
-            unmarked += unmark_servers(work.seen, before, self.inventory, site.vcenter)
-            work.without_left()
-        failed, warnings = tuple(work.failed), (*unseen(work.seen, self.inventory), *work.warnings, *unmarked)
-        return PoolAnswer(self.verb, now, before, work.seen, True, failed=failed, warnings=warnings)
+            marked = unmark_servers(work.seen, before, self.inventory, site.vcenter)
+            deleted = work.without_left(marked)
+        others = (*unmarked.values(), *(why for why in marked.values() if why not in work.failed))
+        warnings = (*unseen(work.seen, self.inventory), *behind, *work.warnings, *others)
+        failed = tuple(work.failed)
+        return PoolAnswer(self.verb, now, before, work.seen, True, failed=failed, warnings=warnings, deleted=deleted)
 
     def _in_time(self, book: LeaseBook | None) -> LeaseBook | None:
         """The same, while it may still be decided. Raises Locked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LentShare, PoolServer, ServerState
 from gpuops.plan.pool import lending, served
+from gpuops.plan.pool.deleting import may_go
 from gpuops.plan.pool.served import Leftover
 
 WAIT_S: Final = 600.0
@@ -90,15 +91,17 @@ class PoolGuestWork:
 
     def _stopped(self, server: PoolServer, guests: PoolGuests) -> None:
         vm = guests.servers.vms.vm(server.uuid)
-        if vm is None or vm.power is not PowerState.ON:
-            self.left.add(server.uuid)  # nothing serves there, or nobody can say; it is told of once
-        guests.stop_server(server)
-        self.left.add(server.uuid)
+        if vm is not None and vm.power is PowerState.ON:
+            guests.stop_server(server)
+        self.left.add(server.uuid)  # what does not run serves nobody, and of one that is not seen `left_behind` tells
 
-    def without_left(self) -> None:
-        """Servers that left the pool are out of its book, once nothing of it is in their guests and marks."""
-        if self.left:
-            self._write(lambda book: lending.without(book, self.left))
+    def without_left(self, marked: Mapping[str, str]) -> bool:
+        """Servers that left the pool are out of its book, once nothing of it is in their guests and marks; and with the
+        last server the pool, which is what this returns. `marked`: by instance UUID why a mark is there still."""
+        self.failed += [why for uuid, why in marked.items() if uuid in self.left]
+        if left := self.left - marked.keys():
+            self._write(lambda book: lending.without(book, left))
+        return may_go(self.seen) and self.books.remove(self.pool, may_go)
 
     def _guests(self) -> PoolGuests:
         guests = pool_guests(self.seen, self.inventory, self.site, self.still_alone)

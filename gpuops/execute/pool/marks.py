@@ -17,32 +17,35 @@ from gpuops.plan.pool.members import lends
 _UNSEEN: Final = "nights, moves and rolling changes do not see that it lends"
 
 
-def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> tuple[str, ...]:
-    """Every server that lends carries the name of its pool; a warning for each that could not be marked.
+def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Mapping[str, str]:
+    """Every server that lends carries the name of its pool; by instance UUID a warning for each that does not.
 
     To be called before a client is let in: a night asks for the mark once more just before it suspends. Raises
     NotConnected.
     """
     wanted = {each.uuid: book.pool.name for each in book.servers if lends(each, book)}
-    return tuple(_marked(wanted, book, inventory, vcenter))
+    return dict(_marked(wanted, book, inventory, vcenter))
 
 
 def unmark_servers(
     book: LeaseBook, before: LeaseBook | None, inventory: Inventory, vcenter: Vcenter
-) -> tuple[str, ...]:
+) -> Mapping[str, str]:
     """No server carries it that lends nothing, and none of `before` that is none any more; warnings likewise.
 
     To be called once clients are cut off. Raises NotConnected.
     """
     there = (*(before.servers if before is not None else ()), *book.servers)
     lending = {each.uuid for each in book.servers if lends(each, book)}
-    return tuple(_marked({each.uuid: "" for each in there if each.uuid not in lending}, book, inventory, vcenter))
+    return dict(_marked({each.uuid: "" for each in there if each.uuid not in lending}, book, inventory, vcenter))
 
 
-def _marked(wanted: Mapping[str, str], book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Iterator[str]:
+def _marked(
+    wanted: Mapping[str, str], book: LeaseBook, inventory: Inventory, vcenter: Vcenter
+) -> Iterator[tuple[str, str]]:
     op_id = f"gpuops-pool-mark-{secrets.token_hex(4)}"
     for vm in inventory.vms.values():
-        value = wanted.get(vm.instance_uuid or "")
+        uuid = vm.instance_uuid or ""
+        value = wanted.get(uuid)
         if value is None or vm.attributes.get(POOL_MARK, "") == value:
             continue
         if not value and vm.attributes[POOL_MARK] != book.pool.name:
@@ -55,4 +58,4 @@ def _marked(wanted: Mapping[str, str], book: LeaseBook, inventory: Inventory, vc
             raise
         except GpuopsError as error:
             told = _UNSEEN if value else "they still take it for one that lends"
-            yield f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): {told}"
+            yield uuid, f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): {told}"

@@ -1,4 +1,4 @@
-"""Makes, changes and shows pools: decides in one transaction, then does in guests what the book wants.
+"""Makes, changes, shows and deletes pools: decides in one transaction, then does in guests what the book wants.
 
 Whoever is killed in between leaves a book that says what is to be done: the next call of any verb for that pool goes
 on, and `pool reclaim --due`, which cron runs, needs nobody else. A lease's guests are touched by one process of this
@@ -21,7 +21,7 @@ from gpuops.execute.pool.nights import nights_now
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.workloads.lease_book import LeaseBook, PoolFileWish
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool import by_night, lending, promises, served
+from gpuops.plan.pool import by_night, deleting, lending, promises, served
 from gpuops.plan.pool.answers import PoolAnswer, ShownPool
 from gpuops.plan.pool.by_night import NO_NIGHTS, NightsNow
 from gpuops.plan.pool.members import (
@@ -38,7 +38,8 @@ from gpuops.plan.pool.room import idle_mib, largest_idle_mib
 
 _ID_BYTES: Final = 4
 PoolConsent = Callable[[PoolAnswer], None]
-"""Told of what would be taken from clients, before it is; what it raises ends the call with nothing changed."""
+"""Told of what would be taken from clients, or deleted, before it is; what it raises ends the call with nothing
+changed."""
 
 
 def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
@@ -148,6 +149,30 @@ def reclaim(name: str | None, wanted: Reclaim, site: Site, consent: PoolConsent,
     leftovers = served.leftovers(was, healths, call.inventory) if was is not None else ()
     answer = call.answer(decide, apply=apply, start=wanted.server if wanted.again else None, leftovers=leftovers)
     return replace(answer, warnings=(*answer.warnings, *unstarted, *promises.warnings(answer.after, healths)))
+
+
+def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
+    """The pool is out of the book, with its leases that are over, and its mark off its servers. Refused while a lease
+    is open. Once its servers are leaving, any call for it goes on after a kill. Raises as `lend`."""
+    call = called(name, site, "delete")
+    now = site.clock()
+
+    def decide(found: LeaseBook | None) -> LeaseBook:
+        book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
+        after, rejections = deleting.without_servers(book, now)
+        if rejections:
+            raise NotDecided(*rejections)
+        return after
+
+    if apply:
+        planned = call.answer(decide, apply=False)
+        if planned.rejections:
+            return planned
+        consent(planned)
+    answer = call.answer(decide, apply=apply)
+    if answer.applied and not (answer.deleted or answer.failed):
+        answer = replace(answer, failed=(f"pool {call.pool} is not deleted: another call has changed it meanwhile",))
+    return answer
 
 
 def night_change(name: str, decide: Callable[[LeaseBook], LeaseBook], site: Site) -> PoolAnswer:

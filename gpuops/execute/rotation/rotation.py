@@ -9,18 +9,11 @@ from typing import Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, UsageError
 from gpuops.execute.jobs.night_jobs import with_jobs
-from gpuops.execute.jobs.nightly import told_before_return, told_once_agreed
+from gpuops.execute.jobs.nightly import told_before_return
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
-from gpuops.execute.pool.by_night import (
-    PoolTold,
-    drain_for_night,
-    drained_once_agreed,
-    nobody_told,
-    taken_before_return,
-    taken_once_agreed,
-)
+from gpuops.execute.pool.by_night import PoolTold, drain_for_night, nobody_told, taken_before_return
 from gpuops.execute.rotation.asked_first import asked_first
 from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
 from gpuops.execute.rotation.rotation_lock import locked_journal, nobody_rotates, without_journal
@@ -31,7 +24,7 @@ from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
-from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of
+from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -66,7 +59,7 @@ def rotate_night(
     refused unless it says `windows: any`. `asks` as for `rotate`. `told` of clients whose lent GPUs it takes back.
     """
     if apply and asks:
-        consent = drained_once_agreed(policy, consent, site, told)
+        consent = once_agreed(consent, lambda report: drain_for_night(policy, report, site, told))
     elif apply and taken_back(policy):
         nobody_rotates(site)  # nobody loses anything for a night that would be refused
         looked = rotate(RunKind.NIGHT, policy, site, apply=False, consent=agreed, unattended=unattended)
@@ -91,7 +84,8 @@ def rotate_day(
     `told` of clients whose lent GPUs it takes back.
     """
     if apply and asks:
-        consent = taken_once_agreed(told_once_agreed(consent, site), site, told)
+        consent = once_agreed(consent, lambda _: told_before_return(site))
+        consent = once_agreed(consent, lambda _: taken_before_return(site, told))
     elif apply:
         told_before_return(site)
         taken_before_return(site, told)
@@ -101,7 +95,7 @@ def rotate_day(
 def _taken_back_first(consent: Consent, site: Site, told: PoolTold, *, asks: bool) -> Consent:
     """The consent to a return of all, before which what nights have lent is taken back: now, or once it is given."""
     if asks:
-        return taken_once_agreed(consent, site, told)
+        return once_agreed(consent, lambda _: taken_before_return(site, told))
     taken_before_return(site, told)
     return consent
 

@@ -12,6 +12,7 @@ from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.other_vcenters import assignments_of, requests_here
+from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
@@ -142,7 +143,8 @@ class RotationRun:
             request = replace(request, requests=here, elsewhere=elsewhere)
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
-            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before), *self._hours_unsaid()))
+            told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
+            plan = replace(plan, warnings=(*plan.warnings, *told))
         if self.unread is not None:
             plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back

@@ -40,6 +40,17 @@ def agreed(report: Report) -> None:
     """The consent of a caller that asked before, or need not ask."""
 
 
+def once_agreed(consent: Consent, deed: Callable[[Report], None]) -> Consent:
+    """The consent, and each time that it is given the deed: before somebody has agreed nobody loses anything. Where
+    there is more to do by then it is asked again, and done for that too."""
+
+    def agreed_and_done(report: Report) -> None:
+        consent(report)
+        deed(report)
+
+    return agreed_and_done
+
+
 def _unwatched(outcome: Outcome) -> None:
     """The progress of a caller that does not watch."""
 

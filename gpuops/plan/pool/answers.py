@@ -14,7 +14,7 @@ class PoolAnswer:
     """What became of a call, or would."""
 
     verb: str
-    """create, lend, return or reclaim."""
+    """create, lend, return, reclaim or delete."""
     now: datetime
     before: LeaseBook | None
     """None = there was no such pool."""
@@ -24,8 +24,10 @@ class PoolAnswer:
     about: str | None = None
     """Id of the lease that was asked about; None = of none."""
     failed: tuple[str, ...] = ()
-    """What could not be done in guests, with its reason; the book has it as not done."""
+    """What could not be done in guests, or of marks, with its reason; the book has it as not done."""
     warnings: tuple[str, ...] = ()
+    deleted: bool = False
+    """The pool is out of the book, or would be."""
 
     @property
     def leases(self) -> tuple[GpuLease, ...]:
@@ -53,11 +55,11 @@ class PoolAnswer:
 
     @property
     def changed(self) -> bool:
-        return self.after != self.before
+        return self.deleted or self.after != self.before
 
     @property
     def exit_code(self) -> int:
-        """3 = refused, 4 = a guest could not be set up, or not be cut off."""
+        """3 = refused, 4 = a guest could not be set up or cut off, or a server that leaves not be seen to."""
         return 3 if self.rejections else 4 if self.failed else 0
 
 

@@ -169,6 +169,21 @@ def lending_again(book: LeaseBook, again: Iterable[LendsAgain], now: datetime) -
     return book
 
 
+def last_end(book: LeaseBook, servers: Collection[str]) -> datetime | None:
+    """When the last lease of these servers (instance UUIDs) is over; None = nobody has anything of them."""
+    names = {each.name for each in book.servers if each.uuid in servers}
+    held = (each for each in book.leases if each.holds and any(share.server in names for share in each.shares))
+    return max((each.ends_at for each in held if each.ends_at is not None), default=None)
+
+
+def not_there(policy: Policy, pools: Collection[str]) -> Iterator[str]:
+    """What a night says of the pools that its policy names in `lending` and that are none of these."""
+    for pool in dict.fromkeys(each.pool for each in policy.lending):
+        if pool not in pools:
+            why = f"lending: there is no pool {pool}: its servers are VMs like others to this night"
+            yield f"{why} (gpuops pool create makes it, or leave it out of `lending`)"
+
+
 def standing(book: LeaseBook) -> Iterator[str]:
     """What nights have to do with the servers of this pool now."""
     for server in book.servers:

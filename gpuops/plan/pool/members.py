@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
@@ -21,7 +22,7 @@ from gpuops.model.workloads.lease_book import (
 )
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool.lending import server_died
+from gpuops.plan.pool.lending import leaving, server_died
 from gpuops.plan.rotation.power_moments import runs_anew
 
 
@@ -238,6 +239,19 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     for lease in book.leases:
         if lease.state in (LeaseState.WAITING, LeaseState.LENT) and _vm(lease.wish.client_uuid, inventory) is None:
             yield f"{lease.client} {why} {command('pool return', pool=pool, client=lease.client)}"
+
+
+def left_behind(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
+    """A warning for each server that leaves the pool, and that nobody can see to: it leaves all the same."""
+    for server in leaving(book):
+        vm = _vm(server.uuid, inventory)
+        if vm is None:
+            stop = " and stop the program in its guest" if book.pool.program is not None else ""
+            why = f"{server.name} leaves the pool, and is not seen: it is gone, or this login may not read it"
+            yield f"{why}. If it is there: clear its custom attribute {POOL_MARK}{stop}"
+        elif book.pool.program is not None and vm.power not in (PowerState.ON, PowerState.OFF):
+            power = vm.power or "power unknown"
+            yield f"{server.name} leaves the pool, and does not run ({power}): its program is not stopped"
 
 
 def is_back(server: PoolServer, inventory: Inventory) -> Rejection | None:

@@ -90,7 +90,9 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
 
 def _server_lines(answer: PoolAnswer) -> Iterator[Shown]:
     pool = visible(answer.after.pool.name)
-    if answer.before is None:
+    if answer.deleted:
+        yield Text(f"pool {pool} is deleted, with its leases that are over", "bold")
+    elif answer.before is None:
         yield Text(f"pool {pool} is made: {count(len(answer.after.servers), 'server')}", "bold")
     elif answer.before.pool != answer.after.pool:
         yield Text(f"pool {pool} is changed to what its file says", "bold")
@@ -159,6 +161,7 @@ def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
         "pool": answer.after.pool.name,
         "applied": answer.applied,
         "changed": answer.changed,
+        "deleted": answer.deleted,
         "lease": answer.about,
         "rejections": list(map(_rejection, answer.rejections)),
         "servers": list(map(_server, answer.servers)),

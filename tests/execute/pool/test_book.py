@@ -152,3 +152,25 @@ def test_a_session_that_is_silent_is_ended_by_the_server(postgresql_books: Kept)
 @pytest.fixture
 def postgresql_books(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return tmp_path / "state", request.getfixturevalue("postgresql").database()
+
+
+def test_a_pool_is_removed_with_its_leases_where_it_may_go_and_no_other_is(kept: Kept) -> None:
+    over = give_up(lend(MADE, wish(1), "a1", NOW).book, "uuid-of-1", NOW)
+    other = LeaseBook(LendingPool("other", "net"), (SERVER,)).with_leases(over.leases)
+    asked = list[LeaseBook]()
+
+    def may_go(book: LeaseBook) -> bool:
+        asked.append(book)
+        return len(asked) > 1
+
+    with PoolBooks.to_write(*kept, "vc-1") as books, PoolBooks.to_write(*kept, "vc-2") as elsewhere:
+        for mine, book in ((books, over), (books, other), (elsewhere, over)):
+            mine.change(book.pool.name, partial(_written, book))
+        assert not books.remove("lab", may_go), "it may not go yet"
+        assert asked == [MADE] and books.read("lab", ended=5) == over
+        assert books.remove("lab", may_go)
+        assert books.names() == ("other",) and books.read("lab", ended=5) is None
+        assert books.read("other", ended=5) == other and elsewhere.read("lab", ended=5) == over
+        assert books.remove("lab", may_go) and len(asked) == 2, "somebody else has done it"
+        books.change("lab", partial(_written, MADE))
+        assert books.read("lab", ended=5) == MADE, "one that is made anew has none of the leases of the first"

@@ -29,10 +29,12 @@ from gpuops.plan.pool.by_night import (
     NightsNow,
     StartedServer,
     bounded,
+    last_end,
     lend_now,
     lending_again,
     lends_by_night,
     night_drains,
+    not_there,
     return_takes_back,
     standing,
 )
@@ -83,6 +85,32 @@ def test_what_is_longer_than_the_night_is_lent_by_day_servers_or_waits_for_them(
     assert second.lease.begins_at == NOW + timedelta(hours=8), "it waits for the server that lends by day"
     third = lending.lend(second.book, wish(3, 100, 6), "c", NOW)
     assert third.lease is not None and [share.server for share in third.lease.shares] == ["gpu-02"]
+
+
+def test_a_night_waits_for_the_last_lease_of_the_servers_that_it_takes_and_of_no_other() -> None:
+    day, night, both = {"uuid-1"}, {"uuid-2"}, {"uuid-1", "uuid-2"}
+    assert last_end(book(), both) is None, "nobody has anything of them"
+    lent = lending.lend(book(), wish(1, 40, 8), "a", NOW).book
+    lent = lending.lend(lent, wish(2, 100, 3), "b", NOW).book
+    lent = lending.lend(lent, wish(3, 60, 5), "c", NOW).book
+    held = {each.id: [share.server for share in each.shares] for each in lent.leases if each.holds}
+    assert held == {"a": ["gpu-01"], "b": ["gpu-02"], "c": ["gpu-01"]}
+    ends = {"day": last_end(lent, day), "night": last_end(lent, night), "both": last_end(lent, both)}
+    hours = {name: end - NOW for name, end in ends.items() if end is not None}
+    assert hours == {"day": timedelta(hours=8), "night": timedelta(hours=3), "both": timedelta(hours=8)}
+    assert last_end(lent, {"uuid-of-another"}) is None
+    ended = lending.give_up(lent, "uuid-ds-1", NOW)
+    assert last_end(ended, day) == NOW + timedelta(hours=5)
+    waits = lending.lend(lent, wish(4, 100, 2), "d", NOW)
+    assert waits.lease is not None and waits.lease.state is LeaseState.WAITING
+    assert last_end(waits.book, night) == NOW + timedelta(hours=3), "who waits has nothing of it yet"
+
+
+def test_a_client_that_is_not_cut_off_keeps_its_server_however_long_ago_its_lease_ended() -> None:
+    lent = lending.lend(book(), wish(1, 100, 1), "a", NOW).book
+    lent = lending.settle(lending.enabled(lending.enabling(lent, "a"), "a"), UNTIL)
+    assert last_end(lent, {"uuid-1"}) == NOW + timedelta(hours=1)
+    assert last_end(lending.cut_off(lent, "a", UNTIL), {"uuid-1"}) is None
 
 
 def test_an_early_return_takes_back_at_once_what_the_night_has_lend_and_no_more() -> None:
@@ -180,3 +208,13 @@ def test_a_policy_says_one_thing_of_each_pool() -> None:
     ):
         with pytest.raises(PolicyError, match=why):
             parse_policy(POLICY.replace("LENDING", text), "p.yaml")
+
+
+def test_a_night_names_the_pools_of_its_policy_that_are_not_there() -> None:
+    both = "[{pool: lab, by_night: give}, {pool: other, by_night: take-back}]"
+    policy = parse_policy(POLICY.replace("LENDING", both), "p.yaml")
+    assert list(not_there(policy, ("lab", "other", "more"))) == []
+    told = list(not_there(policy, ("lab",)))
+    assert [each.split(":")[:2] for each in told] == [["lending", " there is no pool other"]]
+    assert len(list(not_there(policy, ()))) == 2
+    assert list(not_there(replace(policy, lending=()), ())) == []

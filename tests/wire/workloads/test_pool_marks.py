@@ -70,13 +70,13 @@ def test_a_server_is_marked_while_it_lends(
     connection: Connection, state: ServerState, holds: bool, mark: list[str]
 ) -> None:
     before = book(connection.inventory(), ServerState.SERVING)
-    assert mark_servers(before, connection.inventory(), connection) == ()
-    assert unmark_servers(before, None, connection.inventory(), connection) == ()
+    assert mark_servers(before, connection.inventory(), connection) == {}
+    assert unmark_servers(before, None, connection.inventory(), connection) == {}
     assert marked(connection.inventory()) == ["lab"]
     after = book(connection.inventory(), state, holds=holds)
     for _ in range(2):
-        assert mark_servers(after, connection.inventory(), connection) == ()
-        assert unmark_servers(after, before, connection.inventory(), connection) == ()
+        assert mark_servers(after, connection.inventory(), connection) == {}
+        assert unmark_servers(after, before, connection.inventory(), connection) == {}
         assert marked(connection.inventory()) == mark
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_marked_is_told_and_ends_nothing(connection: Connection, 
     lab = book(connection.inventory(), ServerState.SERVING)
     role = server.world.authority.add_role("no-marks", {"Global.ManageCustomFields"})
     server.world.authority.permit(server.username, role)
-    [told] = mark_servers(lab, connection.inventory(), connection)
+    [told] = mark_servers(lab, connection.inventory(), connection).values()
     assert told.startswith(f"{lab.servers[0].name}: its mark gpuops.pool is not as it should be (")
     assert "do not see that it lends" in told and "Global.SetCustomField" in told
     assert marked(connection.inventory()) == []
