@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,10 +39,13 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
 def pools(configured: Configure) -> None:
     """A pool of the same name in the book of each vCenter, with a server of its own."""
     for site in SERVED:
-        server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),), f"esx-{site}", site)
-        book = LeaseBook(LendingPool("lab", "net"), (server,))
         with PoolBooks.to_write(default_state_dir(), "", _uuid(site)) as books:
-            books.change("lab", lambda _, book=book: book)
+            books.change("lab", partial(_made, site))
+
+
+def _made(site: str, _: LeaseBook | None) -> LeaseBook:
+    server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),), f"esx-{site}", site)
+    return LeaseBook(LendingPool("lab", "net"), (server,))
 
 
 def _uuid(site: str) -> str:
