@@ -53,9 +53,9 @@ def use_by_team(
     used: dict[str, TeamUse] = {}
     for night in nights:
         for vm in night.ml:
-            team = team_of(owner_of(vm))
-            for period in vm.held:
-                used[team] = used.get(team, NO_USE) + use_of_period(period.until(now), vm.gpus, now, half_life)
+            for whose, period in (part for held in vm.held for part in vm.parts(held.until(now))):
+                team = team_of(owner_of(whose))
+                used[team] = used.get(team, NO_USE) + use_of_period(period, vm.gpus, now, half_life)
     return used
 
 

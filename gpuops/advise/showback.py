@@ -7,11 +7,12 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
-from gpuops.model.nights.history import GpuHours, PastNight, PastVm, total
+from gpuops.model.nights.history import GpuHours, HeldPeriod, PastNight, PastVm, total
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NOBODY, OwnerKey
 from gpuops.model.vcenter.vm import Vm
@@ -37,12 +38,11 @@ class OwnerShare:
 
 @dataclass(frozen=True, slots=True)
 class OwnedRun:
-    """One time that an ML VM ran in a night, and whose it was."""
+    """One time that an ML VM ran in a night, or the part of it that was one owner's."""
 
     night: PastNight
     vm: PastVm
-    number: int
-    """Which of the times that the night held it."""
+    held: HeldPeriod
     owner: str
 
 
@@ -61,18 +61,16 @@ class Showback:
 def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> Showback:
     """What the ML VMs of each owner had in these nights."""
     runs = tuple(
-        OwnedRun(night, vm, number, owner_of(vm))
+        OwnedRun(night, vm, held, owner)
         for night in nights
         for vm in night.ml
-        for number in range(len(vm.held))
+        for period in vm.held
+        for owner, held in _by_owner(vm, period, owner_of)
     )
     by_owner: dict[str, list[OwnedRun]] = {}
     for run in runs:
         by_owner.setdefault(run.owner, []).append(run)
-    sums = [
-        (owner, total(each.vm.held[each.number].hours(each.vm.gpus) for each in those))
-        for owner, those in by_owner.items()
-    ]
+    sums = [(owner, total(each.held.hours(each.vm.gpus) for each in those)) for owner, those in by_owner.items()]
     sums.sort(key=lambda each: (-each[1].at_least, each[0]))
     parts = largest_remainder([hours.at_least for _, hours in sums])
     owners = (
@@ -80,6 +78,14 @@ def showback(nights: Iterable[PastNight], owner_of: Callable[[PastVm], str]) -> 
         for (owner, hours), part in zip(sums, parts, strict=True)
     )
     return Showback(tuple(owners), runs)
+
+
+def _by_owner(vm: PastVm, period: HeldPeriod, owner_of: Callable[[PastVm], str]) -> Iterator[tuple[str, HeldPeriod]]:
+    """The parts of the period; those of one owner that follow each other are one."""
+    parts = ((owner_of(whose), part) for whose, part in vm.parts(period))
+    for owner, group in groupby(parts, key=lambda part: part[0]):
+        whole = [part for _, part in group]
+        yield owner, replace(whole[0], ends=whole[-1].ends)
 
 
 def largest_remainder(amounts: Sequence[float], whole: int = _ALL) -> list[int | None]:

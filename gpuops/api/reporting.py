@@ -8,6 +8,7 @@ from datetime import datetime
 from gpuops.advise.showback import owner_in, showback
 from gpuops.api.hosts import doctor
 from gpuops.api.vms import capacity, idle
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs
 from gpuops.execute.measurements.diagnoses import Diagnoses
 from gpuops.execute.past.history import history
 from gpuops.execute.site import Site, catalog_of
@@ -46,7 +47,7 @@ def fleet_report(
         since=since,
         policy=policy,
         idle=judged,
-        showback=showback(nights.nights, owner_in(inventory, owners)),
+        showback=showback(by_owners_of_jobs(nights.nights, site), owner_in(inventory, owners)),
         owners=owners,
         diagnoses=Diagnoses(site.state_dir).newest(inventory.vcenter),
     )

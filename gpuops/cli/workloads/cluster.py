@@ -10,7 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun
-from gpuops.cli.spread import spread
+from gpuops.cli.spread import reads_sites, spread
 from gpuops.cli.workloads.cluster_run import cluster_bench, cluster_run
 from gpuops.errors import UsageError
 
@@ -76,6 +76,7 @@ def cluster_create(
 
 @cluster.command("show")
 @spread
+@reads_sites
 def cluster_show(
     common: CommonOptions,
     file: Annotated[Path | None, ClusterFileOption] = None,

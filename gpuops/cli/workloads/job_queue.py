@@ -11,7 +11,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, PolicyFile
-from gpuops.cli.spread import spread
+from gpuops.cli.spread import reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
 from gpuops.model.workloads.job_record import JobState
@@ -113,6 +113,7 @@ def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[Conta
 
 
 @spread
+@reads_sites
 def job_list(
     common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,
@@ -139,6 +140,7 @@ def job_list(
 
 
 @spread
+@reads_sites
 def job_show(common: CommonOptions, job: JobName) -> None:
     """Show one job: what it runs, how it is, and all that happened to it. Asks no guest.
 

@@ -12,7 +12,7 @@ import typer
 from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun
-from gpuops.cli.spread import spread
+from gpuops.cli.spread import reads_sites, spread
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def pool_create(
 
 @pool.command("show")
 @spread
+@reads_sites
 def pool_show(
     common: CommonOptions,
     pool: PoolName = None,

@@ -1,12 +1,16 @@
-"""The queue of a night with the VMs that jobs wait for, each by an entry of its own."""
+"""The queue of a night with the VMs that jobs wait for, each by an entry of its own; past nights with their jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.nights.across_sites import Elsewhere
+from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.rotation import Policy
+from gpuops.plan.jobs.owned_hours import with_job_times
 from gpuops.plan.jobs.turns import job_turns, queue_entries
 
 
@@ -30,3 +34,22 @@ def with_jobs(policy: Policy, site: Site) -> Policy:
     turns = job_turns(submitted, policy.jobs, inventory, catalog_of(inventory), now, share=policy.fair_share)
     night = policy.night_at(now) or policy.next_night(now)
     return replace(policy, ml=(*policy.ml, *queue_entries(turns, entry, policy.jobs, night)))
+
+
+def by_owners_of_jobs(nights: Iterable[PastNight], site: Site) -> tuple[PastNight, ...]:
+    """These nights of vCenters of this journal, whose ML VMs have the times of the jobs that ran in them.
+
+    Books are read of those vCenters alone whose journal notes owners. Raises StateDamaged.
+    """
+    nights = tuple(nights)
+    for vcenter in sorted({night.vcenter for night in nights if any(vm.owner is not None for vm in night.ml)}):
+        submitted = JobStore(vcenter, site.state_dir, site.journal_url).read()
+        if submitted:
+            of_it = iter(with_job_times((each for each in nights if each.vcenter == vcenter), submitted))
+            nights = tuple(next(of_it) if each.vcenter == vcenter else each for each in nights)
+    return nights
+
+
+def elsewhere_by_owners(elsewhere: Elsewhere, site: Site) -> Elsewhere:
+    """The same of the nights of other vCenters. Raises StateDamaged."""
+    return replace(elsewhere, nights=by_owners_of_jobs(elsewhere.nights, site))

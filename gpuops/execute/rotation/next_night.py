@@ -7,7 +7,7 @@ from datetime import UTC, datetime, time
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.jobs.night_jobs import with_jobs
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owners, with_jobs
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.other_vcenters import requests_here, requests_looked_at
@@ -58,8 +58,9 @@ def night_asked(
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    obeyed = with_jobs(obeyed, site)
+    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed, site)
     here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
+    elsewhere = elsewhere_by_owners(elsewhere, site)
     request = RotateNight(
         obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owners
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
@@ -140,7 +141,7 @@ class RotationRun:
         request = self._request(originals, journal, ahead)
         if isinstance(request, RotateNight):
             here, elsewhere = requests_here(self.policy, self.site)
-            request = replace(request, requests=here, elsewhere=elsewhere)
+            request = replace(request, requests=here, elsewhere=elsewhere_by_owners(elsewhere, self.site))
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
             told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
@@ -197,9 +198,8 @@ class RotationRun:
 
     def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
         """What nights came to, where the policy shares by it."""
-        if self.policy.fair_share is None:
-            return ()
-        return (self.spare.past or FollowedNights()).nights(journal)
+        followed = self.spare.past or FollowedNights()
+        return by_owners_of_jobs(followed.nights(journal), self.site) if self.policy.fair_share is not None else ()
 
     @property
     def _lease_number(self) -> int | None:

@@ -6,7 +6,7 @@ noted the outcome. None is unknown: never zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -80,6 +80,17 @@ class PastStep:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTime:
+    """A time for which a job in a container was seen to run in a VM of a night."""
+
+    owner: NotedOwner | None
+    """None = it says none, and the VM's own is not noted."""
+    begins: datetime
+    ends: datetime | None = None
+    """None = it has not ended, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class PastVm:
     """One VM of a past night."""
 
@@ -101,6 +112,26 @@ class PastVm:
     """In the order of their intents."""
     owner: NotedOwner | None = None
     """Whose it was when the night took it; None = nobody asked, or an older gpuops did not note that."""
+    jobs: tuple[JobTime, ...] = ()
+    """Those of jobs that ran in it, by their begin, where `owner` is known and the book of jobs was read."""
+
+    def parts(self, period: HeldPeriod) -> Iterator[tuple[PastVm, HeldPeriod]]:
+        """The period in parts, from its begin to its end: each with the VM as the owner's whose job ran then, or as it
+        is where none did. One whose begin or end is not known is whole: ask for that `until` now."""
+        if period.begins is None or period.ends is None:
+            yield self, period
+            return
+        at = period.begins
+        for job in self.jobs:
+            begins, ends = max(job.begins, at), min(job.ends or period.ends, period.ends)
+            if begins >= ends:
+                continue
+            if at < begins:
+                yield self, replace(period, begins=at, ends=begins)
+            yield replace(self, owner=job.owner), replace(period, begins=begins, ends=ends)
+            at = ends
+        if at < period.ends or at == period.begins:
+            yield self, replace(period, begins=at)
 
     @property
     def is_ml(self) -> bool:

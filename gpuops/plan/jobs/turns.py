@@ -57,8 +57,8 @@ def in_turn(
     half_life = share.half_life if share is not None else WEEK
     used = dict[str, float]()
     for each in submitted:
-        for period in held_periods(each, now):
-            use = use_of_period(period, gpus_of_job(each.job, catalog), now, half_life)
+        for _, period in held_periods(each):
+            use = use_of_period(period.until(now), gpus_of_job(each.job, catalog), now, half_life)
             used[_team(each.job)] = used.get(_team(each.job), 0.0) + use.decayed
     wishes = [Wish(_team(each.job), _hours_left(each) * gpus_of_job(each.job, catalog)) for each in waiting]
     order = fair_order(wishes, used, lambda team: share.team(team).weight if share is not None else 1.0)
@@ -179,18 +179,21 @@ def gpus_of_job(job: ContainerJob, catalog: Catalog) -> float:
     return 1.0 if facts is None or not facts.max_per_gpu else 1 / facts.max_per_gpu
 
 
-def held_periods(job: SubmittedJob, now: datetime) -> Iterator[HeldPeriod]:
-    """When its attempts held a GPU, as far as they were seen to run."""
+def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
+    """When its attempts held a GPU, as far as they were seen to run, each with its VM as `Attempt.vm` names it."""
+    vm = ""
     began: datetime | None = None
     for record in job.records:
-        if record.event is JobEvent.STARTED:
+        if record.event is JobEvent.BEGUN:
+            vm, began = record.vm, None
+        elif record.event is JobEvent.STARTED:
             began = record.at
         elif began is not None and record.event in (JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED):
             ends = record.at if record.ran is None else min(record.at, began + record.ran)
-            yield HeldPeriod(began, max(began, ends))  # two machines write, whose clocks differ
+            yield vm, HeldPeriod(began, max(began, ends))  # two machines write, whose clocks differ
             began = None
     if began is not None:
-        yield HeldPeriod(began, max(began, now))
+        yield vm, HeldPeriod(began)
 
 
 def _hours_left(job: SubmittedJob) -> float:

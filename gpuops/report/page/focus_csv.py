@@ -1,7 +1,8 @@
 """GPU-hours by owner as CSV with the columns of FOCUS, which tools for the costs of clouds read.
 
-A line is one time that an ML VM ran in a night. gpuops knows hours and no prices: costs are 0 in `XXX`, the code of
-ISO 4217 for "no currency", and a tool multiplies `ConsumedQuantity` by a price of its own.
+A line is one time that an ML VM ran in a night, or the part of it that was one owner's. gpuops knows hours and no
+prices: costs are 0 in `XXX`, the code of ISO 4217 for "no currency", and a tool multiplies `ConsumedQuantity` by a
+price of its own.
 Source: FinOps Open Cost and Usage Specification 1.2: names and meaning of the columns that gpuops can fill, and moments
 in UTC as `2026-11-20T20:01:00Z`. Columns of its own begin with `x_`, as the specification asks.
 """
@@ -31,10 +32,9 @@ def focus_csv(found: Showback) -> str:
 
 
 def _rows(run: OwnedRun) -> Iterator[tuple[Cell, ...]]:
-    held = run.vm.held[run.number]
-    hours = held.hours(run.vm.gpus)
+    hours = run.held.hours(run.vm.gpus)
     exact = None if hours.exact is None else round(hours.exact, 4)
-    begins, ends = held.begins, held.ends
+    begins, ends = run.held.begins, run.held.ends
     month = (begins or run.night.begins).astimezone(UTC)
     name = run.owner or None
     yield (

@@ -32,9 +32,9 @@ from tests.prometheus import samples
 SERVED: Final = {"fra": "lab", "muc": "scattered"}
 Sites = Callable[..., Result]
 READING: Final = {
-    "broker show", "capacity", "change status", "doctor", "history", "idle", "inventory", "job plan", "metrics",
-    "mig show", "mode show", "place", "queue", "readiness", "report", "roles show", "rotate plan", "rotate status",
-    "scheduler show", "serve", "size", "top", "what-if",
+    "broker show", "capacity", "change status", "cluster show", "doctor", "history", "idle", "inventory", "job list",
+    "job plan", "job show", "metrics", "mig show", "mode show", "place", "pool show", "queue", "readiness", "report",
+    "roles show", "rotate plan", "rotate status", "scheduler show", "serve", "size", "top", "what-if",
 }  # fmt: skip
 """What takes --site; `history` is a group that is a command too."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuops.model.nights.across_sites import Assignment
 from gpuops.model.nights.fair_share import Team
-from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
+from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.plan.across.choice import AcrossSites, Fate, changes, choose
@@ -213,6 +213,15 @@ def test_what_runs_in_a_dead_site_counts_as_its_journal_tells() -> None:
     fleet.dead = frozenset({"muc"})
     found = fleet.assign()
     assert fates(found) == {"ml-1": "goes", "ml-2": "waits"}
+
+
+def test_what_runs_in_a_dead_site_counts_for_the_owner_whose_job_runs_in_it_now() -> None:
+    fleet = Fleet([SiteWorld("fra"), SiteWorld("muc")], [Request("ml-1"), Request("ml-2")], (Team("a", gpus=2),))
+    night = ran("a", 3, goes_on=True)
+    job = JobTime(NotedOwner(str(BY_TEAM), "b"), EVENING - timedelta(hours=1))
+    fleet.sites[1].past = (replace(night, vms=(replace(night.vms[0], jobs=(job,)),)),)
+    fleet.dead = frozenset({"muc"})
+    assert fates(fleet.assign()) == {"ml-1": "goes", "ml-2": "goes"}
 
 
 def test_of_one_priority_the_team_that_had_less_in_any_site_comes_first() -> None:

@@ -215,7 +215,8 @@ def _held_elsewhere(
     for night in elsewhere.nights:
         for vm in night.ml:
             if vm.held[-1].ends is None and vm.gpus is not None:
-                add(team_of(owner_of(vm)), vm.gpus, night.back_by)
+                *_, (now_of, _) = vm.parts(vm.held[-1].until(bounds.now))
+                add(team_of(owner_of(now_of)), vm.gpus, night.back_by)
     for promised in elsewhere.promised:
         add(promised.team, promised.gpus, promised.until)
     return held

@@ -1,0 +1,132 @@
+"""Jobs, pools and clusters of several vCenters at once: of each its own, though all lie in one journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gpuops.execute.pool.book import PoolBooks
+from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolServer, ServerGpu
+from tests.bench.simulators import our_simulator
+from tests.cli.conftest import LAB_POLICY
+from tests.cli.sites.test_sites import SERVED, _secret, configured, dead, document, run, served
+
+__all__ = ["configured", "dead", "served"]  # fixtures
+Configure = Callable[..., None]
+READ: Final = (["job", "list"], ["job", "show", "both"], ["pool", "show"], ["cluster", "show"])
+
+
+@pytest.fixture
+def submitted(configured: Configure, tmp_path: Path) -> str:
+    """A policy for jobs, and three jobs: `both` in each vCenter, `alone` in `muc`."""
+    text = Path(LAB_POLICY).read_text(encoding="utf-8")
+    policy = tmp_path / "jobs-policy.yaml"
+    policy.write_text(text.replace("\nml:\n", '\nml:\n  jobs: {relocate: true, vms: ["ml-*"]}\n', 1), encoding="utf-8")
+    job = ("--image", "quay.io/lab/train:2", "--profile", "a40-48c", "--run-time", "3h", "--policy", str(policy))
+    for site, name in (("fra", "both"), ("muc", "alone"), ("muc", "both")):
+        done = run("job", "submit", *job, "--name", name, "--vcenter", site, "--", "run")
+        assert done.exit_code == 0, done.output
+    return str(policy)
+
+
+@pytest.fixture
+def pools(configured: Configure) -> None:
+    """A pool of the same name in the book of each vCenter, with a server of its own."""
+    for site in SERVED:
+        with PoolBooks.to_write(default_state_dir(), "", _uuid(site)) as books:
+            books.change("lab", partial(_made, site))
+
+
+def _made(site: str, _: LeaseBook | None) -> LeaseBook:
+    server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),), f"esx-{site}", site)
+    return LeaseBook(LendingPool("lab", "net"), (server,))
+
+
+def _uuid(site: str) -> str:
+    return str(json.loads(run("job", "list", "--vcenter", site, "-o", "json").stdout)["vcenter"])
+
+
+@pytest.mark.usefixtures("submitted", "pools")
+@pytest.mark.parametrize("words", READ, ids=" ".join)
+def test_each_answer_is_the_one_of_its_vcenter_alone(words: list[str]) -> None:
+    result = run(*words, "--site", "all", "-o", "json")
+    found = document(result)
+    alone = {name: json.loads(run(*words, "--vcenter", name, "-o", "json").stdout) for name in SERVED}
+    assert (result.exit_code, found["sites"], found["unreachable"]) == (0, alone, {})
+
+
+@pytest.mark.usefixtures("submitted", "pools")
+@pytest.mark.parametrize("words", READ, ids=" ".join)
+def test_one_that_is_away_is_named_and_sinks_nobody(
+    words: list[str], configured: Configure, dead: str, tmp_path: Path
+) -> None:
+    configured(gone={"host": dead, "username": "x", "password_file": _secret(tmp_path)})
+    result = run(*words, "--site", "all", "-o", "json")
+    found = document(result)
+    assert (result.exit_code, list(found["sites"]), list(found["unreachable"])) == (4, list(SERVED), ["gone"])
+    assert "error: gone: " in result.stderr
+    assert run(*words, "--site", "gone").exit_code == 5
+
+
+@pytest.mark.usefixtures("submitted")
+def test_jobs_are_one_table_whose_first_column_is_the_site() -> None:
+    lines = run("job", "list", "--site", "all").stdout.splitlines()
+    assert lines[0].split()[:4] == ["site", "place", "number", "job"]
+    assert [line.split()[:4] for line in lines[1:4]] == [
+        ["fra", "-", "1", "both"],
+        ["muc", "-", "1", "alone"],
+        ["muc", "-", "2", "both"],
+    ]
+    assert lines[4:] == ["fra: 1 job: 1 wait, 0 run", "muc: 2 jobs: 2 wait, 0 run"]
+
+
+def test_the_policy_of_the_site_says_whose_turn_it_is(
+    submitted: str, configured: Configure, served: dict[str, dict[str, str]]
+) -> None:
+    configured(fra={**served["fra"], "policy": submitted})
+    found: dict[str, Any] = document(run("job", "list", "--site", "all", "-o", "json"))["sites"]
+    turns = {site: [(job["place"], job["next_vm"]) for job in each["jobs"]] for site, each in found.items()}
+    assert turns == {"fra": [(1, "ml-06")], "muc": [(None, None), (None, None)]}
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_job_that_one_site_has_is_shown_and_the_others_are_named() -> None:
+    result = run("job", "show", "alone", "--site", "all", "-o", "json")
+    found = document(result)
+    assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (4, ["muc"], {})
+    assert found["sites"]["muc"]["job"]["name"] == "alone"
+    assert found["failed"]["fra"]["message"] == "no job is called 'alone'"
+    nowhere = run("job", "show", "nowhere", "--site", "all")
+    assert (nowhere.exit_code, nowhere.stderr.count("error:")) == (2, 1), "it is said once"
+
+
+@pytest.mark.usefixtures("pools")
+def test_pools_are_one_table_whose_first_column_is_the_site() -> None:
+    lines = run("pool", "show", "--site", "all").stdout.splitlines()
+    assert lines[0] == "lab: network net, no program", "said once where all sites say the same"
+    assert [line.split()[:2] for line in lines[1:4]] == [["site", "server"], ["fra", "gpu-fra"], ["muc", "gpu-muc"]]
+
+
+def test_clusters_are_one_table_whose_first_column_is_the_site(configured: Configure, tmp_path: Path) -> None:
+    templates = Path(__file__).parents[3] / "templates"
+    file, secret = tmp_path / "cluster.yaml", tmp_path / "password"
+    file.write_text((templates / "cluster.yaml").read_text(encoding="utf-8").replace("nodes: 4 ", "nodes: 1 "), "utf-8")
+    with our_simulator("training", "--clock", "virtual") as simulated:
+        endpoint = simulated.endpoint
+        secret.write_text(endpoint.password, encoding="utf-8")
+        secret.chmod(0o600)
+        login = {"username": endpoint.username, "password_file": str(secret), "ca_file": str(endpoint.ca_file)}
+        configured(trn={"host": endpoint.url, **login})
+        assert run("cluster", "create", "--file", str(file), "--yes", "--vcenter", "trn").exit_code == 0
+        lines = run("cluster", "show", "--site", "all").stdout.splitlines()
+        named = document(run("cluster", "show", "--site", "all", "--name", "train", "-o", "json"))
+    [head, row] = (line for line in lines if not line.split()[0].endswith(":"))
+    assert (head.split()[:3], row.split()[:3]) == (["site", "rank", "VM"], ["trn", "0", "train-00"])
+    assert [line for line in lines if "no cluster" in line] == ["fra: no cluster is there", "muc: no cluster is there"]
+    assert (list(named["sites"]), list(named["failed"])) == (["trn"], ["fra", "muc"])
