@@ -87,8 +87,11 @@ def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> dateti
 
 
 def _tonight(policy: Policy, now: datetime) -> datetime:
-    closed = policy.windows and policy.night_at(now) is None
-    return next_to_take(policy, (), now).opens if closed else now
+    """Now, where there are no windows or one takes desktops now; else when the next one opens: a window that has closed
+    is a night's until its desktops are due, and takes none any more."""
+    night = policy.night_at(now)
+    takes = not policy.windows or (night is not None and night.takes_at(now))
+    return now if takes else next_to_take(policy, (), now).opens
 
 
 def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,12 @@ def test_a_checkpoint_keeps_it_and_weeks_later_it_is_forgotten(night: Night) -> 
         assert journal.skipped("small") == frozenset()
     finally:
         journal.close()
+
+
+@pytest.mark.parametrize(("hour", "asked"), [("05:59", "2026-11-20"), ("06:00", "2026-11-21"), ("06:59", "2026-11-21")])
+def test_without_a_moment_that_night_is_planned_which_may_still_be_taken(night: Night, hour: str, asked: str) -> None:
+    """A window that has closed is a night's until its desktops are due."""
+    policy = parse_policy(POLICY_TEXT.replace('closes: "06:00"', 'closes: "06:00", back_by: "07:00"'), "small")
+    now = datetime.fromisoformat(f"2026-11-21T{hour}Z")
+    found = preview(policy, replace(site(night), clock=lambda: now), None)
+    assert found.night_plan.night == asked
