@@ -36,6 +36,7 @@ STORIES: Final = {
     "tests/cli/nights/": 8,
     "tests/cli/services/": 8,
     "tests/cli/sites/": 10,
+    "tests/cli/test_app.py": 3,
     "tests/cli/test_bad_input.py": 4,
     "tests/cli/test_hostile_names.py": 6,
     "tests/cli/test_interrupted.py": 10,
@@ -43,7 +44,7 @@ STORIES: Final = {
     "tests/cli/vms/": 6,
     "tests/cli/workloads/": 8,
     "tests/config/test_hostile_files.py": 3,
-    "tests/execute/jobs/test_before_return.py": 4,
+    "tests/execute/jobs/test_before_return.py": 5,
     "tests/execute/journal/test_damage.py": 4,
     "tests/execute/journal/test_store.py": 3,
     "tests/execute/journal/test_two_machines.py": 6,
@@ -67,10 +68,10 @@ STORIES: Final = {
     "tests/plan/what_if/test_properties.py": 10,
     "tests/report/page/": 8,
     "tests/runner/": 6,
-    "tests/sim/": 4,
+    "tests/sim/": 6,
     "tests/tasks/": 8,
     "tests/web/": 8,
-    "tests/wire/": 16,
+    "tests/wire/": 24,
 }
 """In the files below these paths most tests start a simulated vCenter, processes or a browser and play a story, or try
 a rule on many fleets: many tenths of a second, some seconds. `make test` tries one in so many of each file, and at
