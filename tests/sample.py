@@ -27,8 +27,8 @@ STORIES: Final = {
     "tests/ansible/test_inventory.py": 4,
     "tests/ansible/test_pools.py": 6,
     "tests/bench/": 6,
-    "tests/broker/": 3,
-    "tests/cli/advice/": 8,
+    "tests/broker/": 4,
+    "tests/cli/advice/": 12,
     "tests/cli/first_steps/test_bundle.py": 6,
     "tests/cli/first_steps/test_login.py": 6,
     "tests/cli/hosts/": 6,
@@ -36,7 +36,7 @@ STORIES: Final = {
     "tests/cli/nights/": 8,
     "tests/cli/services/": 8,
     "tests/cli/sites/": 10,
-    "tests/cli/test_app.py": 3,
+    "tests/cli/test_app.py": 4,
     "tests/cli/test_bad_input.py": 4,
     "tests/cli/test_hostile_names.py": 6,
     "tests/cli/test_interrupted.py": 10,
@@ -52,8 +52,8 @@ STORIES: Final = {
     "tests/execute/lease/": 3,
     "tests/execute/past/": 4,
     "tests/execute/test_assignments.py": 3,
-    "tests/hostshell/": 3,
-    "tests/kills/": 4,
+    "tests/hostshell/": 4,
+    "tests/kills/": 6,
     "tests/nights/": 12,
     "tests/notify/test_watch.py": 8,
     "tests/plan/across/": 3,
@@ -67,7 +67,7 @@ STORIES: Final = {
     "tests/plan/test_other_devices.py": 6,
     "tests/plan/what_if/test_properties.py": 10,
     "tests/report/page/": 8,
-    "tests/runner/": 6,
+    "tests/runner/": 8,
     "tests/sim/": 6,
     "tests/tasks/": 8,
     "tests/web/": 8,
@@ -79,7 +79,7 @@ least one; whoever changes what they are about types `pytest PATH`, which runs a
 has a mark of its own there, `sampled(1)` where it is one case: that a killed night loses no desktop, that none is
 suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
 
-PROPERTIES: Final = 6
+PROPERTIES: Final = 8
 """Each test of hypothesis tries a hundred examples: a fifth of the processor time of `make test`, which tries one in so
 many of those tests, each with all its examples. Those that must not break unseen have a mark of their own, as above."""
 

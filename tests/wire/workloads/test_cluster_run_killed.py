@@ -202,7 +202,7 @@ def lease_left_s(site: Site) -> float:
     return (lease.expires - inventory.taken_at).total_seconds()
 
 
-@pytest.mark.sampled(100, long=5)
+@pytest.mark.sampled(long=5)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_that_are_killed_leave_nothing_that_the_next_does_not_end(seed: int, machines: Machines) -> None:
