@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import warnings
 from typing import Any
 
 import pytest
@@ -22,15 +21,13 @@ def sdk_client(server: SimServer, monkeypatch: pytest.MonkeyPatch, password: str
     # requests prefers these variables to session.verify; the SDK's session must trust the test's certificate only
     for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(variable, raising=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the SDK's own modules warn at import
-        import requests
-        from vmware.vapi.vsphere.client import create_vsphere_client
+    import requests
+    from vmware.vapi.vsphere.client import create_vsphere_client
 
-        session = requests.Session()
-        session.verify = str(server.ca_file)
-        at = f"127.0.0.1:{server.port}"
-        return create_vsphere_client(at, server.username, password or server.password, session=session)
+    session = requests.Session()
+    session.verify = str(server.ca_file)
+    at = f"127.0.0.1:{server.port}"
+    return create_vsphere_client(at, server.username, password or server.password, session=session)
 
 
 class Rest:
