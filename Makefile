@@ -32,7 +32,7 @@ hooks: setup  ## check the style and types of what a commit changes, before each
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
 
-test: setup  ## the unit and wire tests, by up to four workers (ten minutes of CPU), and its ten slowest (PART=K/N: some)
+test: setup  ## the unit and wire tests, by up to four workers (seven minutes of CPU), and its ten slowest (PART=K/N: some)
 	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 -m "not peer and not long" \
 	  $(if $(PART),--part $(PART))
 
