@@ -80,8 +80,8 @@ has a mark of its own there, `sampled(1)` where it is one case: that a killed ni
 suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
 
 PROPERTIES: Final = 8
-"""Each test of hypothesis tries a hundred examples: a fifth of the processor time of `make test`, which tries one in so
-many of those tests, each with all its examples. Those that must not break unseen have a mark of their own, as above."""
+"""Each test of hypothesis tries a hundred examples: `make test` tries one in so many of those tests, each with all its
+examples. Those that must not break unseen have a mark of their own, as above."""
 
 
 def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any]:

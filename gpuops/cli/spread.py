@@ -129,7 +129,7 @@ def spread(command: Command) -> Command:
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return gathered  # type: ignore[return-value]
+    return gathered  # type: ignore[return-value]  # typer reads the signature that it was given
 
 
 def _behave(common: CommonOptions, context: Any, *, csv: bool) -> None:

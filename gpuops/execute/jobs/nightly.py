@@ -153,7 +153,7 @@ def told_before_return(site: Site) -> None:
         deeds = stop_before_return(site)
     except (NotConnected, StateDamaged):
         return  # the return tells of it, and waits for its vCenter; a job ends with its VM then
-    except Exception as error:
+    except Exception as error:  # whatever it is, the return goes on: desktops come first
         why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
         site.say(f"jobs were not stopped before their VMs: {why}")
         return

@@ -17,7 +17,7 @@ from gpuops.config.vcenter.journal_url import parsed
 from gpuops.execute.journal.database import Database, has_journal, sqlite_engine
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.store import Store
-from gpuops.execute.journal.upgrading import upgrade
+from gpuops.execute.journal.upgrading import to_read, upgrade
 from gpuops.execute.migrations import HEAD, Contents
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
@@ -51,18 +51,8 @@ def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
 def look_into_store(state_dir: Path, url: str, vcenter: str) -> Store | None:
     """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
     database = open_database(url) if url else file_database(state_dir)
-    if database is None:
-        return None
-    try:
-        with database.reading() as connection:
-            found = has_journal(connection, database)
-    except BaseException:
-        database.close()
-        raise
-    if found:
-        return SqlStore(database, vcenter)
-    database.close()
-    return None
+    found = to_read(database, has_journal) if database is not None else None
+    return SqlStore(found, vcenter) if found is not None else None
 
 
 def file_database(state_dir: Path) -> Database | None:

@@ -109,7 +109,7 @@ def taken_before_return(site: Site, told: PoolTold) -> None:
             raise OutcomeUnknown(f"not done within {LOOK.total_seconds():.0f} s")
     except NotConnected:
         return  # the return tells of it, and waits for its vCenter
-    except Exception as error:
+    except Exception as error:  # whatever it is, the return goes on: desktops come first
         why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
         site.say(f"lent GPUs were not taken back before their servers stop: {why}")
 

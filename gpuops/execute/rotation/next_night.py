@@ -18,7 +18,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.pool.by_night import as_if_drained
-from gpuops.plan.rotation.nights.bounds import Skip, next_to_take
+from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import NightPreview, morning_of, preview_night
 from gpuops.plan.rotation.returns.return_time import Durations
@@ -29,10 +29,10 @@ def preview(
 ) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
-    `policy` None = the one of the last night in the journal. `at` None = now, or outside of the policy's windows when
-    the next one opens; one without an offset is read in the zone of the windows, and a time of day alone is the next
-    such. `left_out`: request across sites -> why it is for another site, all others may start; None = by what is
-    assigned. Raises UsageError for a moment or a policy that cannot be told.
+    `policy` None = the one of the last night in the journal. `at` None = now, or where no window of the policy takes
+    desktops when the next one opens; one without an offset is read in the zone of the windows, and a time of day alone
+    is the next such. `left_out`: request across sites -> why it is for another site, all others may start; None = by
+    what is assigned. Raises UsageError for a moment or a policy that cannot be told.
     """
     request, moment = night_asked(policy, site, at, left_out)
     obeyed = request.policy
@@ -79,19 +79,11 @@ def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dic
 def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:
     match at:
         case None:
-            return _tonight(policy, now)
+            return moment_to_take(policy, now)
         case datetime():
             return policy.moment(at)
         case time():
             return policy.next_at(at, now)
-
-
-def _tonight(policy: Policy, now: datetime) -> datetime:
-    """Now, where there are no windows or one takes desktops now; else when the next one opens: a window that has closed
-    is a night's until its desktops are due, and takes none any more."""
-    night = policy.night_at(now)
-    takes = not policy.windows or (night is not None and night.takes_at(now))
-    return now if takes else next_to_take(policy, (), now).opens
 
 
 def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:

@@ -198,8 +198,9 @@ class RotationRun:
 
     def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
         """What nights came to, where the policy shares by it."""
-        followed = self.spare.past or FollowedNights()
-        return by_owners_of_jobs(followed.nights(journal), self.site) if self.policy.fair_share is not None else ()
+        if self.policy.fair_share is None:
+            return ()
+        return by_owners_of_jobs((self.spare.past or FollowedNights()).nights(journal), self.site)
 
     @property
     def _lease_number(self) -> int | None:

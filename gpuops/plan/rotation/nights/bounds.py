@@ -134,6 +134,14 @@ def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -
     return coming
 
 
+def moment_to_take(policy: Policy, now: datetime) -> datetime:
+    """Now, where there are no windows or one takes desktops now; else when the next one opens: a window that has closed
+    is a night's until its desktops are due, and takes none any more. Raises as `next_to_take`."""
+    night = policy.night_at(now)
+    takes = not policy.windows or (night is not None and night.takes_at(now))
+    return now if takes else next_to_take(policy, (), now).opens
+
+
 @dataclass(frozen=True, slots=True)
 class RunPeriod:
     """From when to when an ML VM is expected to run."""
