@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 SWITCHING: Final = 0.09
 """How much longer the same GPU work takes where the GPU changes between VMs: measured on an H100 with processes that
-shared it (`tests/bench/shared_gpu`), 0.04 with bursts of 2 ms. What VMware published fits with it, and without."""
+shared it (`tests/bench/shared_gpu`), 0.04 with bursts of 2 ms. An H200, measured afterwards, fits best with the same
+number. What VMware published fits with it, and without."""
 
 MOST_SHARERS: Final = 64
 """More vGPUs than any GPU holds; up to there the quadrature is exact to ten digits."""
