@@ -91,6 +91,11 @@ def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any
     return [each if each in quick else _long(each) for each in every]
 
 
+def drawn_seed(of: str) -> int:
+    """A seed for what is called so, by that of the run: `--surroundings SEED` draws the same. To be asked in a test."""
+    return Random(f"{os.environ['SURROUNDINGS_SEED']}:{of}").randrange(1 << 30)
+
+
 def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
     """Every so many-th of these, from a drawn one on: a few runs try all of them, and each of them is quick.
 

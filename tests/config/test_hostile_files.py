@@ -216,7 +216,7 @@ def test_a_read_that_ends_its_process_is_found_and_the_others_are_read() -> None
     found = in_children({
         "ends": partial(os._exit, 9),
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-        "grows": lambda: bytearray(512 * MIB),
+        "grows": lambda: [bytearray(256 * MIB) for _ in range(16)],  # one may fit into what this process has freed
         "reads": partial(read_password_file, Path("/nowhere")),
     })  # fmt: skip
     assert [found[name][0] for name in ("ends", "is killed", "reads")] == [9, -signal.SIGKILL, 2]

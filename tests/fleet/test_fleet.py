@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from random import SystemRandom
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.fleet.chaos import Event, Story, Trouble, drawn, whole
 from tests.fleet.check import violations
 from tests.fleet.play import Played, play
 from tests.fleet.world import Size
+from tests.sample import drawn_seed
 
 SMALL = Size(hosts=20, desktops=50, ml_vms=20, memory_gib=1, in_flight=8)
 BY_SEED = 3
@@ -44,7 +44,7 @@ def test_four_vcenters_three_runners_and_every_trouble(tmp_path: Path, postgresq
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("number", range(BY_SEED))
 def test_small_nights_by_seed(number: int, tmp_path: Path, postgresql: Server) -> None:
-    seed = SystemRandom().randrange(1 << 30)
+    seed = drawn_seed(f"small night {number}")
     print(f"python -m tests.fleet runs --seeds {seed}:{seed + 1}")
     played(drawn(seed), tmp_path, postgresql)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import SystemRandom
 from typing import Final
 
 import pytest
 
 from tests.kills.judge import Seen, broken
 from tests.kills.loop import Loop
+from tests.sample import drawn_seed
 
 WORLDS: Final = 3
 KILLS: Final = 10
@@ -19,7 +19,7 @@ KILLS: Final = 10
 @pytest.fixture(scope="session")
 def first() -> int:
     """The first seed of this session; each failure says its own."""
-    return SystemRandom().randrange(1 << 30)
+    return drawn_seed("kills")
 
 
 def check(seed: int, folder: Path, kills: int) -> None:

@@ -1,4 +1,8 @@
-"""Plugin: every test begins at the drawn moment, in the drawn zone and locale; so do the processes that it starts."""
+"""Plugin: every test begins at the drawn moment, in the drawn zone and locale; so do the processes that it starts.
+
+The seed of all that a run draws (tests, the examples of hypothesis, worlds) is that of `--surroundings`, else that of
+the variable SURROUNDINGS_SEED, else another one each time. It is printed; what failed fails with it again.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,19 @@ CHILD = Path(__file__).parent / "child"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--surroundings", type=int, metavar="SEED", help="draw the moment, zone and locale of this seed")
+    parser.addoption("--surroundings", type=int, metavar="SEED", help="draw what this seed draws")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The controller draws; its workers are told by `pytest_configure_node`."""
+    """The controller draws; its workers are told by `pytest_configure_node`. Before hypothesis asks for its seed."""
     told = getattr(config, "workerinput", {}).get("surroundings")
     seed = told if told is not None else config.getoption("--surroundings")
-    here = drawn(random.SystemRandom().randrange(10**6) if seed is None else seed, locales_here())
+    if seed is None:
+        seed = int(os.environ.get("SURROUNDINGS_SEED") or random.SystemRandom().randrange(10**6))
+    here = drawn(seed, locales_here())
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(seed)
     config.stash[HERE] = here
     os.environ.update({"TZ": here.zone, "LC_ALL": here.locale, "SURROUNDINGS_SEED": str(here.seed)})
     time.tzset()

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from gpuops.clock import machine_time, wall_clock
-from tests.surroundings.draw import AWKWARD, drawn
+from tests.surroundings.draw import AWKWARD, drawn, locales_here
 from tests.surroundings.plugin import HERE
 
 LOCALES = ("C", "tr_TR.utf8")
@@ -50,3 +51,33 @@ def test_a_child_process_has_the_time_of_its_test() -> None:
 def test_what_the_machine_shows_is_not_moved() -> None:
     """Certificates are judged, and files are stamped, by the machine itself."""
     assert abs(machine_time() - datetime.fromtimestamp(time.time(), UTC)) < timedelta(seconds=5)
+
+
+DRAWING = """
+from hypothesis import given, strategies as st
+
+@given(st.integers())
+def test_draws(number):
+    print("drawn", number)
+"""
+
+
+@pytest.mark.parametrize("given", [{"SURROUNDINGS_SEED": "4711"}, {}], ids=["variable", "option"])
+def test_a_seed_draws_moment_and_examples_again(tmp_path: Path, given: dict[str, str]) -> None:
+    (tmp_path / "test_drawing.py").write_text(DRAWING, encoding="utf-8")
+    root = Path(__file__).parents[2]
+    options = [] if given else ["--surroundings", "4711"]
+    command = [sys.executable, "-m", "pytest", "-rP", "-p", "tests.surroundings.plugin", "-p", "no:cacheprovider"]
+    found = {
+        tuple(line for line in told.splitlines() if line.startswith(("surroundings: ", "drawn ")))
+        for told in (
+            subprocess.run(
+                [*command, *options, "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)],
+                cwd=root, env=os.environ | given, capture_output=True, encoding="utf-8", check=True,
+            ).stdout
+            for _ in range(2)
+        )
+    }  # fmt: skip
+    [lines] = found
+    assert lines[0] == f"surroundings: {drawn(4711, locales_here())}"
+    assert len(lines) > 50
