@@ -105,19 +105,42 @@ def _never(book: LeaseBook, wish: LeaseWish) -> Iterator[Rejection]:
     pool = book.pool
     if wish.lasts > pool.longest:
         yield Rejection(
-            wish.client, f"{told(wish.lasts)} is longer than a lease of pool {pool.name} may be: {told(pool.longest)}"
+            wish.client,
+            f"{told(wish.lasts)} is longer than a lease of pool {pool.name} may be: {told(pool.longest)}",
+            hint=f"ask for {told(pool.longest)} at the most",
         )
-    gpus = [gpu.memory_mib for server in book.servers if server.state is ServerState.SERVING for gpu in server.gpus]
-    large = sum(each >= wish.memory_mib for each in gpus)
-    if large < wish.gpus:
-        rule = f"GPUs of servers that lend, with {wish.memory_mib} MiB each (the largest has {max(gpus, default=0)})"
-        yield Rejection(wish.client, rule, wish.gpus, large)
+    yield from _too_few_gpus(book, wish)
     quota, whose = pool.quota_of(wish.owner), wish.owner or "VMs without an owner"
     memory_mib = wish.gpus * wish.memory_mib
+    more = "ask for less, or change `quotas` in the pool's file"
     if quota.memory_mib is not None and memory_mib > quota.memory_mib:
-        yield Rejection(wish.client, f"memory quota of {whose}", memory_mib, quota.memory_mib, "MiB")
+        yield Rejection(wish.client, f"memory quota of {whose}", memory_mib, quota.memory_mib, "MiB", hint=more)
     if quota.shares is not None and wish.gpus > quota.shares:
-        yield Rejection(wish.client, f"quota of shares of {whose}", wish.gpus, quota.shares)
+        yield Rejection(wish.client, f"quota of shares of {whose}", wish.gpus, quota.shares, hint=more)
+
+
+def _too_few_gpus(book: LeaseBook, wish: LeaseWish) -> Iterator[Rejection]:
+    """Why the GPUs of the servers that lend are not enough for it, were they all idle."""
+    pool = book.pool.name
+    gpus = [gpu.memory_mib for server in book.servers if server.state is ServerState.SERVING for gpu in server.gpus]
+    large = sum(each >= wish.memory_mib for each in gpus)
+    if large >= wish.gpus:
+        return
+    if not gpus:
+        yield Rejection(wish.client, f"no server of pool {pool} lends", hint=command("pool show", pool=pool))
+    elif not large:
+        largest = max(gpus)
+        yield Rejection(
+            wish.client,
+            f"no GPU of pool {pool} has as much memory",
+            wish.memory_mib,
+            largest,
+            "MiB",
+            hint=f"ask for {largest}MiB at the most",
+        )
+    else:
+        rule = f"GPUs of pool {pool} that lend and have {wish.memory_mib} MiB"
+        yield Rejection(wish.client, rule, wish.gpus, large, hint="ask for fewer GPUs, or less memory of each")
 
 
 def told(time: timedelta) -> str:

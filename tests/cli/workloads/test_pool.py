@@ -247,8 +247,9 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["lend", "--client", "nobody", "--memory", "4GiB", "--for", "1h"], 2, "no VM 'nobody'"),
         (["lend", "--client", "ml-08", "--memory", "4", "--for", "1h"], 2, "'4' is not a size of memory"),
         (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "soon"], 2, "--for: 'soon' is no time"),
-        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "2d"], 3, "48 h is longer than a lease"),
-        (["lend", "--client", "ml-08", "--memory", "48GiB", "--for", "1h"], 3, "the largest has 48128): needs 1, 0"),
+        (["lend", "--client", "ml-08", "--memory", "4GiB", "--for", "2d"], 3, "ask for 24 h at the most"),
+        (["lend", "--client", "ml-08", "--memory", "48GiB", "--for", "1h"], 3, "ask for 48128MiB at the most"),
+        (["lend", "--client", "ml-08", "--memory", "40GiB", "--gpus", "3", "--for", "1h"], 3, "40960 MiB: needs 3, 2"),
         (
             ["lend", "--client", "ml-08", "--memory", "42GiB", "--gpus", "2", "--for", "1h"],
             3,
