@@ -17,11 +17,11 @@ from tests.surroundings.plugin import HERE
 
 CASES, NTH = 13, 4
 IN_EACH_RUN = (
-    ("tests/nights/test_kills", "test_a_run_is_killed_at_each_point_of_a_night", 1),
-    ("tests/nights/test_returns", "test_a_return_at_once_brings_everybody_back", 1),
-    ("tests/nights/test_nights", "test_no_night_breaks_an_invariant", 1),
-    ("tests/nights/test_looks", "test_no_step_of_a_night_and_its_morning_goes_by_an_old_look", 1),
-    ("tests/nights/test_managed", "test_no_night_touches_a_vm_of_another_product", 1),
+    ("tests/nights/interrupted/test_kills", "test_a_run_is_killed_at_each_point_of_a_night", 1),
+    ("tests/nights/interrupted/test_returns", "test_a_return_at_once_brings_everybody_back", 1),
+    ("tests/nights/playing/test_nights", "test_no_night_breaks_an_invariant", 1),
+    ("tests/nights/judging/test_looks", "test_no_step_of_a_night_and_its_morning_goes_by_an_old_look", 1),
+    ("tests/nights/playing/test_managed", "test_no_night_touches_a_vm_of_another_product", 1),
     ("tests/nights/gated/test_gated_nights", "test_no_gated_night_breaks_an_invariant", 1),
     ("tests/wire/nights/test_rotation", "test_a_night_and_a_morning_in_the_lab", 1),
     (
@@ -47,7 +47,7 @@ IN_EACH_RUN = (
     ("tests/cli/first_steps/test_bundle", "test_a_bundle_holds_nothing_of_a_hostile_site", 1),
     ("tests/notify/test_watch", "test_no_secret_is_shown_or_kept", 1),
     ("tests/cli/advice/test_size_measure", "test_killed_on_its_way_nothing_is_left_after_the_next_call", 2),
-    ("tests/nights/test_hanging", "test_nothing_is_lost_by_it", 8),
+    ("tests/nights/interrupted/test_hanging", "test_nothing_is_lost_by_it", 8),
     (
         "tests/cli/workloads/test_job_queue",
         "test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown",

@@ -12,7 +12,10 @@ import pytest
 from pytest_mock import MockerFixture
 
 from tests.bench import __main__ as bench
-from tests.bench import bulk_read, commands, many_tasks, results, simulator_cost, simulators, wires
+from tests.bench import results
+from tests.bench.changes import many_tasks
+from tests.bench.reads import bulk_read, commands, wires
+from tests.bench.simulator import simulator_cost, simulators
 from tests.bench.verdict import Figure, Result
 
 PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
@@ -94,7 +97,7 @@ def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
 
 def test_a_fleet_that_cannot_be_made_says_why(mocker: MockerFixture) -> None:
     failed = subprocess.CompletedProcess([sys.executable], 1, stdout="", stderr="FileNotFoundError: vcsim")
-    mocker.patch("tests.bench.simulators.subprocess.run", return_value=failed)
+    mocker.patch("tests.bench.simulator.simulators.subprocess.run", return_value=failed)
     with (
         pytest.raises(RuntimeError, match="no fleet for vcsim: FileNotFoundError: vcsim"),
         simulators.vcsim_fleet(1, 1),

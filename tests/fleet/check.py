@@ -1,6 +1,6 @@
 """What must hold of a fleet whatever befell it: on the ledgers of the vCenters, the journal and what was said alone.
 
-It shares no code with gpuops. Numbers are those of the protocol (`tests/nights/checkers.py`).
+It shares no code with gpuops. Numbers are those of the protocol (`tests/nights/judging/checkers.py`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 from tests.mutants.kill import kill_all
 from tests.mutants.lint import said_of
 from tests.mutants.table import ROOT, Mutant, mutants, tree_of
-from tests.nights import checkers
 from tests.nights.gated.checkers import GATED
+from tests.nights.judging import checkers
 from tests.sample import every_nth
 
 

@@ -20,20 +20,20 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from tests.nights.aiming import aimed_night, pairs_of
-from tests.nights.checkers import violations
-from tests.nights.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
-from tests.nights.event import Event
+from tests.nights.faults.event import Event
 from tests.nights.gated import checkers as gated_checkers
 from tests.nights.gated import log as gated_log
 from tests.nights.gated import tally as gated_tally
 from tests.nights.gated.night import play as play_gated
 from tests.nights.jobs import tally as job_tally
-from tests.nights.log import lines
-from tests.nights.night import Nightly
-from tests.nights.results import section, write
-from tests.nights.shrink import broken, shrunk
-from tests.nights.tally import tally
+from tests.nights.judging.checkers import violations
+from tests.nights.measuring.aiming import aimed_night, pairs_of
+from tests.nights.measuring.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
+from tests.nights.measuring.results import section, write
+from tests.nights.measuring.shrink import broken, shrunk
+from tests.nights.measuring.tally import tally
+from tests.nights.playing.log import lines
+from tests.nights.playing.night import Nightly
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.simulators import our_simulator
+from tests.bench.simulator.simulators import our_simulator
 from tests.peers.plays import GPUOPS, PEER, ROOT, Side, Task
 from tests.peers.processes import Endpoint
 

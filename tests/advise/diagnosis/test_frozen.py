@@ -14,7 +14,7 @@ import numpy as np
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.model.measurements.case import SERIES, LabelledCase
 from gpuops.model.measurements.component import FAULTS, Component
-from tests.bench.diagnosis_fleets import FLEETS, fleet_cases
+from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 
 TRAINING = "4428b67bf219ce961b9b79dc7b0d2ac398c8ba72371b952e701f3d19d2f3e882"
 FLEETS_FOR_TESTS = "65450ce866e37596a2f09e7fd4de4230159de482f8b435142de74b8cc5253012"

@@ -11,8 +11,8 @@ from pathlib import Path
 from gpuops.execute.measurements.replaying import replay
 from gpuops.model.nights.rotation import IdleRule
 from gpuops.model.vcenter.inventory import Inventory
+from tests.bench.nights.replay import OTHERS
 from tests.bench.readers.account import Account
-from tests.bench.replay import OTHERS
 from tests.made_weeks import MONDAY, SUNDAY, VCENTER, made_vm, policy_of
 
 

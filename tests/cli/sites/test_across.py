@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from tests.bench.simulators import our_simulator
+from tests.bench.simulator.simulators import our_simulator
 from tests.document_schemas import misfits
 from tests.peers.processes import Endpoint
 

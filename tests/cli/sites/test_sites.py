@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.clock import passed_s, pause
-from tests.bench.simulators import our_simulator
+from tests.bench.simulator.simulators import our_simulator
 from tests.document_schemas import misfits
 from tests.prometheus import samples
 

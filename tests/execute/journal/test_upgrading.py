@@ -42,7 +42,7 @@ from gpuops.runner import shared_targets
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.journal.test_audit import NOW, clock
-from tests.nights.victim import FORKED
+from tests.nights.interrupted.victim import FORKED
 
 TABLES: dict[Contents, tuple[MetaData, ...]] = {
     Contents.JOURNAL: (journal_tables.metadata, assignments._metadata, job_store._metadata),

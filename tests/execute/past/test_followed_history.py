@@ -29,7 +29,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.sim.world import World
 from tests.execute.nights import Night
 from tests.execute.small_vcenter import SmallVcenter
-from tests.nights.night import Nightly
+from tests.nights.playing.night import Nightly
 
 SEEDS: Final = range(1, 13)
 

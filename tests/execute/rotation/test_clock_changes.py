@@ -20,7 +20,7 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
-from tests.nights.place import NightPlace, NightStore
+from tests.nights.playing.place import NightPlace, NightStore
 
 NIGHTS: Final = {  # zone, evening -> opens, closes and back by, in UTC
     ("Europe/Berlin", "2026-03-28"): ("2026-03-28T19:00", "2026-03-29T03:00", "2026-03-29T05:00"),

@@ -12,14 +12,14 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from tests.nights.checkers import violations
-from tests.nights.event import Event
-from tests.nights.filed import damaged_violations, filed_violations
-from tests.nights.night import Nightly, play
-from tests.nights.pairs import pair_violations
-from tests.nights.situations import SITUATIONS
-from tests.nights.soap import SoapNightly
-from tests.nights.test_returns import CutShort
+from tests.nights.at_once.pairs import pair_violations
+from tests.nights.faults.event import Event
+from tests.nights.faults.situations import SITUATIONS
+from tests.nights.interrupted.test_returns import CutShort
+from tests.nights.judging.checkers import violations
+from tests.nights.playing.filed import damaged_violations, filed_violations
+from tests.nights.playing.night import Nightly, play
+from tests.nights.playing.soap import SoapNightly
 
 FIRST: Final = 7_000_000
 """Seeds that no other suite plays, fixed before any mutant was drawn."""

@@ -31,7 +31,7 @@ from gpuops.sim.horizon.endpoint import inventory_path
 from gpuops.sim.horizon.pod import ALWAYS_ON
 from tests.nights.gated.pod import ADMIN, NightPod, Stay
 from tests.nights.gated.schedule import Trouble
-from tests.nights.worlds import EVENING
+from tests.nights.world.worlds import EVENING
 
 CALL_S: Final = 0.2
 AWAY_S: Final = 12.0

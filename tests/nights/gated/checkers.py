@@ -19,12 +19,12 @@ from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.checkers import CHECKERS
-from tests.nights.doings import START, SUSPEND, effects, is_desktop, is_ours
 from tests.nights.gated.night import GatedPlayed
 from tests.nights.gated.pod import ADMIN, BOTH, Stay
-from tests.nights.limits import first_night_is_whole, fits_back, one_night, second_night_is_empty
-from tests.nights.truths import closed_at_the_end, only_who_is_away_is_named
+from tests.nights.judging.checkers import CHECKERS
+from tests.nights.judging.doings import START, SUSPEND, effects, is_desktop, is_ours
+from tests.nights.judging.limits import first_night_is_whole, fits_back, one_night, second_night_is_empty
+from tests.nights.judging.truths import closed_at_the_end, only_who_is_away_is_named
 
 AT_ONCE: Final = timedelta(minutes=3)
 """From the end of the suspend to the end of the resume; a vCenter that is in trouble takes its time."""

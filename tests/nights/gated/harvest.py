@@ -15,7 +15,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.gated.night import GatedNight, GatedPlayed
 from tests.nights.gated.schedule import Trouble, schedule_of
 from tests.nights.gated.world import gated_site
-from tests.nights.worlds import CLOSES, EVENING, Site
+from tests.nights.world.worlds import CLOSES, EVENING, Site
 
 TAKES: Final = timedelta(minutes=15)
 """In which a night of these sizes takes all that it takes."""

@@ -27,17 +27,17 @@ from gpuops.sim.horizon.pod import ALWAYS_ON
 from gpuops.sim.outside_events import vms as vm_events
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
-from tests.nights.event import Event
+from tests.nights.faults.event import Event
+from tests.nights.faults.schedule import schedule_of as vcenter_schedule_of
 from tests.nights.gated.broker import NightBroker
 from tests.nights.gated.pod import ADMIN, NightPod, RdpWatch, pod_of
 from tests.nights.gated.schedule import Trouble, is_calm, schedule_of
 from tests.nights.gated.schedule import called_off_s as called_off_s_of
 from tests.nights.gated.world import gated_site
-from tests.nights.night import Nightly, Played
-from tests.nights.place import NightPlace
-from tests.nights.schedule import schedule_of as vcenter_schedule_of
-from tests.nights.showing import Showing
-from tests.nights.worlds import EVENING, Site
+from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.place import NightPlace
+from tests.nights.world.showing import Showing
+from tests.nights.world.worlds import EVENING, Site
 
 CRON: Final = timedelta(minutes=20)
 CALLS: Final = 12

@@ -13,8 +13,8 @@ from tests.nights.gated.checkers import cuts, violations
 from tests.nights.gated.harvest import harvest_of, ungated
 from tests.nights.gated.night import play
 from tests.nights.gated.schedule import KINDS, ROW, is_calm
-from tests.nights.results import FILE
-from tests.nights.tally import in_processes, one_by_one
+from tests.nights.measuring.results import FILE
+from tests.nights.measuring.tally import in_processes, one_by_one
 
 CHUNK: Final = 10
 LEAST_HARVEST: Final = 0.95

@@ -11,7 +11,7 @@ from gpuops.config import policy
 from gpuops.model.nights.rotation import Policy
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from tests.nights.gated.schedule import is_calm
-from tests.nights.worlds import Site, Size, _full, _scenario, policies_read_quickly
+from tests.nights.world.worlds import Site, Size, _full, _scenario, policies_read_quickly
 
 OFFICE: Final = "desktop-*"
 KIOSK: Final = 4

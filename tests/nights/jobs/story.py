@@ -33,12 +33,12 @@ from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobVmDeed
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
-from tests.nights.direct import DirectVcenter
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
-from tests.nights.night import MEMORY, Killed
-from tests.nights.place import NightPlace, NightStore
-from tests.nights.showing import Showing
-from tests.nights.worlds import Size, arranged, policies_read_quickly
+from tests.nights.playing.night import MEMORY, Killed
+from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.world.direct import DirectVcenter
+from tests.nights.world.showing import Showing
+from tests.nights.world.worlds import Size, arranged, policies_read_quickly
 
 FIRST: Final = datetime(2026, 11, 2, 19, 0, tzinfo=UTC)
 DAY: Final = timedelta(days=1)

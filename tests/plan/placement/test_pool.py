@@ -22,8 +22,8 @@ from gpuops.plan.placement.fleet.prices import (
     place_prices,
     slot_prices,
 )
-from tests.bench.vgpu_across import Hosts
-from tests.bench.vgpu_world import Mig, SameSize
+from tests.bench.trace.vgpu_across import Hosts
+from tests.bench.trace.vgpu_world import Mig, SameSize
 
 CPU, MEMORY = 48, 192
 

@@ -21,7 +21,7 @@ from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.state.board import GpuMode, board
 from gpuops.sim.world import World
-from tests.nights.showing import Showing
+from tests.nights.world.showing import Showing
 from tests.plan.snapshots import catalog
 from tests.sample import every_nth, mostly_long
 

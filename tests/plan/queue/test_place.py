@@ -26,7 +26,7 @@ from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload_vm import framebuffer_mib, running
-from tests.bench.batch_fleets import FLEETS, Fleet, batch
+from tests.bench.placement.batch_fleets import FLEETS, Fleet, batch
 from tests.plan.case import Case, cases, said, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole
 from tests.plan.test_properties import FAST, NAMES, fleets, overfull

@@ -21,7 +21,7 @@ from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.world import World
-from tests.nights.showing import Showing
+from tests.nights.world.showing import Showing
 from tests.plan.hosts.readiness.brute_force import Small, can_be_emptied
 from tests.sample import every_nth
 from tests.wire.hosts.clusters import cluster, desktops

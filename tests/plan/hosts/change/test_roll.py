@@ -21,7 +21,7 @@ from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.change.roll import Roll, rolled
 from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.sim.world import World
-from tests.nights.showing import Showing
+from tests.nights.world.showing import Showing
 from tests.wire.hosts.clusters import START, cluster, desktops
 
 

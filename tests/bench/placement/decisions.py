@@ -1,0 +1,185 @@
+"""Placement in a fleet: CPU time of one decision, of its index and of the next snapshot, and memory, at two sizes; and
+of a request that finds no place, with every reason in words, at three.
+
+Hosts of eight GPUs, four beside each NUMA node, six VMs on each; workloads of 72 kinds in turn, none explained. Where
+nothing finds a place, a VM runs on each GPU. Each size is measured in a process of its own, a refusal once its index is
+there, as it is for all but the first of a list.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice
+from gpuops.model.workloads.workload import Workload
+from gpuops.plan.placement.fleet.index import FleetIndex
+from gpuops.plan.placement.project import take
+from gpuops.plan.placement.select import place, place_exactly
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.place import Place
+from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.report.advice.placement import placements_text
+from tests.bench.measure import python
+from tests.bench.verdict import Figure, Result
+from tests.plan.snapshots import catalog, gpu, host, inventory
+
+SIZES: Final = {256: 1.0, 1000: 3.0}
+"""Hosts, and the budget of a decision in milliseconds."""
+REFUSED_SIZES: Final = {256: 0.1, 1000: 0.3, 5000: 1.0}
+"""Hosts, and the budget of a refused request in CPU seconds."""
+MEMORY_MIB: Final = 300
+PROFILES: Final = ("4c", "5c", "8c", "10c", "20c", "40c")
+ASKED: Final = 400
+
+
+def run() -> tuple[Result, Result]:
+    """Decisions, and refusals."""
+    return _decisions(), _refusals()
+
+
+def _decisions() -> Result:
+    """Both sizes, judged by the median decision and the peak of memory."""
+    figures = []
+    for hosts, budget_ms in SIZES.items():
+        said = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts)).run().said
+        figures += [
+            Figure(f"{hosts} hosts x 8 GPUs: one decision, median", said["decide_ms"], "ms", budget_ms),
+            Figure(f"{hosts} hosts: 99 of 100 decisions within", said["decide_p99_ms"], "ms"),
+            Figure(f"{hosts} hosts: the index, once", said["index_ms"], "ms"),
+            Figure(f"{hosts} hosts: the snapshot with the VM in it", said["take_ms"], "ms"),
+            Figure(f"{hosts} hosts: every place looked at one by one", said["exact_ms"], "ms"),
+            Figure(f"{hosts} hosts: peak memory of the process", said["peak_mib"], "MiB", MEMORY_MIB),
+        ]
+    return Result("placement: one decision in a fleet", tuple(figures))
+
+
+def _refusals() -> Result:
+    """Each kind of refused request at each size, judged by its budget."""
+    figures = []
+    for hosts, budget_s in REFUSED_SIZES.items():
+        said = python(f"{hosts} hosts", "-m", "tests.bench.placement.decisions", str(hosts), "refused").run().said
+        figures += [Figure(f"{hosts} hosts: {kind}", said[kind], "s", budget_s) for kind in refused_kinds()]
+        figures.append(Figure(f"{hosts} hosts: the first refusal, with the index", said["first_s"], "s"))
+    return Result("placement: a refused request in a fleet, with every reason", tuple(figures))
+
+
+def refused_kinds() -> dict[str, Workload]:
+    """Requests that a crowded fleet has no place for."""
+    return {
+        "one vGPU": Workload("one", 4, 8192, "a100-40c"),
+        "several vGPUs": Workload("several", 4, 8192, "a100-20c", count=9),
+        "more cores than any host has": Workload("large", 1000, 8192, "a100-4c"),
+    }
+
+
+def crowded(hosts: int) -> Inventory:
+    """The same hosts with a VM on every GPU, of a profile by chance that leaves none of them empty."""
+    chance = random.Random(hosts)
+    there, vms = [], []
+    for number in range(1, hosts + 1):
+        on = [f"vm-{number}-{at}" for at in range(8)]
+        gpus = [
+            replace(gpu(f"0000:{16 + at:02x}:00.0", "a100", at // 4, VgpuMode.SAME_SIZE), vms=(f"vm-{ref}",))
+            for at, ref in enumerate(on)
+        ]
+        made = host(f"esx-{number:04}", *gpus)
+        there.append(made)
+        for name in on:
+            wanted = asked(name, chance, ()).vm
+            devices = (VgpuDevice(13000, f"grid_a100-{chance.choice(PROFILES[:-1])}"),)
+            vms.append(replace(wanted, ref=f"vm-{name}", host=made.ref, power=PowerState.ON, devices=devices))
+    return inventory(there, vms)
+
+
+def refuse(hosts: int) -> None:
+    """CPU seconds of each refused request, planned and put into words; as JSON."""
+    world = crowded(hosts)
+    said: dict[str, float] = {}
+    started = time.process_time()
+    for kind, workload in refused_kinds().items():
+        _told(workload, world)
+        said.setdefault("first_s", time.process_time() - started)
+        started = time.process_time()
+        _told(workload, world)
+        said[kind] = time.process_time() - started
+    print(json.dumps(said))
+
+
+def _told(workload: Workload, world: Inventory) -> None:
+    found = Place((workload,)).placements(world, catalog())
+    assert found.refused and placements_text(found) is not None
+
+
+def fleet(hosts: int) -> Inventory:
+    """Hosts of eight A100 in same-size mode, with six VMs each by chance: half-full GPUs of every profile."""
+    gpus = [gpu(f"0000:{16 + at:02x}:00.0", "a100", at // 4, VgpuMode.SAME_SIZE) for at in range(8)]
+    world = inventory([host(f"esx-{number:04}", *gpus) for number in range(1, hosts + 1)], [])
+    chance = random.Random(hosts)
+    for number, ref in enumerate(world.hosts):
+        for at in range(6):
+            wanted = asked(f"there-{number}-{at}", chance, (ref,))
+            found = place(wanted, world, catalog())
+            if isinstance(found, Placement):
+                world = take(running(wanted.vm, found, wanted.numa), world, catalog())
+    return world
+
+
+def asked(name: str, chance: random.Random, hosts: tuple[str, ...]) -> Wanted:
+    """A VM of one of 72 kinds."""
+    profile = f"grid_a100-{chance.choice(PROFILES)}"
+    workload = Workload(name, chance.choice((4, 8, 16)), chance.choice((8, 16, 32, 48)) * 1024, profile)
+    vm = vm_of(workload, (VgpuDevice(13000, profile),))
+    return Wanted(
+        vm,
+        demands_of(vm.devices or (), {}),
+        hosts,
+        NumaPolicy.PREFERRED,
+        PinPolicy.AUTO,
+        explain=False,
+        chooses_gpu=True,
+    )
+
+
+def main(hosts: int) -> None:
+    """One size; what was measured as JSON."""
+    world = fleet(hosts)
+    world.worked_out.clear()
+    started = time.process_time()
+    FleetIndex.of(world, catalog())
+    index_ms = 1000 * (time.process_time() - started)
+    decide, taken = [], []
+    chance = random.Random(1)
+    for number in range(ASKED):
+        wanted = asked(f"vm-{number}", chance, tuple(world.hosts))
+        started = time.process_time()
+        found = place(wanted, world, catalog())
+        decide.append(1000 * (time.process_time() - started))
+        assert isinstance(found, Placement), "every host has an empty GPU at first"
+        started = time.process_time()
+        world = take(running(wanted.vm, found, wanted.numa), world, catalog())
+        taken.append(1000 * (time.process_time() - started))
+    started = time.process_time()
+    place_exactly(asked("last", chance, tuple(world.hosts)), world, catalog())
+    said = {
+        "decide_ms": median(decide),
+        "decide_p99_ms": sorted(decide)[len(decide) * 99 // 100],
+        "index_ms": index_ms,
+        "take_ms": median(taken),
+        "exact_ms": 1000 * (time.process_time() - started),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    (refuse if "refused" in sys.argv else main)(int(sys.argv[1]))

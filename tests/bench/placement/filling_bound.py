@@ -1,0 +1,101 @@
+"""The most GPU memory of the requests that any plan could place on a fleet: a linear program over fillings of a GPU.
+
+A filling says how many vGPUs of each profile lie on one GPU at once. GPUs are filled in fractions and requests placed
+in fractions, whole hosts and NUMA nodes do not count, so no plan that admission lets start is above it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.plan.queue.batch.highs import SolverProgram
+from gpuops.sim.state.board import GpuBoard, GpuMode, VgpuType, board
+from tests.bench.placement.filling_fleet import GPUS, HOSTS, MODES, FleetKind
+
+Counts = tuple[int, ...]
+
+
+def bound(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+    """In percent of the fleet's GPU memory."""
+    demand: Counter[str] = Counter()
+    for profile, count in requests:
+        demand[profile] += count
+    profiles = tuple(sorted(demand))
+    columns: list[list[tuple[int, float]]] = []
+    # Rows: vGPUs of each profile placed less those that fillings give, then GPUs of each mode.
+    modes = tuple(sorted(set(kind.modes)))
+    for number in range(len(profiles)):
+        columns.append([(number, 1.0)])
+    for at, mode in enumerate(modes):
+        for counts in fillings(kind.board, mode, profiles):
+            columns.append([(n, -float(c)) for n, c in enumerate(counts) if c] + [(len(profiles) + at, 1.0)])
+    gains = np.zeros(len(columns))
+    gains[: len(profiles)] = [kind.size_mib(profile) for profile in profiles]
+    most = np.full(len(columns), float(HOSTS * GPUS))
+    most[: len(profiles)] = [demand[profile] for profile in profiles]
+    gpus = [HOSTS * GPUS * kind.modes.count(mode) / len(kind.modes) for mode in modes]
+    limits = np.array([0.0] * len(profiles) + gpus)
+    program = SolverProgram(columns, len(limits), integer=False)
+    return 100 * program.solve(gains, most, limits).value / kind.memory_mib
+
+
+@cache
+def fillings(board_key: str, mode: VgpuMode, profiles: tuple[str, ...]) -> tuple[Counts, ...]:
+    """The fullest ways to fill an empty GPU of this mode, in numbers of each profile."""
+    there = board(board_key)
+    types = [there.by_name[name] if there.runs(there.by_name[name], MODES[mode]) else None for name in profiles]
+    if mode is VgpuMode.SAME_SIZE:
+        found = {_alone(types, number) for number, type_ in enumerate(types) if type_ is not None}
+        return tuple(sorted(found))
+    return _largest(_lying(there, MODES[mode], types))
+
+
+def _alone(types: Sequence[VgpuType | None], number: int) -> Counts:
+    type_ = types[number]
+    return tuple(type_.max_per_gpu if type_ is not None and at == number else 0 for at in range(len(types)))
+
+
+def _lying(there: GpuBoard, mode: GpuMode, types: Sequence[VgpuType | None]) -> set[Counts]:
+    """Every way to lay vGPUs on the places of one GPU, from its first place to its last."""
+    places: list[tuple[int, int, int]] = []
+    for number, type_ in enumerate(types):
+        if type_ is not None:
+            size, starts = (
+                (type_.size_gib, type_.starts_gib)
+                if type_.instance is None
+                else (
+                    type_.instance.size,
+                    type_.instance.starts,
+                )
+            )
+            places += [(start, start + size, number) for start in starts]
+    places.sort()
+    empty = (0,) * len(types)
+    # From the last place on: what can lie from here on, if nothing before reaches further than `free_from`.
+    after: dict[int, set[Counts]] = {}
+
+    def rest(at: int) -> set[Counts]:
+        if at >= len(places):
+            return {empty}
+        if at not in after:
+            _, end, number = places[at]
+            then = next((n for n in range(at + 1, len(places)) if places[n][0] >= end), len(places))
+            with_it = {tuple(c + (n == number) for n, c in enumerate(counts)) for counts in rest(then)}
+            after[at] = with_it | rest(at + 1)
+        return after[at]
+
+    return rest(0)
+
+
+def _largest(counts: set[Counts]) -> tuple[Counts, ...]:
+    """Those that no other contains."""
+    kept: list[Counts] = []
+    for one in sorted(counts, key=sum, reverse=True):
+        if not any(all(a <= b for a, b in zip(one, other, strict=True)) for other in kept):
+            kept.append(one)
+    return tuple(sorted(kept))

@@ -1,0 +1,60 @@
+"""A whole fleet over SOAP and over VI/JSON beside govc: whole processes, and gpuops' own properties for all of them.
+
+govc reads one type a call, over SOAP, and prints what it read; gpuops makes its records of it. Starts and logins are
+part of it. Only CPU counts: a busy machine stretches the wall time of all of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS
+from tests.bench.measure import Contender, Rounds, interleave, paired_ratio, python
+from tests.bench.readers.question import Question
+from tests.bench.reads.bulk_read import LEAVES, govc_script
+from tests.bench.simulator.simulators import our_simulator, unbuilt_peers
+from tests.bench.verdict import Figure, Result
+from tests.peers.processes import Endpoint, Govc
+
+ROUNDS: Final = 3
+OVER_JSON: Final = 0.25
+OVER_SOAP: Final = 0.45
+MEMORY_MIB: Final = 150.0
+GOVC: Final = "govc object.collect -json"
+WIRES: Final = {"SOAP": OVER_SOAP, "VI/JSON": OVER_JSON}
+READER, INVENTORY = "gpuops reader, {}", "gpuops, whole inventory, {}"
+
+
+def run() -> Iterator[Result]:
+    """1,000 hosts and 10,000 VMs of our simulator; vcsim speaks no VI/JSON."""
+    if lacking := unbuilt_peers():
+        yield Result(f"both wires beside govc: not run, {lacking}", ())
+        return
+    with our_simulator("fleet:hosts=1000,vms=10000") as served, tempfile.TemporaryDirectory() as directory:
+        contenders = _contenders(served.endpoint, Path(directory))
+        for each in contenders[:3:2]:  # the server makes its answers of each wire once; no contender pays for that
+            each.run()
+        rounds = interleave(contenders, ROUNDS)
+    yield Result("both wires: our simulator, 1,000 hosts, 10,000 VMs", tuple(_figures(rounds)), rounds)
+
+
+def _contenders(endpoint: Endpoint, directory: Path) -> list[Contender]:
+    login = (endpoint.url, endpoint.username, endpoint.password, str(endpoint.ca_file))
+    found: list[Contender] = []
+    for wire in WIRES:
+        for name, paths in ((READER, LEAVES), (INVENTORY, {})):
+            question = Question(*login, paths=paths, page=PAGE_OBJECTS, vi_json=wire != "SOAP")
+            file = question.write(directory / f"{len(found)}.json")
+            found.append(python(name.format(wire), "-m", "tests.bench.readers.gpuops", str(file)))
+    return [*found, Contender(GOVC, ("sh", "-c", govc_script(LEAVES)), Govc(endpoint, directory).environment())]
+
+
+def _figures(rounds: Rounds) -> Iterator[Figure]:
+    for wire, budget in WIRES.items():
+        for name in (READER.format(wire), INVENTORY.format(wire)):
+            yield Figure(f"whole process: {name} / govc", paired_ratio(rounds, name, GOVC), "x", budget)
+        peak = max(usage.peak_mib for usage in rounds[INVENTORY.format(wire)])
+        yield Figure(f"peak memory of the whole inventory, {wire}", peak, "MiB", MEMORY_MIB)

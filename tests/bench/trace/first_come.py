@@ -1,0 +1,142 @@
+"""What VMs can have that are served in the order of coming: why nobody meets the bounds of `profiles` and `filling`.
+
+Such a bound knows all requests and leaves out those that others are worth more than. The reference here takes whoever
+still fits beside all whom it has taken, and refuses nobody on purpose; it may pack them anew each time, for nothing, as
+the bounds do: hosts are one large host, or GPUs count alone. What does not fit so nobody can place beside the same VMs.
+
+Example: a VM of one GPU comes, then as many of eight GPUs as there are hosts. The bound has all but the first, and no
+GPU is free; the reference has the first, and one of the others finds no host.
+
+The scenarios need the trace: `make bench OPENB=DIR`; with `BASELINES=DIR` their bound is shown beside the reference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Final, TypeVar
+
+from gpuops.plan.queue.batch.column_generation import bound_whole, solve_fluid
+from gpuops.plan.queue.batch.problem import BatchProblem, with_loosest_options
+from tests.bench.placement.batch import problem_of
+from tests.bench.placement.filling import SEEDS as FILLING_SEEDS
+from tests.bench.placement.filling_bound import bound
+from tests.bench.placement.filling_fleet import FLEETS, FleetKind
+from tests.bench.trace.profiles import HOSTS_EACH, SEEDS, drawn, inflated, known, scenarios
+from tests.bench.trace.vgpu_across import Engine
+from tests.bench.trace.vgpu_rules import RULES
+from tests.bench.trace.vgpu_world import GB, Request, Scenario
+from tests.bench.verdict import Figure, Result
+
+WHOLE: Final = HOSTS_EACH * 8 * GB
+NEGLIGIBLE: Final = 0.5
+NEGLIGIBLE_PERCENT: Final = 0.001
+"""GB, and percent of a fleet, by which the solver's answer may miss a whole number."""
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """In percent of the GPU memory: what the reference, ours and FGD have placed."""
+
+    reference: float
+    ours: float
+    fgd: float
+
+
+def run() -> Iterator[Result]:
+    """The fleets that fill, then the scenarios; judged: how far ours is below the reference on their mean."""
+    yield Result(f"fleets that fill, first come, first served, {len(FILLING_SEEDS)} seeds each", tuple(_filling()))
+    folder = os.environ.get("OPENB")
+    if not folder:
+        yield Result("first come, first served: scenarios not run, they need the trace (make bench OPENB=DIR)", ())
+        return
+    yield Result("vGPU profiles, first come, first served: GPU memory allocated", tuple(_scenarios(Path(folder))))
+
+
+def _filling() -> Iterator[Figure]:
+    for kind in FLEETS:
+        every = [kind.requests(seed) for seed in FILLING_SEEDS]
+        yield Figure(f"{kind.name}: bound", mean(bound(kind, requests) for requests in every), "%")
+        yield Figure(f"{kind.name}: reference", mean(filling_reference(kind, requests) for requests in every), "%")
+
+
+def filling_reference(kind: FleetKind, requests: Sequence[tuple[str, int]]) -> float:
+    """Percent of the fleet's GPU memory that is taken when all of it has been asked for."""
+
+    def percent(taken: Sequence[tuple[str, int]]) -> float:
+        return 100 * sum(count * kind.size_mib(profile) for profile, count in taken) / kind.memory_mib
+
+    taken = taken_in_turn(requests, lambda some: bound(kind, some) >= percent(some) - NEGLIGIBLE_PERCENT)
+    return percent(taken)
+
+
+def _scenarios(folder: Path) -> Iterator[Figure]:
+    each = list(scenarios(folder))
+    jobs = [(of, seed) for of in each for seed in SEEDS]
+    with ProcessPoolExecutor(os.cpu_count()) as workers:
+        done = list(workers.map(_served, jobs))
+    bounds = known(os.environ.get("BASELINES"))
+    for at, of in enumerate(each):
+        here, name = done[at * len(SEEDS) :][: len(SEEDS)], f"{of.trace} {of.mode} {of.host}"
+        yield Figure(f"{name}: reference", mean(served.reference for served in here), "%")
+        yield Figure(f"{name}: ours", mean(served.ours for served in here), "%")
+    if bounds:
+        most = [bounds[of.trace, of.mode, of.host, seed, "fgd"][0] for of, seed in jobs]
+        yield Figure("the offline bound, above the reference", mean(most) - mean(s.reference for s in done), "points")
+    yield Figure("below the reference: FGD", mean(served.reference - served.fgd for served in done), "points")
+    yield Figure("below the reference: ours", mean(served.reference - served.ours for served in done), "points", 1.0)
+
+
+def _served(job: tuple[Scenario, int]) -> Served:
+    of, seed = job
+    fgd, _ = RULES["FGD"]
+    return Served(reference(of, seed), inflated(of, Engine, seed).allocated, inflated(of, fgd, seed).allocated)
+
+
+def reference(of: Scenario, seed: int) -> float:
+    """Percent of the GPU memory that is taken when requests have come for all of it."""
+    problem, geometry = with_loosest_options(problem_of(of, seed)), of.geometry()
+    came: list[Request] = []
+    for request in drawn(of, seed):
+        came.append(request)
+        if sum(each.size(geometry) for each in came) >= WHOLE:
+            break
+    kinds = sorted({_kind(each) for each in came})
+    numbers = [kinds.index(_kind(each)) for each in came]
+    taken = taken_in_turn(numbers, lambda some: _fit(problem, some))
+    return 100 * sum(problem.worth[number] for number in taken) / WHOLE
+
+
+def taken_in_turn(asked: Sequence[Kind], fit: Callable[[Sequence[Kind]], bool]) -> list[Kind]:
+    """Who is taken of those that come in this order and never leave; `fit`: whether all of some may run at once."""
+    # 1. As long as all of them fit, everybody is taken.
+    least, most = 0, len(asked)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fit(asked[:middle]) else (least, middle - 1)
+    # 2. Then whoever fits beside those taken. A kind that did not fit never fits again.
+    taken, refused = list(asked[:least]), set[Kind]()
+    for kind in asked[least:]:
+        if kind not in refused and fit([*taken, kind]):
+            taken.append(kind)
+        else:
+            refused.add(kind)
+    return taken
+
+
+def _kind(request: Request) -> tuple[int, int, int, int]:
+    """As `problem_of` numbers them, in this order."""
+    return request.ask.cpu, request.ask.memory, request.ask.kind, request.ask.count
+
+
+def _fit(problem: BatchProblem, numbers: Sequence[int]) -> bool:
+    """Whether these VMs, by their kinds, may all run at once, for all that the bounds of the batch tell."""
+    demand = tuple(numbers.count(number) for number in range(len(problem.demand)))
+    asked = replace(problem, demand=demand)
+    needed = sum(count * worth for count, worth in zip(demand, problem.worth, strict=True)) - NEGLIGIBLE
+    return solve_fluid(asked)[0] >= needed and bound_whole(asked) >= needed

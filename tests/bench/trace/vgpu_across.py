@@ -1,0 +1,142 @@
+"""Seats that cross the socket, for what does not fit on one NUMA node; the tiers in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.pool import NO_ROOM, NodePool
+from tests.bench.trace.vgpu_world import numa_of
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.geometry import Flags, Ints
+
+Tier = Callable[["Hosts", PoolRequest, int], PoolSeat | None]
+
+
+def _evenly(pool: Hosts, ask: PoolRequest, row: int) -> PoolSeat | None:
+    """Half of everything on each node, for what needs more GPUs than a node has."""
+    if ask.count <= pool.state.shape[1] or row % 2:
+        return None
+    half, cpus, memories = (
+        ask.count // 2,
+        (ask.cpu - ask.cpu // 2, ask.cpu // 2),
+        (
+            ask.memory - ask.memory // 2,
+            ask.memory // 2,
+        ),
+    )
+    parts = [_part(pool, ask, row + n, half, cpus[n], memories[n]) for n in (0, 1)]
+    return PoolSeat((parts[0], parts[1]), local=True) if parts[0] is not None and parts[1] is not None else None
+
+
+def _beside(pool: Hosts, ask: PoolRequest, row: int) -> PoolSeat | None:
+    """One device here, CPU and memory on the other node."""
+    if ask.count != 1:
+        return None
+    gpu, none = _part(pool, ask, row, 1, 0, 0), _part(pool, ask, row ^ 1, 0, ask.cpu, ask.memory)
+    return PoolSeat((gpu, none), local=False) if gpu is not None and none is not None else None
+
+
+def _anyhow(pool: Hosts, ask: PoolRequest, row: int) -> PoolSeat | None:
+    """Devices here as far as there are, the rest on the other node; CPU and memory on one of them if one has enough."""
+    several = ask.count > 1
+    if several and row % 2:
+        return None
+    here = min(ask.count, len(pool.first(ask, row, ask.count)[0]))
+    home = next((node for node in _most_memory(pool, row) if several and _feeds(pool, ask, node)), None)
+    cpu, memory = min(int(pool.cpu[row]), ask.cpu), min(int(pool.memory[row]), ask.memory)
+    if home is not None:
+        cpu, memory = (ask.cpu, ask.memory) if home == row else (0, 0)
+    first = _part(pool, ask, row, here, cpu, memory)
+    second = _part(pool, ask, row ^ 1, ask.count - here, ask.cpu - cpu, ask.memory - memory)
+    if first is None or second is None:
+        return None
+    wide = ask.count > pool.state.shape[1]
+    if several:
+        all_there = home is not None and (here == ask.count if home == row else here == 0)
+        return PoolSeat((first, second), local=wide if home is None else all_there and not wide)
+    return PoolSeat((first, second), local=ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole)
+
+
+def _most_memory(pool: Hosts, row: int) -> tuple[int, int]:
+    return (row, row ^ 1) if pool.memory[row] >= pool.memory[row ^ 1] else (row ^ 1, row)
+
+
+def _feeds(pool: Hosts, ask: PoolRequest, row: int) -> bool:
+    return bool(pool.cpu[row] >= ask.cpu and pool.memory[row] >= ask.memory)
+
+
+def _part(pool: Hosts, ask: PoolRequest, row: int, count: int, cpu: int, memory: int) -> NodePart | None:
+    gpus, states = pool.first(ask, row, count)
+    if len(gpus) < count or pool.cpu[row] < cpu or pool.memory[row] < memory:
+        return None
+    return NodePart(row, gpus, tuple(pool.state[row, list(gpus)].tolist()), states, cpu, memory)
+
+
+TIERS: Final[tuple[Tier, ...]] = (
+    _evenly,  # what is wider than a node, in equal parts: as local as it can be
+    _beside,  # GPU here, all CPU and memory there: one hop for everything
+    _anyhow,  # what is left
+)
+
+
+class Hosts(NodePool):
+    """The engine on hosts of two nodes that hand out CPU and memory: rows 2n and 2n+1 are one host.
+
+    What does not fit on one node goes across, as ESXi would have it: there `place` asks the rules of `wide.py`.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named, sibling=np.arange(len(args[1])) ^ 1)
+        self.cpu_whole, self.memory_whole = int(self.cpu.max()), int(self.memory.max())
+
+    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
+        """The best seat in the first tier that has any."""
+        return super().choose(ask, among) or self._across(ask)
+
+    def first(self, ask: PoolRequest, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The first GPUs of the node that can take a device each, so many at the most, and their states then."""
+        after = self.moves.after(ask.kind).of(self.state[row])[:, 0]
+        gpus = np.flatnonzero(after > 0)[:count]
+        return tuple(gpus.tolist()), tuple(after[gpus].tolist())
+
+    def _across(self, ask: PoolRequest) -> PoolSeat | None:
+        """What does not fit on one node, in the first way that a host can: even halves, then CPU and memory where they
+        are free."""
+        best: tuple[float, PoolSeat] | None = None
+        for tier in TIERS:
+            for row in self._hosts_for(ask):
+                seat = tier(self, ask, int(row))
+                loss = NO_ROOM if seat is None else self.across_loss(seat)
+                if seat is not None and (best is None or loss < best[0]):
+                    best = (loss, seat)
+            if best is not None:
+                return best[1]
+        return None
+
+    def _hosts_for(self, ask: PoolRequest) -> Ints:
+        """Rows of hosts that have GPUs that will do, CPU and memory enough in all; of one GPU, those that have it."""
+        pair = self.sibling
+        after = self.moves.after(ask.kind).of(self.state)[:, :, 0]
+        room = (after > 0).sum(axis=1) if ask.count else np.ones(len(self.cpu))
+        enough: Flags = (self.cpu + self.cpu[pair] >= ask.cpu) & (self.memory + self.memory[pair] >= ask.memory)
+        return np.flatnonzero(enough & (room + (room[pair] if ask.count > 1 else 0) >= ask.count))
+
+    def across_loss(self, seat: PoolSeat) -> float:
+        """In steps."""
+        loss, destroyed = self.loss(seat.parts)
+        return float(self.total(np.array([loss]), destroyed[None, :])[0])
+
+
+class Engine(Hosts):
+    """Where locality is required, a VM that would have to go across is refused."""
+
+    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
+        seat = super().choose(ask, among)
+        allowed = seat is None or seat.local or numa_of(ask) is not NumaPolicy.REQUIRED
+        return seat if allowed else None

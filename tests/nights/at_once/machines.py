@@ -1,0 +1,187 @@
+"""Machines: a second one beside the night's own, with a journal of its own, under one lock VM; and what it may see.
+
+One world in four has a lock VM. In most of their nights the machine at work is paused at some boundary: its monotonic
+clock stands still, vCenter's goes on, and the other machine brings back what it finds. In some, somebody reverts the
+lock VM to what it was in the evening.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from gpuops.errors import GpuopsError, Refused
+from gpuops.execute.lease import lease
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.site import agreed
+from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.operations.recording import recorded
+from tests.nights.faults.event import Event
+from tests.nights.judging.doings import takings, told_late
+from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.world.worlds import LOCK, Site, is_leased
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.world import World
+    from tests.nights.playing.night import Played
+
+PAUSED, REVERTED = "K6", "K11"
+PAUSES_S: Final = (90, 200, 400, 900)
+
+
+def leases_of(seed: int) -> list[Event]:
+    """What befalls the machine and the lock VM of a seed that has one."""
+    if not is_leased(seed):
+        return []
+    rng = random.Random(f"{seed}:machines")
+    paused = Event(PAUSED, point=rng.randint(1, 60), at_s=float(rng.choice(PAUSES_S)))
+    reverted = Event(REVERTED, point=rng.randint(1, 60))
+    return rng.choice([[], [paused], [paused], [paused], [reverted], [reverted, paused]])
+
+
+@contextmanager
+def leases_of_a_seed(seed: int) -> Iterator[None]:
+    """The owner and the ids of leases are the same each time that the night of this seed is played."""
+    rng = random.Random(f"{seed}:ids")
+    ids = SimpleNamespace(token_hex=lambda length: rng.randbytes(length).hex())
+    with patch.object(lease, "secrets", ids), patch.object(lease, "owner", lambda: "a run of the night"):
+        yield
+
+
+class CutOff(BaseException):
+    """What `kill -9` is to the other machine's process."""
+
+
+class Machines:
+    """The other machine, and the lock VM."""
+
+    def __init__(self, site: Site, world: World) -> None:
+        self._site, self._world = site, world
+        self.store = NightStore(lambda what: None, lambda: len(world.ledger), lambda: False)
+        self.stood_s = 0.0
+        """How long the night's own machine was paused."""
+        self.other_acts = False
+        """Whether it is the other one that is at work."""
+        found = [vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK]
+        self._lock_vm: VirtualMachine | None = found[0] if found else None
+        self._evening = found[0].state.extra_config if found else ()
+
+    def pause(self, seconds: float, states: Path, connect: Callable[[], Any], wait: Callable[[float], None]) -> None:
+        """The night's own machine stands still for so long, and then the other one has its morning."""
+        wait(seconds)
+        self.stood_s += seconds
+        try:
+            vcenter = connect()
+        except GpuopsError:
+            return
+        place = NightPlace(vcenter, states, self._world.clock.now, store=self.store)
+        place.pause = wait
+        place.passed_s = lambda: self._world.clock.now().timestamp()
+        self.other_acts = True
+        try:
+            rotate(RunKind.DAY, self._site.policy, place, apply=True, consent=agreed)
+        except GpuopsError:
+            return
+        finally:
+            self.other_acts = False
+            vcenter.close()
+
+    def begin_a_return(self, states: Path, connect: Callable[[Callable[[str], None]], Any], points: int) -> None:
+        """The other machine begins to bring back, and is cut off at so many boundaries."""
+        left = [points]
+
+        def boundary(what: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise CutOff(what)
+
+        try:
+            vcenter = connect(boundary)
+        except GpuopsError:
+            return
+        place = NightPlace(vcenter, states, self._world.clock.now, store=self.store)
+        place.passed_s = lambda: self._world.clock.now().timestamp()
+        self.other_acts = True
+        with suppress(GpuopsError, CutOff):
+            rotate(RunKind.DAY, self._site.policy, place, apply=True, consent=agreed)
+        self.other_acts = False
+
+    def revert(self) -> None:
+        """The lock VM is as it was in the evening."""
+        vm = self._lock_vm
+        if vm is None:
+            return
+        self._set(vm, self._evening, "RevertToSnapshot_Task")
+
+    def overwrite(self) -> None:
+        """Somebody has written a note of his own where the lease is."""
+        if self._lock_vm is not None:
+            self._set(self._lock_vm, ((KEY, "reserved until Monday"),), "ReconfigVM_Task")
+
+    def _set(self, vm: VirtualMachine, extra_config: tuple[tuple[str, str], ...], method: str) -> None:
+        with recorded(vm, somebody(self._world, method)):
+            vm.state.extra_config = extra_config
+            vm.state.change, vm.state.changed_at = vm.state.change + 1, self._world.clock.now()
+            vm.configuration_changed(renamed=False)
+
+
+def one_holder(night: Played) -> Iterator[str]:
+    """I6: a night whose lease was taken by another run, or reverted, sends at most the one change that had passed its
+    check; a lease that was given back since is still not its own. What was in flight before that may end, and where
+    vCenter tells old values of its VMs, it tells old ones of the lock VM."""
+    passed_on = list(_passed_on(night))
+    late: Counter[int] = Counter()
+    for entry in night.world.ledger:
+        run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
+        if run is None or half != RunKind.NIGHT or night.is_lock_vm(entry.moid):
+            continue
+        shown = night.asked.get(entry.operation_id, entry.at) - told_late(night)
+        before = [(at, each) for sequence, at, each in passed_on if sequence <= length]
+        holder = next((each for at, each in reversed(before) if at <= shown), run)
+        is_ours = run in (holder, *(each for at, each in before if at > shown))
+        late[run] += not is_ours
+        if not is_ours and late[run] == 2:
+            yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
+
+
+def under_a_lease(night: Played) -> Iterator[str]:
+    """I6: where there is a lock VM, a night takes under a lease that its own run has written."""
+    if any(policy.lock_vm is None for policy in night.site.policies):
+        return
+    passed_on = list(_passed_on(night))
+    for entry in takings(night):
+        run, half, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
+        if half == RunKind.NIGHT and not any(each == run for at, _, each in passed_on if at < entry.sequence):
+            yield f"I6: {entry.method} on {entry.name}, and its run has written no lease"
+
+
+def lease_in(state: Mapping[str, Any]) -> Lease | None:
+    """The lease in what the ledger tells of a lock VM; None where there is none, or what no gpuops wrote."""
+    try:
+        return parse_lease(state.get("extra_config", {}).get(KEY, ""))
+    except Refused:
+        return None
+
+
+def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
+    """(number of the entry in the ledger, when, the run that has the lease from then on), None = it was reverted.
+
+    Who moves, renames or starts the lock VM leaves the lease as it is.
+    """
+    for entry in night.world.ledger:
+        if night.is_lock_vm(entry.moid) and "extra_config" in entry.after:
+            run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
+            before, there = (each.get("extra_config", {}).get(KEY, "") for each in (entry.before, entry.after))
+            lease = lease_in(entry.after)
+            if (before != there) if run is None else (lease is not None and lease.nonce):
+                yield entry.sequence, entry.at, run

@@ -1,0 +1,303 @@
+"""Runners: several runs on one simulated vCenter, of which one goes on at a time, in an order that a test chooses.
+
+Each run is the engine itself on a thread of its own, that stops before each step which matters to others: the lock of
+its machine, each look at the lease, each change it sends. Nothing else decides what comes after what.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import GpuopsError
+from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.store import MemoryStore
+from gpuops.execute.site import Site as Place
+from gpuops.execute.state.lock import locked
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import Step
+from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.world import World
+from tests.nights.world.direct import DirectVcenter
+from tests.nights.world.worlds import EVENING
+
+LOCK: Final = "gpuops-lock"
+DECLARED: Final = ScenarioFile.of({
+    "description": "two desktops, one ML VM and a lock VM",
+    "start": EVENING,
+    "datacenter": "dc",
+    "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
+                          "cpu_mhz": 2000, "memory_gib": 1024}},
+    "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
+               "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"}},
+    "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
+    "networks": ["VM Network"],
+    "clusters": [{"name": "c", "drs": None, "hosts": [
+        {"name": "esx-{:02}", "first": 1, "count": 1, "group": "g", "model": "server", "driver": "550.90.05",
+         "policy": "performance", "gpus": [{"board": "a40", "at": "0000:3b:00.0", "node": 0, "mode": "sameSize"}]}]}],
+    "vms": [
+        {"name": "desktop-{:03}", "first": 1, "count": 2, "folder": "vdi", "on": "g", "guest": "windows", "cpus": 4,
+         "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}], "power": "on",
+         "cpu_usage_mhz": 60},
+        {"name": "ml-01", "folder": "ml", "on": "g", "guest": "linux", "cpus": 8, "memory_gib": 64, "disk_gib": 100,
+         "devices": [{"vgpu": "nvidia_a40-48c"}]},
+        {"name": LOCK, "folder": "ops", "on": "g", "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1},
+    ],
+})  # fmt: skip
+
+POLICY: Final[Policy] = parse_policy(
+    f"""
+version: 1
+name: night
+pools:
+  - name: office
+    parked: true
+    select: {{folder: vdi, name: "desktop-*"}}
+    idle: {{cpu_below_mhz: 500}}
+    owner: none
+ml: {{queue: [{{vm: ml-01}}], stop: {{grace_s: 60, then: power-off}}}}
+window: {{opens: "20:00", closes: "06:00", zone: UTC}}
+limits: {{in_flight: 1, per_host: 1}}
+lock_vm: {LOCK}
+""",
+    "night",
+)
+
+
+def evening() -> World:
+    """A vCenter that `rotate init` has been at."""
+    world = build_declared(DECLARED, seed=7)
+    world.custom_fields.define(POLICY.marker)
+    return world
+
+
+class Stepping(DirectVcenter):
+    """A connection that stops before each look at the lease and before each change."""
+
+    def __init__(self, world: World, stop: Callable[[str], None], sent: Callable[[str], None]) -> None:
+        super().__init__(world, lambda what: stop(what) if what.startswith("before ") else None)
+        self._stop = stop
+        self._sent = sent
+        self._lock = next(vm.moid for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        if self._lock in vms:
+            self._stop("a look at the lease")
+        return super().observe(inventory, vms)
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        self._sent(op_id)
+        return super().submit(step, inventory, op_id)
+
+
+class Machine:
+    """A state directory with its journal and lock, which outlive the runs."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.store = MemoryStore()
+
+
+class _Site(Place):
+    """A site of a machine: its lock is the real one, its journal is in memory."""
+
+    __slots__ = ("_machine", "_stop")
+
+    def __init__(self, *args: Any, machine: Machine, stop: Callable[[str], None]) -> None:
+        super().__init__(*args)
+        self._machine, self._stop = machine, stop
+
+    @contextmanager
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
+        self._stop("the lock of the machine")
+        with locked(self.state_dir, vcenter, self.clock(), alone=alone):
+            yield Journal(self._machine.store, vcenter, self.clock)
+
+    @contextmanager
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        yield Journal(self._machine.store, vcenter, self.clock)
+
+
+class Runner:
+    """One run, which goes on by a step at a time."""
+
+    def __init__(
+        self, name: str, world: World, machine: Machine, act: Callable[[Place], Report], *, coarse: bool = False
+    ) -> None:
+        """`coarse` stops before each write of the lease and before the first change of each kind alone.
+
+        What it leaves out makes no difference to the other: a look after which nothing is written, a second marker.
+        """
+        self.name, self.op_ids = name, set[str]()
+        self._coarse, self._met = coarse, set[str]()
+        self.at = "its beginning"
+        """The step before which it stands."""
+        self.ended: str | None = None
+        """`done`, or the error it ended with; None = it goes on."""
+        self.trouble: BaseException | None = None
+        self._world, self._machine, self._act = world, machine, act
+        self.speed = 1.0
+        """How many seconds its machine's clocks count while vCenter's counts one: 0 while the machine is paused."""
+        self._shown = self._counted_at = world.clock.now()
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def step(self) -> None:
+        """Goes on to its next step, or to its end. Raises what no run may raise."""
+        self._go.release()
+        self._stands.acquire()
+        if self.ended is not None:
+            self._thread.join()
+        if self.trouble is not None:
+            raise self.trouble
+
+    def set_speed(self, speed: float) -> None:
+        """From now on its machine's clocks count so many seconds while vCenter's counts one; 0 = they stand still."""
+        self._shown = self.clock()
+        self._counted_at, self.speed = self._world.clock.now(), speed
+
+    def clock(self) -> datetime:
+        """What the clocks of its machine show."""
+        return self._shown + self.speed * (self._world.clock.now() - self._counted_at)
+
+    def finish(self) -> None:
+        while self.ended is None:
+            self.step()
+
+    def _stop(self, what: str) -> None:
+        if self._coarse and not self._matters(what):
+            return
+        self.at = what
+        self._world.lock.release()
+        self._stands.release()
+        self._go.acquire()
+        self._world.lock.acquire()
+
+    def _matters(self, what: str) -> bool:
+        kind = what.rpartition(" ")[0]
+        known = kind in self._met
+        self._met.add(kind)
+        return what.startswith("before ") and (what.endswith(LOCK) or not known)
+
+    def _run(self) -> None:
+        self._go.acquire()
+        with self._world.lock:
+            self._act_to_its_end()
+        self._stands.release()
+
+    def _act_to_its_end(self) -> None:
+        try:
+            vcenter = Stepping(self._world, self._stop, self.op_ids.add)
+            site = _Site(vcenter, self._machine.state_dir, self.clock, machine=self._machine, stop=self._stop)
+            site.pause = self._world.clock.advance
+            site.passed_s = lambda: (self.clock() - EVENING).total_seconds()
+            report = self._act(site)
+            vcenter.close()
+            self.ended = "done" if report.exit_code == 0 else f"exit code {report.exit_code}"
+        except GpuopsError as error:
+            self.ended = type(error).__name__
+        except BaseException as error:
+            self.ended, self.trouble = "a bug", error
+
+
+class _Choices:
+    """Answers as it was told, and the first of each choice after that; remembers all of them."""
+
+    def __init__(self, told: Sequence[int]) -> None:
+        self._told = told
+        self.made: list[int] = []
+        self._widths: list[int] = []
+
+    def __call__(self, width: int) -> int:
+        answer = self._told[len(self.made)] if len(self.made) < len(self._told) else 0
+        self.made.append(answer)
+        self._widths.append(width)
+        return answer
+
+    def following(self) -> list[int] | None:
+        """The last choice that has another answer gets its next one, and all before it stay; None = there is none."""
+        made = list(self.made)
+        while made and made[-1] + 1 == self._widths[len(made) - 1]:
+            made.pop()
+        return [*made[:-1], made[-1] + 1] if made else None
+
+
+def orders(play: Callable[[Callable[[int], int]], None]) -> Iterator[tuple[int, ...]]:
+    """Plays once for each order there is: `play` asks which of so many goes on, wherever there is a choice."""
+    told: list[int] | None = []
+    while told is not None:
+        choices = _Choices(told)
+        play(choices)
+        yield tuple(choices.made)
+        told = choices.following()
+
+
+def in_order(runners: Sequence[Runner], choose: Callable[[int], int]) -> None:
+    """Lets them go on by a step each, in the order chosen; the last one goes on alone."""
+    while going := [runner for runner in runners if runner.ended is None]:
+        if len(going) == 1:
+            going[0].finish()
+        else:
+            going[choose(len(going))].step()
+
+
+def lock_vm(world: World) -> VirtualMachine:
+    return next(vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
+
+
+def lease_of(world: World) -> Lease | None:
+    """The lease as it is."""
+    return parse_lease(lock_vm(world).state.option(KEY) or "")
+
+
+def revert(world: World, to: tuple[tuple[str, str], ...]) -> None:
+    """Somebody reverts the lock VM to a snapshot in which it had these settings."""
+    vm = lock_vm(world)
+    with world.lock, recorded(vm, somebody(world, "RevertToSnapshot_Task")):
+        vm.state.extra_config = to
+        vm.state.change, vm.state.changed_at = vm.state.change + 1, world.clock.now()
+        vm.configuration_changed(renamed=False)
+
+
+def strays(world: World, runners: Sequence[Runner]) -> dict[str, list[Entry]]:
+    """By runner: its effects after the lease that it had taken was taken by another, or reverted, from the ledger
+    alone; whether that other one has given it back since makes no difference."""
+    found: dict[str, list[Entry]] = {runner.name: [] for runner in runners}
+    holder: str | None = None
+    for entry in world.ledger:
+        mine = next((runner.name for runner in runners if entry.operation_id in runner.op_ids), None)
+        if entry.name == LOCK:
+            lease = parse_lease(entry.after["extra_config"].get(KEY, ""))
+            if mine is None or (lease is not None and lease.nonce):
+                holder = mine or entry.user
+        elif mine is not None and holder not in (mine, None):
+            found[mine].append(entry)
+    return found
+
+
+def powers(world: World) -> dict[str, Power]:
+    return {vm.name: vm.state.power for vm in world.by_type("VirtualMachine") if vm.name != LOCK}
+
+
+def markers(world: World) -> set[str]:
+    """Names of the VMs that carry one."""
+    key = world.custom_fields.define(POLICY.marker)
+    return {vm.name for vm in world.by_type("VirtualMachine") if vm.state.attributes.get(key)}

@@ -1,0 +1,185 @@
+"""Schedules: from a seed, what goes wrong in a night. A swarm: each night has a few kinds of trouble, at its own rates.
+
+An event is a rule of the simulator with its id in the catalogue, a user at a desktop, or a kill of the run; a schedule
+is a list of them, so that a failing one can be told, replayed and shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.sim.fault_injection.catalogue import rules_of
+from tests.nights.at_once.machines import leases_of
+from tests.nights.faults.epidemics import epidemics_of
+from tests.nights.faults.event import Event
+
+EFFECTS: Final = ("SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SetField", "*_Task")
+READS: Final = ("RetrievePropertiesEx", "WaitForUpdatesEx")
+
+CALLS: Final = ("T1", "T2", "T3", "T4", "T5", "T6", "T7", "T9", "T10", "T11")
+"""What befalls one call."""
+SESSIONS: Final = ("N1", "N3", "N4", "N5", "N6")
+TASKS: Final = ("A3", "A4", "A5", "A6", "A7", "A9", "V1", "V2", "V3", "V8", "G2", "G4", "C6")
+"""What befalls a task."""
+VMS: Final = ("A1", "A11", "A12", "V4", "V5", "V6", "V7", "G1", "C3", "C4")
+"""What befalls one VM."""
+HOSTS: Final = ("G5", "G6", "C1", "C2")
+SITES: Final = ("T12", "T13", "N7", "N8", "C5", "K7")
+MISSING: Final = ("A10", "N2")
+USERS: Final = ("H1", "H2", "H3")
+"""A user sits down at a desktop that is running; wakes up one that is suspended; or wakes it each time anew."""
+WITHDRAWN: Final = ("H4", "H5", "H6", "V10", "V11")
+"""In epidemics alone: a user works from afar, a desktop is opted out, its owner's mark is taken off, it is moved to
+another folder, or a VM is reverted to a snapshot."""
+KILLS: Final = ("K1",)
+DISKS: Final = ("K3",)
+"""The journal cannot be written."""
+MACHINES: Final = ("K6", "K11")
+"""Where there is a lock VM: the machine is paused while another one acts; the lock VM is reverted."""
+HANGS: Final = "K12"
+"""The process stops, its clocks do not, and it goes on hours later, if no return has ended it."""
+ENDS: Final = ("K1", "K2", "K5", *MACHINES, HANGS)
+"""What a process meets at a boundary: a kill, an interrupt, another process, a pause, a lock VM that is reverted, a
+stop."""
+SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
+OF_THE_PROCESS: Final = ("K2", *DISKS, "K5", "K10")
+"""In nights of their own, beside whatever else there is."""
+OF_GPUS: Final = ("G3", "G10")
+"""In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
+NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
+"""In a few nights, beside whatever else there is."""
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES, *WITHDRAWN, HANGS)
+
+RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
+"""What often finds nobody to strike: tried more often."""
+
+NIGHT_S: Final = 10 * 3600
+
+
+def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Sequence[str]) -> tuple[Event, ...]:
+    """The trouble of a seed in a world with these VMs and hosts, by name; one night in eight has none."""
+    rng = random.Random(f"{seed}:trouble")
+    if rng.randrange(8) == 0:
+        return tuple(leases_of(seed))
+    kinds = rng.sample(SWARM, rng.choice([1, 1, 2, 2, 3, 4, 6]))
+    kinds += rng.choices(RARE, k=rng.choice([0, 0, 0, 1]))
+    vms = [*desktops, *ml]
+    swarm = [
+        _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
+    ]
+    beside = (*_of_the_process(seed), *epidemics_of(seed, desktops, ml), *_of_gpus(seed, hosts))
+    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed))
+
+
+def _of_the_process(seed: int) -> list[Event]:
+    """What befalls the process, its disk and its clock, three nights in eight."""
+    rng = random.Random(f"{seed}:process")
+    match rng.randrange(16):
+        case 0:
+            return [Event("K2", point=rng.randint(1, 60)) for _ in range(rng.choice([1, 1, 2]))]
+        case 1:
+            return [Event("K3", point=rng.randint(1, 160), at_s=rng.choice([1.0, 600.0, 7200.0, 86400.0]))]
+        case 2 | 3:
+            return [Event("K5", point=rng.randint(1, 60))]
+        case 4:
+            return [Event("K10", point=rng.choice([0, 0, rng.randint(1, 60)]), at_s=rng.choice([0.1, 0.5, 2.0]))]
+        case 5:
+            return _clock_set(rng)
+        case _:
+            return []
+
+
+def _hangs(seed: int) -> list[Event]:
+    """One night in twenty: the evening's run, or a return, stops somewhere."""
+    rng = random.Random(f"{seed}:a run hangs")
+    if rng.randrange(20):
+        return []
+    for_s = float(rng.choice([600, 3600, 4 * 3600, NIGHT_S - 3000, NIGHT_S, NIGHT_S + 7200]))
+    half = rng.choice([RunKind.NIGHT, RunKind.NIGHT, RunKind.NIGHT, RunKind.DAY])
+    return [Event(HANGS, target=half, point=rng.randint(1, 40), at_s=for_s)]
+
+
+def _clock_set(rng: random.Random) -> list[Event]:
+    """Somebody sets vCenter's clock while the night goes on, and perhaps sets it right again."""
+    at_s, off_s = float(rng.randint(1, 600)), rng.choice([-86400, -3600, -90, 90, 3600, 86400])
+    wrong = {"method": "*", "at_s": at_s, "delay_s": off_s}
+    right = {"method": "*", "at_s": at_s + rng.choice([60, 600, 7200]), "delay_s": 0}
+    return [Event("K7", rules_of("K7", each)) for each in rng.choice([(wrong,), (wrong, right)])]
+
+
+def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
+    if fault in KILLS:
+        return Event(fault, point=rng.randint(1, 60))
+    if fault in USERS:
+        at_s = float(rng.randint(600, NIGHT_S - 3600)) if fault == "H2" else _moment(rng)
+        return Event(fault, target=rng.choice(desktops or vms), at_s=at_s)
+    return Event(fault, rules_of(fault, _changes(fault, rng, vms, hosts)))
+
+
+def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence[str]) -> dict[str, Any]:
+    """How the catalogue's rule is bent: at which call it strikes, or whom and when."""
+    skip = rng.choice([0, 0, 1, 2, 3, 5, 8, 13, 21])
+    if fault in CALLS:
+        methods = READS if fault in ("T4", "T5") else (*EFFECTS, *READS)
+        return {"method": rng.choice(methods), "skip": skip, "times": rng.choice([1, 1, 2, 3])}
+    if fault in SESSIONS:
+        return {
+            "skip": 0 if fault == "N6" else skip,
+            **({"times": rng.choice([1, 2, 20])} if fault in ("N5", "N6") else {}),
+        }
+    if fault in TASKS:
+        return {"skip": skip, "times": rng.choice([1, 1, 2, 3])}
+    if fault in MISSING:
+        return {"target": rng.choice(vms), "skip": skip, "times": rng.choice([1, 2, 10])}
+    if fault == "A12":
+        return {"target": rng.choice(vms), "method": "RetrievePropertiesEx", "skip": skip}
+    at = {"at_s": _moment(rng)} if rng.random() < 0.6 else {"skip": skip, "method": rng.choice(EFFECTS)}
+    if fault in VMS:
+        return {**at, "target": rng.choice(vms), "for_s": rng.choice([0, 60, 600])}
+    if fault in HOSTS and fault != "G6":
+        return {**at, "target": rng.choice(hosts), "for_s": rng.choice([0, 600, 7200])}
+    if fault == "C5":
+        return {**at, "for_s": rng.choice([0, 600])}
+    if fault == "N8":
+        return {**at, "for_s": rng.choice([600, 7200])}
+    if fault == "K7":
+        return {"delay_s": rng.choice([-3600, -90, -30, 30, 90, 3600]), "skip": rng.choice([0, 1, 1, 2])}
+    return at if fault in ("T12", "T13", "N7") else {}
+
+
+def _moment(rng: random.Random) -> float:
+    """In the evening, when everything happens; at any time; or in the morning."""
+    return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))
+
+
+def _of_gpus(seed: int, hosts: Sequence[str]) -> list[Event]:
+    """One night in six, an ML VM meets a GPU that serves another profile, or a host gives up mixed sizes."""
+    rng = random.Random(f"{seed}:gpus")
+    match rng.randrange(24):
+        case 0 | 1 | 2:
+            return [Event("G3", rules_of("G3", {"skip": rng.choice([0, 0, 1, 2]), "times": rng.choice([1, 2])}))]
+        case 3:
+            return [Event("G10", rules_of("G10", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
+        case _:
+            return []
+
+
+def _now_and_then(seed: int, hosts: Sequence[str]) -> list[Event]:
+    """One night in six: a reply that drips, a change that another one overtakes, a start that is not attempted, another
+    vGPU scheduler that waits for a host's next boot."""
+    rng = random.Random(f"{seed}:now and then")
+    skip, times = rng.choice([0, 0, 1, 2, 5]), rng.choice([1, 2, 3])
+    match rng.randrange(24):
+        case 0:
+            return [Event("T8", rules_of("T8", {"method": rng.choice(READS), "skip": skip, "times": times}))]
+        case 1:
+            return [Event("A2", rules_of("A2", {"method": rng.choice(EFFECTS), "skip": skip, "times": times}))]
+        case 2:
+            return [Event("A8", rules_of("A8", {"skip": skip, "times": times}))]
+        case 3:
+            return [Event("G8", rules_of("G8", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
+        case _:
+            return []

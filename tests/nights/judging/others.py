@@ -1,0 +1,69 @@
+"""Others: VMs that no night started. They are left alone, and named where they are in a desktop's way.
+
+I18 who holds the GPUs of a desktop that could not come back is told by name; whoever a night did not start is not
+stopped by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import ResumeVm
+from gpuops.sim.state.vm_state import Power
+from tests.nights.judging.doings import MARK, OFF, SHUT_DOWN, START, is_ours, machine_of, takes
+from tests.nights.playing.night import Played
+
+QUEUED: Final = timedelta(seconds=45)
+"""So long a step may stand in vCenter's queue before it is taken back."""
+
+
+def others_are_left(night: Played) -> Iterator[str]:
+    """I18: only a VM that a night started is stopped by its morning, and once: who starts it after that, or after it
+    powered itself off, is not the night. On another machine, which has no journal of that night, only one that carries
+    its marker."""
+    started: set[str] = set()
+    marked: dict[str, int] = {}
+    """By the machine that did it."""
+    anew: dict[str, datetime] = {}
+    """When somebody else started it: what was sent shortly before may have stood in vCenter's queue behind that."""
+    for entry in night.world.ledger:
+        if entry.method == START and not is_ours(entry) and entry.before.get("power") == Power.OFF:
+            started.discard(entry.moid)
+            anew[entry.moid] = entry.at
+        if not is_ours(entry) or night.is_lock_vm(entry.moid) or entry.method not in (START, OFF, SHUT_DOWN, MARK):
+            continue
+        machine = machine_of(night, entry)
+        if entry.method == MARK and entry.after.get(night.site.policy.marker):
+            marked[entry.moid] = machine
+        elif entry.method == MARK:
+            marked.pop(entry.moid, None)
+        elif entry.method == START:
+            started.add(entry.moid)
+        elif (
+            entry.moid in anew
+            and timedelta() < anew[entry.moid] - night.asked.get(entry.operation_id, entry.at) < QUEUED
+        ):
+            continue
+        elif not takes(entry) and entry.moid not in started and marked.get(entry.moid, machine) == machine:
+            yield f"I18: {entry.name} was stopped, and no night had started it"
+        else:
+            started.discard(entry.moid)
+
+
+def blockers_are_named(night: Played) -> Iterator[str]:
+    """I18: in the end, a desktop that could not come back is told with everybody who is on the GPUs of its host."""
+    if night.last is None:
+        return
+    for outcome in night.last.outcomes:
+        if isinstance(outcome.step, ResumeVm) and outcome.verdict is Verdict.FAILED:
+            vm: Any = night.world.find(outcome.step.vm)
+            for name in sorted(_on_its_gpus(vm)) if vm is not None else ():
+                if name not in outcome.reason:
+                    yield f"I18: {vm.name} did not come back, and {name}, which is in its way, is not named"
+
+
+def _on_its_gpus(vm: Any) -> set[str]:
+    return {other.name for other in vm.host().running_vms() if other.state.seats}

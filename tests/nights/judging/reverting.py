@@ -1,0 +1,72 @@
+"""Reverting: desktops that somebody reverts to another suspended snapshot while they are away, and who tells of it.
+
+I24, by the ledger and the journal's own records: the suspend is noted as done, then the desktop is reverted, then a
+return looks, and resumes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
+from gpuops.plan.core.outcome import Report
+from gpuops.sim.core.ledger import Entry
+from tests.nights.judging.doings import START, SUSPEND, is_desktop, is_ours
+from tests.nights.playing.night import Played
+
+REVERT = "RevertToSnapshot_Task"
+
+
+class Replaced(NamedTuple):
+    """A desktop that comes back in a suspended state that is not the one of its night."""
+
+    moid: str
+    then: datetime
+    """When the night suspended it."""
+    now: datetime
+    """When it was suspended in the state that it comes back in."""
+    reverted: Entry
+    resumed: Entry
+
+
+def replaced(night: Played) -> Iterator[Replaced]:
+    """Each of them that a journal has noted as suspended before it was reverted."""
+    noted = dict(_noted(night))
+    ours: dict[str, Entry] = {}
+    reverted: dict[str, Entry] = {}
+    for entry in night.world.ledger:
+        moid, moment = entry.moid, entry.after.get("suspend_time")
+        if entry.method == SUSPEND and is_ours(entry) and is_desktop(night, moid, entry.name):
+            ours[moid] = entry
+            reverted.pop(moid, None)
+        elif entry.method == REVERT and moment is not None and noted.get(moid, entry.sequence) < entry.sequence:
+            reverted[moid] = entry
+        elif moment is not None or entry.after.get("power") == "poweredOff":
+            ours.pop(moid, None)
+        elif entry.method == START and is_ours(entry) and moid in ours and moid in reverted:
+            then, now = ours.pop(moid).after["suspend_time"], reverted[moid].after["suspend_time"]
+            yield Replaced(moid, datetime.fromisoformat(then), datetime.fromisoformat(now), reverted[moid], entry)
+
+
+def _noted(night: Played) -> Iterator[tuple[str, int]]:
+    """Desktops of which one suspend alone is in the journal, and how long the ledger was when it was noted as done."""
+    suspends = {
+        record.body["op"]: str(record.body["step"]["SuspendVm"]["vm"])
+        for record, _ in night.kept
+        if record.kind is Kind.INTENT and "SuspendVm" in record.body["step"]
+    }
+    vms = list(suspends.values())
+    for record, length in night.kept:
+        vm = suspends.get(record.body["op"]) if record.kind is Kind.SETTLED else None
+        if vm is not None and record.body["state"] == IntentState.DONE and vms.count(vm) == 1:
+            yield vm, length
+
+
+def tells(report: Report, names: Collection[str], each: Replaced) -> bool:
+    """Whether the report says of it, by one of its names, both moments."""
+    moments = [f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in (each.then, each.now)]
+    said = (warning for warning in report.plan.warnings if warning.partition(": ")[0] in names)
+    return any(all(moment in warning for moment in moments) for warning in said)

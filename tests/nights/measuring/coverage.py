@@ -1,0 +1,127 @@
+"""Coverage: how many nights reached each fault in each state: a stage of the engine, or the whereabouts of a VM.
+
+Nights that draw their trouble blindly reach common pairs thousands of times and rare ones never. Here each night is
+given events that are aimed (`aiming.py`): each strikes when its state is there. What is missing most is aimed at most,
+round after round, until each pair that can be aimed at has its number. What the ordinary nights of a CI run reach
+counts too. What a fault cannot reach stands in `IMPOSSIBLE` with the reason.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from gpuops.plan.rotation.taken_vms import Whereabouts
+from tests.nights.faults.schedule import ALL
+from tests.nights.judging.checkers import violations
+from tests.nights.measuring.aiming import Pair, aimed_night, aims
+from tests.nights.measuring.impossible import BY_CHANCE, IMPOSSIBLE
+from tests.nights.measuring.stages import STAGES
+from tests.nights.measuring.tally import Tally, rarely_swept
+
+OFTEN: Final = 30
+"""So many nights of `make results` reach each pair that can be reached."""
+ORDINARY: Final = range(10_000, 14_000)
+"""Seeds of the nights that draw their trouble."""
+MOST: Final = 6000
+"""Nights that are aimed, at most: it ends when no pair is missing that can be aimed at."""
+PART: Final = 4
+"""A CI run plays one in so many of these nights, and asks for so many times fewer of each pair."""
+SHORT: Final = 10
+"""Pairs that may be short of it after all of these; RESULTS.md names them."""
+ROUND: Final = 100
+"""Nights after which it is counted anew what is missing."""
+CHUNK: Final = 5
+
+STATES: Final = (*STAGES, *(each.value for each in Whereabouts))
+
+
+def faults() -> tuple[str, ...]:
+    """Every fault that nights know of; a new one is covered from then on."""
+    return tuple(dict.fromkeys(ALL))
+
+
+@cache
+def impossible() -> Mapping[Pair, str]:
+    """The pairs that cannot be reached, each with the reason."""
+    known = faults()
+    return {
+        (fault, state): reason
+        for struck, states, reason in IMPOSSIBLE
+        for fault in (known if "*" in struck else struck)
+        for state in states
+        if fault in known
+    }
+
+
+@dataclass
+class Coverage:
+    """What many nights reached."""
+
+    nights: int = 0
+    """That were aimed."""
+    ordinary: int = 0
+    """That drew their trouble."""
+    reached: Counter[Pair] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    """Invariants that did not hold, each with its night."""
+    often: int = OFTEN
+    """So many nights of each pair are asked for."""
+
+    def rare(self) -> list[Pair]:
+        """The pairs that can be reached, and were not often enough, rarest first."""
+        out = impossible()
+        pairs = ((fault, state) for fault in faults() for state in STATES if (fault, state) not in out)
+        return sorted((pair for pair in pairs if self.reached[pair] < self.often), key=lambda pair: self.reached[pair])
+
+    def surprising(self) -> list[Pair]:
+        """The pairs that are called impossible, and were reached."""
+        return [pair for pair in impossible() if self.reached[pair]]
+
+
+def of_ordinary(found: Tally, often: int = OFTEN) -> Coverage:
+    """What nights that draw their trouble reached, to go on from."""
+    return Coverage(0, found.nights, Counter(found.reached), list(found.violations), often)
+
+
+def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = None) -> Coverage:
+    """At most so many aimed nights, of seeds from `first` on, until each pair was reached often enough; `before`: what
+    others reached already."""
+    found = before or Coverage()
+    missing = _to_aim_at(found)
+    with ProcessPoolExecutor(jobs) as pool:
+        while missing and found.nights < most:
+            count = min(ROUND, most - found.nights)
+            aimed = list(aims(missing, count, first + found.nights))
+            for reached, broken in pool.map(_nights, [aimed[at : at + CHUNK] for at in range(0, len(aimed), CHUNK)]):
+                for each in reached:
+                    found.reached.update(each)
+                found.broken += broken
+            found.nights += count
+            missing = _to_aim_at(found)
+    return found
+
+
+def _to_aim_at(found: Coverage) -> dict[Pair, int]:
+    """How many nights each pair is missing that can be aimed at."""
+    return {pair: found.often - found.reached[pair] for pair in found.rare() if pair not in BY_CHANCE}
+
+
+def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozenset[Pair]], list[str]]:
+    reached, broken = [], []
+    with rarely_swept():
+        for seed, pairs in aimed:
+            again = f"(python -m tests.nights replay {seed} --aims {','.join('/'.join(pair) for pair in pairs)!r})"
+            try:
+                played = aimed_night(seed, pairs).play()
+                broken += [f"{said} {again}" for said in dict.fromkeys(violations(played))]
+                reached.append(played.reached)
+            except Exception as crash:  # of the engine: it is told, and other nights go on
+                broken.append(f"{type(crash).__name__}: {crash} {again}")
+            gc.collect()
+    return reached, broken

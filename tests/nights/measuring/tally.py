@@ -1,0 +1,141 @@
+"""Tally: many nights at once, and what they come to."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Final, TypeVar
+
+from tests.nights.faults.schedule import ALL
+from tests.nights.judging.checkers import violations
+from tests.nights.playing.night import play
+
+Part = TypeVar("Part")
+"""What a few nights come to."""
+
+CHUNK: Final = 10
+"""Nights handed to a process at once: few, so that the last one at work does not keep the others waiting."""
+
+
+@dataclass
+class Tally:
+    """What many nights come to."""
+
+    nights: int = 0
+    effects: list[int] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
+    """How often each fault of the catalogue struck."""
+    reached: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """In how many of them each fault took effect in each state; see `coverage`."""
+    violations: list[str] = field(default_factory=list)
+    """Each with the seed of its night."""
+    broken: list[int] = field(default_factory=list)
+    """The seeds of the nights that broke an invariant."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.nights += other.nights
+        self.effects += other.effects
+        self.struck += other.struck
+        self.reached += other.reached
+        self.violations += other.violations
+        self.broken += other.broken
+        self.cpu_s += other.cpu_s
+
+    @property
+    def rarest(self) -> tuple[str, int]:
+        """The fault that struck least often."""
+        return min(((fault, self.struck[fault]) for fault in ALL), key=lambda each: each[1])
+
+    def __str__(self) -> str:
+        per_minute, core_minutes = 60 * self.nights / max(self.wall_s, 1e-9), self.cpu_s / 60
+        effects = sum(self.effects)
+        per_night = effects / max(self.nights, 1)
+        counted = f"{self.nights} nights, {effects} effects (median {median(self.effects or [0]):.0f} a night)"
+        speed = f"{per_minute:.0f} nights and {per_minute * per_night:.0f} effects a minute"
+        core = f"{self.nights / max(core_minutes, 1e-9):.0f} nights per minute of one core"
+        told = [
+            f"{counted}, {len(self.violations)} violations",
+            f"{speed} ({core})",
+            "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in ALL),
+        ]
+        return "\n".join([*told, *self.violations[:50]])
+
+
+def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
+    """These nights, in so many processes."""
+    found, began = Tally(), time.monotonic()
+    for each in in_processes(_nights, seeds, jobs, CHUNK):
+        found.add(each)
+    found.wall_s = time.monotonic() - began
+    return found
+
+
+def in_processes(
+    nights: Callable[[Sequence[int]], Part], seeds: Sequence[int], jobs: int, chunk: int
+) -> Iterator[Part]:
+    """What `nights` tells of each few of these seeds, in so many processes, in their order."""
+    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
+    if jobs == 1:
+        yield from map(nights, chunks)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(nights, chunks)
+
+
+def one_by_one(add: Callable[[int], None], seeds: Sequence[int]) -> float:
+    """Calls it for each seed; the CPU seconds that took."""
+    began = time.process_time()
+    with rarely_swept():
+        for seed in seeds:
+            add(seed)
+            gc.collect()  # now, while the processor still has the night at hand
+    return time.process_time() - began
+
+
+def _nights(seeds: Sequence[int]) -> Tally:
+    found = Tally()
+    found.cpu_s = one_by_one(partial(_add, found), seeds)
+    return found
+
+
+@contextmanager
+def rarely_swept() -> Iterator[None]:
+    """A world is one knot of references that lives as long as its night: looking for garbage meanwhile finds none."""
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        if not frozen:
+            gc.unfreeze()
+
+
+def _add(found: Tally, seed: int) -> None:
+    found.nights += 1
+    try:
+        night = play(seed)
+        said = violations(night)
+    except Exception as crash:  # of the engine: as bad as an invariant that does not hold, and other nights go on
+        found.broken.append(seed)
+        found.violations.append(f"{type(crash).__name__}: {crash} {_replay(seed)}")
+        return
+    found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
+    found.struck.update(night.struck)
+    found.reached.update(night.reached)
+    found.broken += [seed] if said else []
+    found.violations += [f"{each} {_replay(seed)}" for each in said]
+
+
+def _replay(seed: int) -> str:
+    return f"(replay: python -m tests.nights replay {seed})"

@@ -1,0 +1,23 @@
+"""Log: what happened in a night, as text: the same for the same seed and commit, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from tests.nights.playing.night import Played
+
+
+def lines(night: Played) -> list[str]:
+    """The schedule, each run and its end, and every applied effect, in order of time."""
+    told = [f"{json.dumps(event.to_json(), default=str)}" for event in night.events]
+    told += [f"{at:%H:%M:%S.%f} {name}: {ended}" for name, ended, at in night.calls]
+    for entry in night.world.ledger:
+        changes = json.dumps([entry.before, entry.after], sort_keys=True)
+        told.append(f"{entry.at:%H:%M:%S.%f} {entry.user} {entry.method} {entry.name} {changes}")
+    return told
+
+
+def digest(night: Played) -> str:
+    """A short name of the log."""
+    return hashlib.sha256("\n".join(lines(night)).encode()).hexdigest()[:16]

@@ -1,0 +1,127 @@
+"""Place: where a night's processes keep their journal, and the lock that keeps a second one away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.record import Record
+from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
+from gpuops.execute.site import Site
+from gpuops.execute.state.lock import LockedBy, LockHold, locked
+from gpuops.model.nights.night_record import LockHolder
+from tests.nights.measuring.stages import RECORDS, Stages
+
+
+class Admission(StrEnum):
+    """What the lock of a machine answered a process."""
+
+    NOT_ASKED = "not asked"
+    REFUSED = "refused"
+    LET_IN = "let in"
+
+
+class Signed(LockHold):
+    """A lock that is in memory: what its run says of itself can be read, and who ends the run takes it away."""
+
+    @property
+    def holder(self) -> LockHolder:
+        return self._holder
+
+
+class Turnstile:
+    """The lock of a machine on which a process may hang, in memory: nobody else gets in until that one has ended."""
+
+    def __init__(self) -> None:
+        self.held: Signed | None = None
+
+    @contextmanager
+    def passed(self, now: datetime, doing: str) -> Iterator[LockHold]:
+        """Raises LockedBy."""
+        if self.held is not None:
+            raise LockedBy("another run holds the lock", hint="", holder=self.held.holder)
+        hold = self.held = Signed(None, LockHolder(PID, now, doing))
+        try:
+            yield hold
+        finally:
+            if self.held is hold:
+                self.held = None
+
+
+PID: Final = 4711
+"""Of a process that is played."""
+
+
+class NightPlace(Site):
+    """A site whose journal is in memory and outlives the processes of a night; `locks` is where they lock each other
+    out, None = there is only one at a time. `turnstile` is the lock where one of them may hang."""
+
+    __slots__ = ("_locks", "_store", "_turnstile", "admission")
+
+    def __init__(
+        self, *args: Any, store: NightStore, locks: Path | None = None, turnstile: Turnstile | None = None
+    ) -> None:
+        super().__init__(*args)
+        self._store = store
+        self._locks = locks
+        self._turnstile = turnstile
+        self.admission = Admission.NOT_ASKED
+
+    @contextmanager
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
+        with ExitStack() as stack:
+            self.admission = Admission.REFUSED
+            if self._locks is not None:
+                stack.enter_context(locked(self._locks, vcenter, self.clock(), alone=alone))
+            self.admission = Admission.LET_IN
+            journal = Journal(self._opened(returning), vcenter, self.clock)
+            if self._turnstile is not None:
+                journal.hold = stack.enter_context(self._turnstile.passed(self.clock(), doing))
+            yield journal
+
+    @contextmanager
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        yield Journal(self._opened(returning), vcenter, self.clock)
+
+    def _opened(self, returning: bool) -> Store:
+        return FallbackStore(lambda: self._store) if returning else self._store
+
+
+class NightStore(MemoryStore):
+    """Records that outlive the processes of a night; a run can be killed before and after each append, and the disk can
+    be full."""
+
+    def __init__(
+        self,
+        boundary: Callable[[str], None],
+        effects: Callable[[], int],
+        full: Callable[[], bool],
+        stages: Stages | None = None,
+    ) -> None:
+        super().__init__()
+        self._stages = stages or Stages()
+        self._boundary = boundary
+        self._effects = effects
+        self._full = full
+        self.lengths: list[int] = []
+        """Of the ledger, when each record was durable."""
+        self.copy: Callable[[Sequence[Record]], None] = lambda records: None
+        """Is given each record as it becomes durable."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        with self._stages.within(RECORDS[records[0].kind]):
+            self._boundary("before an append")
+            if self._full():
+                raise StateDamaged("the journal cannot be written: no space left on device")
+            super().append(records)
+            self.copy(records)
+            self.lengths += [self._effects()] * len(records)
+            self._boundary("after an append")

@@ -1,0 +1,79 @@
+"""The same seeded nights by our own client against the simulator's SOAP, in this process and over TLS: nothing is lost
+there either.
+
+Whatever befalls them, neither a report nor the journal ever holds the password.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from statistics import median
+
+import pytest
+
+from tests.canary import require_hidden
+from tests.nights.judging.checkers import DEFINE, violations
+from tests.nights.playing.night import Played, play
+from tests.nights.playing.soap import SoapNightly, play_over_soap
+from tests.nights.playing.wire import play_on_the_wire
+from tests.sample import every_nth
+
+
+def broken(seed: int, night: Played) -> list[str]:
+    """What a night breaks."""
+    found = [f"seed {seed}: {said}" for said in violations(night)]
+    for what, kept in (("a report", night.told), ("the journal", night.kept), ("the ledger", list(night.world.ledger))):
+        require_hidden(f"seed {seed}: {what}", repr(kept))
+    return found
+
+
+def told(seed: int, over: Callable[[int], Played] = play_on_the_wire) -> tuple[list[str], int]:
+    """What a night breaks, and how many effects it had."""
+    night = over(seed)
+    return broken(seed, night), sum(1 for entry in night.world.ledger if entry.operation_id)
+
+
+def in_process(seed: int) -> tuple[list[str], int]:
+    return told(seed, play_over_soap)
+
+
+def done(night: Played) -> list[tuple[str, str]]:
+    """What was done to whom, in order; without a wire the marker's definition is no call of its own."""
+    return [(entry.method, entry.name) for entry in night.world.ledger if entry.operation_id and entry.method != DEFINE]
+
+
+def test_a_few_nights_by_our_own_client() -> None:
+    found = [in_process(76), told(14)]
+    assert [said for broken, _ in found for said in broken] == []
+    assert sum(effects for _, effects in found) > 30
+
+
+def same_effects(seed: int) -> None:
+    direct, soap = play(seed, ()), SoapNightly(seed, ()).play()
+    assert done(direct) == done(soap) != []
+    assert broken(seed, soap) == []
+
+
+def test_a_quiet_night_has_the_same_effects_without_soap_and_over_it() -> None:
+    same_effects(76)
+
+
+@pytest.mark.long
+def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
+    for seed in (7, 14, 18, 106, 130, 162, 184, 258):
+        same_effects(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("over", [in_process, told], ids=["in process", "over TLS"])
+def test_nights_by_our_own_client(over: Callable[[int], tuple[list[str], int]]) -> None:
+    """A tenth of two hundred and ten a run; of the ten tenths the calmest has 13 effects in the median."""
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        found = list(pool.map(over, every_nth(range(10_000, 10_210), 10)))
+    print(f"{len(found)} nights, {median(effects for _, effects in found)} effects in the median")
+    assert [said for broken, _ in found for said in broken] == []
+    assert len(found) == 21
+    assert median(effects for _, effects in found) >= 10

@@ -1,0 +1,557 @@
+"""Direct: a simulated vCenter as the executor's port, by calls to its objects; no SOAP, no socket, one thread.
+
+Faults strike here as they do on the wire: the same rules, asked at the same calls, and what a broken connection or a
+fault becomes is what `vsphere` makes of it. The engine above is the same code in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.errors import (
+    GpuopsError,
+    LoginRefused,
+    NotConnected,
+    NotTrusted,
+    OutcomeUnknown,
+    ProtocolError,
+    Refused,
+    StepFailed,
+    Trouble,
+    VcenterUnreachable,
+)
+from gpuops.execute.site.ports import Hosts
+from gpuops.execute.site.saved_inventory import SavedHosts
+from gpuops.model.devices.rdma import Networks
+from gpuops.model.measurements.measurement import Samples
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.vm import Guest, PowerState
+from gpuops.plan.core.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import NewClone
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.sessions import ClientSession
+from gpuops.sim.core.task import Task, TaskState, description_id
+from gpuops.sim.fault_injection.rule import Ending
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.world import World
+from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
+from gpuops.vsphere.faults import translate
+from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, may_change_gpus
+from gpuops.vsphere.writing.new_vms import _config
+from gpuops.vsphere.writing.specs import config_spec, override_spec
+from tests.nights.world.guests import PREFIX, Guests
+from tests.nights.world.showing import Showing
+
+USER: Final = "VSPHERE.LOCAL\\gpuops"
+VERSION: Final = VmomiSupport.newestVersions.Get("vim")
+SILENCE_S: Final = 30.0
+"""What a call costs that is never answered."""
+DOWN_S: Final = 10.0
+"""What a try costs to reach a vCenter that is down."""
+SLICE_S: Final = 20.0
+
+METHODS: Final[Mapping[type[Any], str]] = {
+    SuspendVm: "SuspendVM_Task",
+    PowerOnVm: "PowerOnVM_Task",
+    ResumeVm: "PowerOnVM_Task",
+    PowerOffVm: "PowerOffVM_Task",
+    RelocateVm: "RelocateVM_Task",
+    ShutDownGuest: "ShutdownGuest",
+    ReconfigureVm: "ReconfigVM_Task",
+    SetVmDrs: "ReconfigureComputeResource_Task",
+    SetAttribute: "SetField",
+    RunInGuest: "StartProgramInGuest",
+}
+"""What is called for each kind of step."""
+
+
+class Lost(Exception):
+    """The reply did not come, or not whole; `broke_off`: a read is asked again at once."""
+
+    def __init__(self, *, broke_off: bool) -> None:
+        super().__init__()
+        self.broke_off = broke_off
+
+
+class DirectVcenter:
+    """Implements `Vcenter`. `boundary` is called before and after each effect: where a run can be killed."""
+
+    def __init__(
+        self,
+        world: World,
+        boundary: Callable[[str], None],
+        trusted: Callable[[], bool] | None = None,
+        showing: Showing | None = None,
+        asked: Callable[[str], None] = lambda op_id: None,
+        refused: Callable[[str], None] = lambda fault: None,
+    ) -> None:
+        """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
+        that is sent, and `refused` the type of the fault that it was answered with."""
+        self._world = world
+        self._showing = showing or Showing(world)
+        world.sessions.passwords.setdefault(USER, "its own")
+        self._boundary = boundary
+        self._asked = asked
+        self._refused = refused
+        self._trusted = trusted
+        self._session: ClientSession | None = None
+        self._withdrawn: set[str] = set()
+        self._changes = ChangeRecord()
+        self._stale = False
+        """Whether the connection ended behind our back: the next call meets it."""
+        self.uuid = world.get("ServiceInstance").instance_uuid
+        self._guests = Guests(world, self._change, self._read)
+        self._login()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._world.sessions.close(self._session)
+
+    @property
+    def applied(self) -> bool | None:
+        return self._changes.applied
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        return None
+
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
+
+    def inventory(self) -> Inventory:
+        return self._read(self._showing.inventory)
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return self._read(lambda: self._showing.observed(inventory, vms))
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        return inventory
+
+    def samples(
+        self,
+        kind: str,
+        refs: Sequence[str],
+        names: Sequence[str],
+        interval_s: int,
+        span: tuple[datetime, datetime],
+        pace: Callable[[], None],
+    ) -> Iterator[Sequence[Samples]]:
+        raise AssertionError("nights measure nothing")
+
+    def with_counters(
+        self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
+    ) -> Inventory:
+        raise AssertionError("no policy of these nights goes by counters: they are read over the wire alone")
+
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def networks(self) -> Networks:
+        return Networks()
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return self._read(lambda: self._showing.with_drs(inventory))
+
+    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+        description = DESCRIPTIONS.get(type(step))
+
+        def look() -> TaskRef | None:
+            vm: Any = self._world.find(step.vm)
+            if vm is None:
+                return None
+            entity = vm.host().compute_resource() if isinstance(step, SetVmDrs) else vm
+            lost = [task for task in self._world.tasks.history() if task.entity is entity and not task.ended]
+            for found in (self._world.tasks.recent(entity), lost):
+                alike = [
+                    (task.call.user == USER, task.queued_at + task.skew, task.moid)
+                    for task in found
+                    if (task.description_id or description_id(task.name)) == description
+                    and (task.queued_at + task.skew >= since or not task.ended)
+                ]
+                if alike:
+                    own, _, ref = max(alike)
+                    return TaskRef(ref, foreign=not own)
+            return None
+
+        return None if description is None else self._read(look)
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        def look() -> bool:
+            starts = self._starts(vm, since)
+            own = [task for task in starts if task.call.user == USER]
+            others = [task for task in starts if task.call.user != USER and task.state is not TaskState.ERROR]
+            return any(task.state is not TaskState.ERROR for task in own) or (bool(own) and not others)
+
+        return bool(self._read(look))
+
+    def started_by_others(self, vm: str, since: datetime) -> bool:
+        def look() -> bool:
+            starts = self._starts(vm, since)
+            return any(task.call.user != USER and task.state is not TaskState.ERROR for task in starts)
+
+        return bool(self._read(look))
+
+    def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
+        def look() -> list[GpuTask]:
+            return [
+                GpuTask(task.entity.moid, task.call.user == USER, task.queued_at + task.skew)
+                for task in self._world.tasks.history()
+                if may_change_gpus(task.description_id or description_id(task.name))
+                and task.queued_at + task.skew >= since
+            ]
+
+        return self._read(look)
+
+    def _starts(self, vm: str, since: datetime) -> list[Task]:
+        return [
+            task
+            for task in self._world.tasks.history()
+            if task.entity.moid == vm
+            and (task.description_id or description_id(task.name)) == DESCRIPTIONS[PowerOnVm]
+            and task.queued_at + task.skew >= since
+        ]
+
+    def _read(self, look: Callable[[], Any]) -> Any:
+        """What `look` finds, asked again once when session or reply broke off."""
+        try:
+            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
+        except vim.fault.NotAuthenticated:
+            self._login()
+        except Lost as lost:
+            if not lost.broke_off:
+                raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault) from fault
+        try:
+            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault) from fault
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        name = inventory.vm(step.vm).name
+        self._boundary(f"before {type(step).__name__} {name}")
+        self._asked(op_id)
+        try:
+            return self._submit(step, inventory, op_id)
+        except Lost as lost:
+            raise OutcomeUnknown(f"{name}: the reply was lost") from lost
+        except vmodl.MethodFault as fault:
+            self._refused(type(fault).__name__.rpartition(".")[2])
+            raise translate(fault, name) from fault
+        finally:
+            self._boundary(f"after {type(step).__name__} {name}")
+
+    def _submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        if isinstance(step, SetAttribute):
+            self._mark(step, op_id)
+            return None
+        if isinstance(step, SetVmDrs):
+            return self._override(step, inventory, op_id)
+        if isinstance(step, RunInGuest):
+            return self._guests.start(step, op_id)
+        method = METHODS[type(step)]
+        power = inventory.vm(step.vm).power
+        if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
+            raise StepFailed(f"{step.vm}: not suspended: resuming it would boot it")
+        if isinstance(step, PowerOffVm) and power is PowerState.SUSPENDED:
+            raise StepFailed(f"{step.vm}: powering it off would discard its state")
+        arguments = self._arguments(step, inventory)
+        task = self._change(
+            method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
+        )
+        return TaskRef(task.moid) if isinstance(task, Task) else None
+
+    def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
+        cluster = inventory.cluster_of(inventory.vm(step.vm))
+        assert cluster is not None
+        method, spec = METHODS[SetVmDrs], override_spec(step, there=cluster.has_override(step.vm))
+        task = self._change(
+            method, cluster.ref, lambda call: getattr(self._world.get(cluster.ref), method)(call, spec, True), op_id
+        )
+        return TaskRef(task.moid)
+
+    def _arguments(self, step: Step, inventory: Inventory) -> tuple[Any, ...]:
+        match step:
+            case ReconfigureVm():
+                version = inventory.vm(step.vm).change_version or ""
+                return (config_spec(step.change, version, (), inventory.api_version),)
+            case PowerOnVm() | ResumeVm():
+                return (vim.HostSystem(step.host) if step.host else None,)
+            case RelocateVm():
+                return (vim.vm.RelocateSpec(host=vim.HostSystem(step.host)), None)
+            case _:
+                return ()
+
+    def _mark(self, step: SetAttribute, op_id: str) -> None:
+        def mark(call: Call) -> None:
+            key = self._world.custom_fields.define(step.name)
+            self._world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(step.vm), key, step.value)
+
+        self._change(METHODS[SetAttribute], step.vm, mark, op_id)
+
+    def wait_for_change(self, timeout_s: float) -> bool:
+        raise NotImplementedError("a night waits for no change that it did not ask for")
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        raise NotImplementedError("no night waits for the guest of a VM that it started")
+
+    def defined_attributes(self) -> frozenset[str]:
+        return self._read(lambda: frozenset(each.name for each in self._world.custom_fields.fields.values()))
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        raise NotImplementedError("nights define their marker as they set it first")
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise NotImplementedError("nights make no VM")
+
+    def folder_at(self, path: str) -> str:
+        raise NotImplementedError("nights make no VM")
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        """Beside its template."""
+        source: Any = self._world.get(new.source)
+        host: Any = self._world.get(new.host)
+        pool = host.compute_resource().pool
+        location = vim.vm.RelocateSpec(host=vim.HostSystem(new.host), pool=vim.ResourcePool(pool.moid))
+        spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
+        folder = vim.Folder(source.state.folder)
+        return self._made_task(
+            "CloneVM", new.name, new.source, lambda call: source.CloneVM_Task(call, folder, new.name, spec), op_id
+        )
+
+    def remove_vm(self, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False) -> TaskRef | None:
+        """Implements `JobVmsPort`."""
+        machine: Any = self._read(lambda: self._world.find(vm))
+        if machine is None:
+            return None
+        if (
+            machine.name != name
+            or notes not in (machine.state.annotation or "")
+            or machine.state.power is not Power.OFF
+        ):
+            raise Refused(f"{name} is not the VM that was made, or not off")
+        return self._made_task("Destroy", name, vm, machine.Destroy_Task, op_id)
+
+    def _made_task(self, what: str, name: str, moid: str, act: Callable[[Call], Any], op_id: str) -> TaskRef:
+        self._boundary(f"before {what} {name}")
+        try:
+            task = self._change(f"{what}_Task", moid, act, op_id)
+        except Lost as lost:
+            raise OutcomeUnknown(f"{name}: the reply was lost") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault, name) from fault
+        finally:
+            self._boundary(f"after {what} {name}")
+        return TaskRef(task.moid)
+
+    # --- waiting ------------------------------------------------------------------------------------------------
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
+        while left:
+            slice_s = min(SLICE_S, left_s)
+            ended = self._updates(lambda: self._ended(left), slice_s)
+            if ended is None:
+                left_s -= slice_s
+                ended = [ref for ref in left if self._asks(ref)]
+            for ref in ended:
+                left.remove(ref)
+                end = self._end(ref)
+                self._changes.ended(ref, end.error)
+                yield end
+            if left_s <= 0:
+                return
+
+    def withdraw(self, tasks: Sequence[TaskRef]) -> None:
+        for each in tasks:
+            task = self._task(each.ref)
+            if task is None or task.state is not TaskState.QUEUED:
+                continue
+            self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
+            try:
+                self._change("CancelTask", each.ref, task.CancelTask, f"{CANCEL_OPERATION}{each.ref}")
+            except NotConnected:
+                raise
+            except (Lost, vmodl.MethodFault, GpuopsError):
+                continue
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        def reached() -> frozenset[str]:
+            found: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
+            return frozenset(ref for ref, vm in found.items() if vm is not None and vm.state.power.value == power.value)
+
+        gone = [vm for vm in vms if self._world.find(vm) is None]
+        self._updates(lambda: reached() if len(reached()) + len(gone) >= len(vms) else None, timeout_s)
+        return self._read(reached)
+
+    def _updates(self, ready: Callable[[], Any], wait_s: float) -> Any:
+        """What WaitForUpdatesEx tells: a session or a connection that broke is taken up again, and time passes."""
+        for _ in range(8):
+            try:
+                return self._ask("WaitForUpdatesEx", "ServiceInstance", lambda call: self._world.wait(ready, wait_s))
+            except vim.fault.NotAuthenticated:
+                self._login()
+            except Lost:
+                self._world.clock.advance(DOWN_S)
+            except vmodl.MethodFault as fault:
+                if not isinstance(fault, vmodl.fault.RequestCanceled | vmodl.query.InvalidCollectorVersion):
+                    raise translate(fault) from fault
+        raise VcenterUnreachable("the simulated vCenter broke off each wait")
+
+    def _ended(self, refs: Sequence[str]) -> list[str] | None:
+        found = [ref for ref in refs if self._has_ended(ref)]
+        return found or None
+
+    def _has_ended(self, ref: str) -> bool:
+        if ref.startswith(PREFIX):
+            return self._guests.ended(ref)
+        task = self._task(ref)
+        return task is None or task.ended
+
+    def _task(self, ref: str) -> Any:
+        """The task, as long as vCenter knows it."""
+        return self._world.find(ref)
+
+    def _asks(self, ref: str) -> bool:
+        task = self._task(ref)
+        return task is not None and isinstance(task.entity, VirtualMachine) and task.entity.state.question is not None
+
+    def _end(self, ref: str) -> TaskEnd:
+        if ref.startswith(PREFIX):
+            return self._guests.end(ref)
+        task = self._task(ref)
+        if task is None:
+            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)
+        if not task.ended:
+            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{task.entity.name}: it asks a question"), None)
+        error: GpuopsError | None = None
+        if task.state is TaskState.ERROR:
+            error = translate(task.error, task.entity.name)
+        if ref in self._withdrawn and task.started_at is None:
+            error = StepFailed(f"{task.entity.name}: its task was queued")
+            error.trouble = Trouble.BUSY
+        return TaskEnd(TaskRef(ref), error, (task.ended_at - (task.started_at or task.queued_at)).total_seconds())
+
+    # --- one call -----------------------------------------------------------------------------------------------
+
+    def _change(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str) -> Any:
+        """The answer of one call that changes something, recorded as a session of `vsphere` does."""
+        try:
+            answer = self._ask(method, moid, act, op_id)
+        except Lost:
+            self._changes.lost(op_id)
+            raise
+        self._changes.accepted(vim.Task(answer.moid) if isinstance(answer, Task) else answer, op_id)
+        return answer
+
+    def _ask(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str = "") -> Any:
+        """The answer of one call, with whatever happens to it. Raises Lost and the faults of the API."""
+        world = self._world
+        self._reach()
+        world.clock.take_request()
+        session = world.sessions.find(self._session.cookie) if self._session else None
+        call = Call(method, VERSION, session, op_id)
+        receiver = world.get(moid)
+        with world.serving(call):
+            self._strike(world.injector.before(call, receiver))
+            if call.session is None:
+                raise vim.fault.NotAuthenticated(msg="The session is not authenticated.")
+            call.session.active_at = world.clock.now()
+            privilege = _privilege(method)
+            if privilege is not None:
+                world.authority.require(call, receiver, privilege)
+            answer = act(call)
+            self._strike(world.injector.after(call, receiver))
+        return answer
+
+    def _reach(self) -> None:
+        world = self._world
+        if self._stale:
+            self._stale = False
+            raise Lost(broke_off=True)
+        if world.down_until is not None:
+            world.clock.advance(DOWN_S)
+            if world.clock.now() < world.down_until:
+                raise Lost(broke_off=True)
+            world.down_until = None
+
+    def _strike(self, interruption: Any) -> None:
+        if interruption is None:
+            return
+        if interruption.fault is not None:
+            raise interruption.fault
+        if interruption.status:
+            raise Lost(broke_off=True)
+        match interruption.ending:
+            case Ending.WHOLE:
+                return
+            case Ending.HANG | Ending.DRIP:
+                self._world.clock.advance(SILENCE_S)
+                raise Lost(broke_off=False)
+            case Ending.STALE:
+                self._stale = True
+            case _:
+                raise Lost(broke_off=True)
+
+    def _login(self) -> None:
+        """Raises NotConnected in its kinds."""
+        world = self._world
+        if self._trusted is not None and not self._trusted():
+            raise NotTrusted("the certificate of the simulated vCenter is another one")
+        try:
+            self._reach()
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter is down") from lost
+        call = Call("Login", VERSION)
+        interruption = world.injector.before(call, world.get("SessionManager"))
+        try:
+            self._strike(interruption)
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            error = translate(fault)
+            raise (error if isinstance(error, LoginRefused) else ProtocolError(error.message)) from fault
+        if self._session is not None:
+            world.sessions.close(self._session)
+        self._session = world.sessions.open(USER)
+
+
+@cache
+def _privilege(method: str) -> str | None:
+    """What the login needs on the object of a change; reads need nothing that a night takes away."""
+    needed = VmomiSupport.GetWsdlMethod("urn:vim25", method).info.privId
+    return None if needed in (None, "System.Anonymous", "System.View", "System.Read") else str(needed)

@@ -1,0 +1,138 @@
+"""Prepared: a small site in whose nights every kind of step is sent, and in whose mornings VMs are wherever VMs can be.
+
+Drawn worlds have what a seed gives them; a state that is rare there is here in every night. Two hosts with two GPUs
+each, idle desktops, ML VMs of which two must move to another host and each stops in a way of its own, DRS that the
+policy overrides, and desktops of somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import lru_cache
+from typing import Any, Final
+
+from gpuops.config.policy import parse_policy
+from gpuops.model.nights.night_record import Role, marker_value
+from gpuops.model.nights.rotation import Policy
+from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.scenario.scenario_file import ScenarioFile
+from tests.nights.faults.event import ASKED_FOR, GIVEN_UP, Event
+from tests.nights.world.guests import PASSWORD, USER
+from tests.nights.world.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, policies_read_quickly
+
+MARKER: Final = "gpuops.rotation"
+STRAYS: Final = ("desktop-901", "desktop-902")
+"""Marked, in a folder that no policy names; the first is suspended."""
+_HOUR_S: Final = 3600.0
+_OLD: Final = marker_value("2026-10-20", Role.DESKTOP)
+
+
+def _group(number: int) -> dict[str, Any]:
+    gpus = [{"board": "a40", "at": at, "node": node} for node, at in enumerate(("0000:3b:00.0", "0000:af:00.0"))]
+    return {"name": "esx-{:02}", "first": number + 1, "count": 1, "group": f"g{number}", "model": "server",
+            "driver": "550.90.05", "policy": "performance", "gpus": gpus}  # fmt: skip
+
+
+def _desktops(number: int, count: int) -> dict[str, Any]:
+    return {"name": "desktop-{:03}", "first": 1 + count * number, "count": count, "folder": "vdi", "on": f"g{number}",
+            "guest": "windows", "cpus": 4, "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}],
+            "power": "fit", "cpu_usage_mhz": 60, "attributes": {"gpuops.owner": "office"}}  # fmt: skip
+
+
+def _ml(number: int, group: str, guest: str) -> dict[str, Any]:
+    return {"name": f"ml-{number:02}", "folder": "ml", "on": group, "guest": guest, "cpus": 8, "memory_gib": 64,
+            "disk_gib": 100, "devices": [{"vgpu": "nvidia_a40-48c"}]}  # fmt: skip
+
+
+def _small(name: str, folder: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "folder": folder, "on": "g1", "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1,
+            **more}  # fmt: skip
+
+
+_SITE: Final[dict[str, Any]] = {
+    "description": "a night with every kind of step",
+    "start": EVENING,
+    "datacenter": "dc",
+    "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
+                          "cpu_mhz": 2000, "memory_gib": 1024}},
+    "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
+               "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
+               "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False},
+               "saves": {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
+                         "programs": [{"path": HOOK, "takes_s": 40}]}},
+    "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
+    "networks": ["VM Network"],
+    "clusters": [{"name": "c", "drs": "partiallyAutomated", "hosts": [_group(0), _group(1)]}],
+    "vms": [
+        _small("desktop-911", "lab", power="suspended"), _small("desktop-912", "lab", power="suspended"),
+        _small("desktop-913", "lab", power="on"),
+        _ml(1, "g0", "saves"), _ml(2, "g0", "bare"), _ml(3, "g0", "bare"), _ml(4, "g0", "linux"),
+    ],
+}  # fmt: skip
+_MARKED: Final = [
+    _small(STRAYS[0], "lab", power="suspended", attributes={MARKER: _OLD}),
+    _small(STRAYS[1], "lab", power="on", attributes={MARKER: _OLD}),
+]
+
+
+@lru_cache
+def _declared(*, leased: bool, crowded: bool) -> ScenarioFile:
+    desktops = 3 if crowded else 2
+    more = [*([_small(LOCK, "ops")] if leased else ()), *(_MARKED if crowded else ())]
+    return ScenarioFile.of({**_SITE, "vms": [_desktops(0, desktops), _desktops(1, desktops), *_SITE["vms"], *more]})
+
+
+@lru_cache
+def _policy(in_flight: int, per_host: int, *, leased: bool) -> Policy:
+    queue = [{"vm": f"ml-{number:02}", "relocate": True} for number in range(1, 5)]
+    text = json.dumps({
+        "version": 1,
+        "name": "night",
+        "marker": MARKER,
+        "pools": [{"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"}, "floor": 0,
+                   "idle": {"cpu_below_mhz": 500}, "owner": {"attribute": "gpuops.owner", "value": "office"}}],
+        "ml": {"queue": queue, "checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}},
+               "stop": {"grace_s": 120, "then": "power-off"}},
+        "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
+        "limits": {"in_flight": in_flight, "per_host": per_host},
+        "drs_override": "manual",
+        **({"lock_vm": LOCK} if leased else {}),
+    })  # fmt: skip
+    with policies_read_quickly():
+        return parse_policy(text, "night")
+
+
+def prepared_site(seed: int, *, leased: bool, crowded: bool) -> Site:
+    """The site, with the limits of a seed. `leased`: with a lock VM; `crowded`: with a third desktop on each host, and
+    marked VMs that no journal knows and every morning names."""
+    rng = random.Random(f"{seed}:prepared")
+    policy = _policy(rng.choice([1, 2, 8]), rng.choice([1, 2, 4]), leased=leased)
+    return Site(Size(2, 6 if crowded else 4, 4), _declared(leased=leased, crowded=crowded), policy)
+
+
+def everywhere(rng: random.Random, *, asked_for: bool) -> list[Event]:
+    """What happens at night so that in the morning there is a VM at each whereabouts, and stays there: a desktop was
+    powered off, one deleted, one cannot be reached, one was given up, and one asks a question as it is resumed.
+
+    `asked_for`: ML VMs are given up too, and what no return touches is asked for by name in the end.
+    """
+    numbers = rng.sample(range(1, 7), 5)
+    off, deleted, unreachable, abandoned, asks = (f"desktop-{number:03}" for number in numbers)
+    given_up = (abandoned, *(("ml-01", "ml-02", "ml-03") if asked_for else ()))
+    by_name = [Event(ASKED_FOR, target=name, at_s=9.6 * _HOUR_S) for name in (*given_up, STRAYS[0])]
+    return [
+        Event("V7", rules_of("V7", {"target": off, "at_s": _HOUR_S})),
+        Event("V4", rules_of("V4", {"target": deleted, "at_s": _HOUR_S})),
+        Event("V5", rules_of("V5", {"target": unreachable, "at_s": _HOUR_S})),
+        *(Event(GIVEN_UP, target=name, at_s=_HOUR_S) for name in given_up),
+        Event("A9", rules_of("A9", {"target": asks, "method": "PowerOnVM_Task", "times": 1})),
+        *(by_name if asked_for else ()),
+    ]
+
+
+PERSISTENT: Final = frozenset(
+    {Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.GIVEN_UP, Whereabouts.UNKNOWN}
+)
+"""Where a VM stays all morning once it is there; some of a night's VMs are at the others for a while in any case."""
