@@ -11,18 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from gpuops.config.policy import parse_policy
 from gpuops.execute.rotation import rotation_run
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.steps.plan_executor import execute
-from gpuops.model.nights.ml_queue import MlStop
-from gpuops.model.nights.rotation import Limits
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.sim.world import World
@@ -33,7 +31,6 @@ from tests.nights.world.worlds import EVENING, Size, site_of
 
 SIZE: Final = Size(hosts=60, desktops=500, ml=60)
 SEED: Final = 7
-LIMITS: Final = Limits(in_flight=32, per_host=4)
 OWN_MS: Final = 5.0
 
 
@@ -112,14 +109,18 @@ def half_of(half: RunKind, world: World, policy: Any, state_dir: Path) -> dict[s
 def main() -> None:
     """Play both; what was measured as JSON."""
     site = site_of(SEED, SIZE)
-    policy = replace(site.policy, limits=LIMITS, ml_stop=MlStop(grace_s=120, then_off=True))
+    # the morning asks the policy that its night has written down, so the text says it
+    said = json.loads(site.policy.text)
+    said["ml"]["stop"] = {"grace_s": 120, "then": "power-off"}
+    said["limits"] = {"in_flight": 32, "per_host": 4}
+    policy = parse_policy(json.dumps(said), "night")
     world = site.world(SEED)
     with world.lock, tempfile.TemporaryDirectory() as folder:
-        said = {
+        found = {
             name: half_of(half, world, policy, Path(folder))
             for name, half in (("night", RunKind.NIGHT), ("morning", RunKind.DAY))
         }
-    print(json.dumps(said))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__" and sys.argv[1:]:
