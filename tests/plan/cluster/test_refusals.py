@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuops.model.vcenter.host import Host
@@ -21,7 +21,7 @@ def row(host: Host, check: str, says: str, move: str) -> Prerequisite:
     return Prerequisite(host.name, check, False, says, move)
 
 
-def refused(room: dict[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tuple[tuple[Rejection, ...], list[str]]:
+def refused(room: Mapping[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tuple[tuple[Rejection, ...], list[str]]:
     """Every reason, and the lines."""
     hosts = [each for each in HOSTS if each.ref in room]
     every = tuple(no_room(WISH, hosts, room, 9, tuple(rows)))
@@ -31,7 +31,7 @@ def refused(room: dict[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tup
 def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
     held = Rejection("esx-01 0000:3b:00.0", "locked", 1, 0, "slot")
     short = Rejection("esx-05", "memory to reserve", 64, 8, "MiB")
-    room = {each.ref: ((VM, VM), (held,)) for each in HOSTS[:1]}
+    room: dict[str, HostRoom] = {each.ref: ((VM, VM), (held,)) for each in HOSTS[:1]}
     room |= {each.ref: ((VM, VM), (Rejection(f"{each.name} 0000:3b:00.0", "locked"),)) for each in HOSTS[1:3]}
     room |= {HOSTS[4].ref: ((), (short,))}
     rows = [row(HOSTS[3], "uplink", "has no link", "cable"), row(HOSTS[3], "firewall", "closed", "open it")]
