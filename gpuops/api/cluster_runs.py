@@ -69,9 +69,10 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     from gpuops.errors import Refused
     from gpuops.execute.cluster import standing
     from gpuops.execute.cluster_run.bench import bench
+    from gpuops.plan.core.alike import said_once
 
     cluster = standing(name, site)
-    reasons = _no_way_in(cluster, site)
+    reasons = said_once(_no_way_in(cluster, site))
     if reasons:
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     return bench(wish, cluster, site)

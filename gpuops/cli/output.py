@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -151,6 +151,13 @@ def progress(text: Shown) -> None:
     """Prints on stderr how far a run is, unless --quiet."""
     if not manners().quiet:
         note(text)
+
+
+def refused(reasons: Iterable[str]) -> None:
+    """Prints on stderr, a line each, why nothing was done, with the next moves; the result tells programs."""
+    from gpuops.report.text import visible
+
+    note([f"error: {visible(reason)}" for reason in reasons])
 
 
 def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:

@@ -55,8 +55,7 @@ def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
     from gpuops.report.workloads.cluster import cluster_made_document
 
     document = cluster_made_document(made)
-    reasons = [each.line for each in made.plan.rejections]
-    reasons += [each for each in (made.failed, *made.left) if each]
+    failed = [each for each in (made.failed, *made.left) if each]
     does = {each["name"]: [each["host"], *each["does"]] for each in document["members"] if each["does"]}
     undone = "all that was made is removed again" if made.undone else "partly done"
     headline = undone if made.failed else "refused, nothing changed"
@@ -64,11 +63,11 @@ def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
         {
             "changed": made.changed,
             "diff": [_difference(vm, "", "\n".join([*words, ""])) for vm, words in does.items()],
-            "reasons": reasons,
+            "reasons": [*(each.line for each in made.plan.rejections), *failed],
             "cluster": document,
         },
         made.exit_code,
-        reasons_line(reasons, headline) if made.exit_code else "",
+        reasons_line([*made.plan.reasons, *failed], headline) if made.exit_code else "",
         (*warnings, *made.plan.warnings),
     )
 
@@ -77,17 +76,17 @@ def _removed(found: ClusterRemoved, warnings: list[str]) -> TaskResult:
     from gpuops.report.workloads.cluster import cluster_removed_document
 
     document = cluster_removed_document(found)
-    reasons = [*(each.line for each in found.rejections), *found.left]
+    headline = "partly done" if found.left else "refused, nothing changed"
     gone = [] if found.rejections else [each.vm.name for each in found.vms]
     return TaskResult(
         {
             "changed": document["changed"],
             "diff": [_difference(vm, "is there\n", "") for vm in gone],
-            "reasons": reasons,
+            "reasons": [*(each.line for each in found.rejections), *found.left],
             "cluster": document,
         },
         found.exit_code,
-        reasons_line(reasons, "partly done" if found.left else "refused, nothing changed") if found.exit_code else "",
+        reasons_line([*found.reasons, *found.left], headline) if found.exit_code else "",
         tuple(warnings),
     )
 

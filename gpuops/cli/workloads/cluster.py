@@ -69,6 +69,7 @@ def cluster_create(
     with open_site(common) as site:
         site.say = output.note
         made = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
+    output.refused(made.plan.reasons)
     output.show(cluster_made_text(made), cluster_made_document(made))
     if made.exit_code:
         raise typer.Exit(made.exit_code)
@@ -132,6 +133,7 @@ def cluster_delete(
             if found.vms and not yes:
                 confirm(cluster_removed_text(found), "the VMs above are removed")
             found = api.cluster_delete(wanted, site, apply=True)
+    output.refused(found.reasons)
     output.show(cluster_removed_text(found), cluster_removed_document(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

@@ -67,6 +67,7 @@ def cluster_run(
         lines = _Printed(passwords_of(site), to_stderr=common.format.is_document)
         found = run(name, wish, site, lines.hear, apply=not dry_run)
     lines.end()
+    output.refused(found.plan.reasons)
     document = run_document(found.cluster, found.plan, found.end, found.exit_code)
     if found.end is None:
         output.show(launch_text(found.plan), document)

@@ -193,10 +193,10 @@ class _Making:
             raise StepFailed(f"{name}: {failed.step.noun}: {failed.reason or failed.verdict}")
 
     def _looked(self) -> ClusterPlan:
-        """The plan on a new look. Raises Refused with every reason against it."""
+        """The plan on a new look. Raises Refused with the reasons against it."""
         plan, self.seen = _look(self.wish, self.plan.id, self.site, self.port)
         if not plan.feasible:
-            raise Refused("; ".join(each.line for each in plan.rejections))
+            raise Refused("; ".join(plan.reasons))
         return plan
 
     def _executor(self, journal: Journal) -> VmExecutor:

@@ -15,6 +15,7 @@ from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.plan.cluster_run import all_reduce
 from gpuops.plan.cluster_run.launch import Launch, planned
+from gpuops.plan.core.alike import said_once
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -30,7 +31,8 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
     run = secrets.token_hex(8)
     whole = planned(RunWish(("true",)), _part(cluster, max(wish.nodes)), run)
     if whole.launch is None:
-        raise Refused("; ".join(map(str, whole.rejections)), hint=whole.rejections[0].hint)
+        reasons = said_once(whole.rejections)
+        raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as held:
         program = wish.program or all_reduce.chosen_program(guests.look(whole.launch, all_reduce.LOOK, port))
         if program is None:
@@ -76,7 +78,7 @@ def _cell(
     for command in all_reduce.measuring_commands(program, wish.sizes):
         plan = planned(RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), part, run)
         if plan.launch is None:
-            return replace(cell, why_not="; ".join(map(str, plan.rejections)))
+            return replace(cell, why_not="; ".join(map(str, said_once(plan.rejections))))
         launch = plan.launch
         lines += launch.command_lines
     assert launch is not None, "there is a size"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.cluster.members import MarkedVm
 from gpuops.plan.cluster.plan import ClusterPlan
+from gpuops.plan.core.alike import said_once
 from gpuops.plan.core.plan import Rejection
 
 
@@ -49,6 +50,11 @@ class ClusterRemoved:
     applied: bool = False
     overrides: tuple[str, ...] = ()
     """Names of VMs that stay, whose override of DRS is taken back, or would be."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each thing that speaks against it, with its next move."""
+        return tuple(each.line for each in said_once(self.rejections))
 
     @property
     def changed(self) -> bool:

@@ -36,6 +36,7 @@ from gpuops.plan.cluster.prerequisites import (
     template_rows,
     uplink_node,
 )
+from gpuops.plan.cluster.refusals import HostRoom, no_room, refused_once, row_refusal
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step
@@ -71,7 +72,13 @@ class ClusterPlan:
     members: tuple[PlannedMember, ...] = ()
     """By rank."""
     rejections: tuple[Rejection, ...] = ()
+    """Of each host and each VM."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each thing that is wrong, with its next move."""
+        return tuple(each.line for each in refused_once(self.rejections))
 
     @property
     def feasible(self) -> bool:
@@ -145,9 +152,10 @@ class _Planning:
             self.rows.append(network)
         else:
             self.network = network
-        failed = tuple(_refusal(row) for row in self.rows if row.passed is False)
+        failed = tuple(row_refusal(row) for row in self.rows if row.passed is False or row is network)
         if self.wish.profile is None and not gpu_types(self.wish, self.inventory):
-            failed += (Rejection(self.wish.name, f"no host has a GPU of model {self.wish.model}"),)
+            hint = "gpuops inventory --hosts shows the GPUs of each; name one in the file: gpus.model"
+            failed += (Rejection(self.wish.name, f"no host has a GPU of model {self.wish.model}", hint=hint),)
         return self._refused(failed) if failed else self._with_members(template, there)
 
     def _refused(self, reasons: Sequence[Rejection]) -> ClusterPlan:
@@ -175,7 +183,7 @@ class _Planning:
                 len(missing),
             )
             if counts is None:
-                return self._refused(tuple(self._no_room(hosts, room, len(missing))))
+                return self._refused(tuple(no_room(self.wish, hosts, room, len(missing), self.rows)))
             for rank, host in zip(missing, _in_a_row(hosts, counts), strict=True):
                 made = self._new(rank, host)
                 found = self._placed(made, world)
@@ -201,9 +209,7 @@ class _Planning:
                 found.append(host)
         return tuple(found)
 
-    def _room(
-        self, host: Host, ranks: Sequence[int], world: Inventory
-    ) -> tuple[tuple[MemberSteps, ...], tuple[Rejection, ...]]:
+    def _room(self, host: Host, ranks: Sequence[int], world: Inventory) -> HostRoom:
         """VMs that the host takes one after another, as many as it can or as there are, and why not one more."""
         found: list[MemberSteps] = []
         limit = len(ranks)
@@ -219,25 +225,6 @@ class _Planning:
             world = one.after
         lacks = Rejection(host.name, "has no further virtual function free")
         return tuple(found), (lacks,) if limit < len(ranks) else ()
-
-    def _no_room(
-        self,
-        hosts: Sequence[Host],
-        room: Mapping[str, tuple[tuple[MemberSteps, ...], tuple[Rejection, ...]]],
-        wanted: int,
-    ) -> Iterator[Rejection]:
-        """First how many there is room for, then why not more, host by host."""
-        holds = sum(len(found) for found, _ in room.values())
-        yield Rejection(self.wish.name, "VMs that hosts have room for", wanted, holds, hint="ask for fewer nodes")
-        for host in hosts:
-            found, reasons = room[host.ref]
-            for reason in reasons[:1]:
-                if found and reason.subject.startswith(f"{host.name} "):  # a GPU, held by a VM that is nowhere yet
-                    yield Rejection(host.name, f"takes {len(found)} of them, and has GPUs for no more")
-                    continue
-                said = str(reason).removeprefix(f"{host.name}: ")
-                yield Rejection(host.name, f"takes {len(found)} of them, not one more: {said}", hint=reason.hint)
-        yield from (_refusal(row) for row in self.rows if row.passed is False)
 
     def _placed(self, made: NewClone | tuple[Rejection, ...], world: Inventory) -> MemberSteps | tuple[Rejection, ...]:
         if not isinstance(made, NewClone):
@@ -352,7 +339,3 @@ def _not_ours(wish: ClusterWish, id_now: str, there: Sequence[MarkedVm]) -> Iter
         if ranks.count(each.marker.rank) > 1:
             path = each.vm.path or each.vm.ref
             yield Rejection(path, f"claims rank {each.marker.rank} of it as another VM does", hint="rename the copy")
-
-
-def _refusal(row: Prerequisite) -> Rejection:
-    return Rejection(row.subject, f"{row.check}: {row.says}", hint=row.next_move)

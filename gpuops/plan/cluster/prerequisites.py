@@ -70,7 +70,7 @@ def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Pr
     """What the template must be. `made_for`: its guest id; empty = not known."""
     name = template.name
     efi = None if template.firmware is None else template.firmware is Firmware.EFI
-    there = {True: "EFI", False: "BIOS", None: "its firmware cannot be read"}[efi]
+    there = {True: "EFI", False: "BIOS, where EFI is needed", None: "its firmware cannot be read"}[efi]
     move = "" if efi else "install the guest of a new template under EFI: one made under BIOS does not start with it"
     yield Prerequisite(name, "firmware", efi, there, move)
     linux_64 = is_linux_64(made_for) if made_for else None
@@ -135,28 +135,28 @@ def pvrdma_rows(
     host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: DistributedSwitch
 ) -> Iterator[Prerequisite]:
     """What the host must have for paravirtual RDMA on a switch that these adapters of it are uplinks of."""
-    yield _roce_uplink(host, rdma, uplinks)
+    yield _roce_uplink(host, rdma, uplinks, switch)
     yield _tagged(host, rdma, switch)
     yield _firewall(host, rdma)
     yield _mtu(host, rdma, switch)
 
 
-def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...]) -> Prerequisite:
-    names = ", ".join(uplinks)
+def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: DistributedSwitch) -> Prerequisite:
+    names = f"{', '.join(uplinks)} of switch {switch.name}"
+    move = "use a port group of a switch whose uplink is RoCE-capable"
     if len(uplinks) > 1:
         says = f"{names}: the RDMA adapter must be the only uplink, paravirtual RDMA knows no teaming"
         return Prerequisite(host.name, "uplink", False, says, "take the others from the switch")
     devices = [each for each in rdma.devices if each.uplink == uplinks[0]]
     if not devices:
-        says = f"{names} has no RDMA device"
-        return Prerequisite(host.name, "uplink", False, says, "use a switch whose uplink is RoCE-capable")
+        return Prerequisite(host.name, "uplink", False, f"{names} has no RDMA device", move)
     device = devices[0]
     if not (device.roce_v1 or device.roce_v2):
-        says = f"{device.name} of {names} does no RoCE"
-        return Prerequisite(host.name, "uplink", False, says, "use a switch whose uplink is RoCE-capable")
+        return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} does no RoCE", move)
     if device.link_up is False:
         return Prerequisite(host.name, "uplink", False, f"{device.name} of {names} has no link", "look at its cable")
-    return Prerequisite(host.name, "uplink", True, f"{device.name} of {names}, RoCE v{2 if device.roce_v2 else 1}")
+    says = f"{device.name} of {uplinks[0]}, RoCE v{2 if device.roce_v2 else 1}"
+    return Prerequisite(host.name, "uplink", True, says)
 
 
 def _tagged(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:

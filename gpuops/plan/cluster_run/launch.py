@@ -32,6 +32,7 @@ from typing import Final, assert_never
 
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 from gpuops.model.workloads.cluster_run import Launcher, Rendezvous, RunWish, Transport
+from gpuops.plan.core.alike import said_once
 from gpuops.plan.core.plan import Rejection
 
 TORCH_PORT: Final = 29500
@@ -98,6 +99,11 @@ class LaunchPlan:
 
     launch: Launch | None
     rejections: tuple[Rejection, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each thing that is wrong, with its next move."""
+        return tuple(each.line for each in said_once(self.rejections))
 
 
 def hostfile(members: Sequence[Member], slots: Sequence[int]) -> str:

@@ -20,11 +20,8 @@ _WIDTH: Final = 9
 
 
 def cluster_plan_text(plan: ClusterPlan) -> Shown:
-    """The rows, then a line for each VM, or every reason why there is none that no row has said."""
+    """The rows, then a line for each VM."""
     lines: list[Shown] = list(_rows(plan))
-    if plan.rejections:
-        said = {f"{row.subject}: {row.check}: {row.says}" for row in plan.rows if row.passed is False}
-        return [*lines, *(Text(visible(each.line), "red") for each in plan.rejections if str(each) not in said)]
     if plan.new:
         first, gpus = plan.new[0], plan.wish.profile or f"whole {plan.wish.model}"
         size = f"{first.vcpus} vCPUs, {first.memory_mib} MiB, all reserved"
@@ -75,7 +72,9 @@ def _deeds(member: PlannedMember) -> Iterator[str]:
 
 
 def cluster_made_text(made: ClusterMade) -> Shown:
-    """What became of a call."""
+    """What became of a call; nothing where it was refused, whose reasons are no result."""
+    if made.plan.rejections:
+        return ()
     name = visible(made.plan.wish.name)
     lines: list[Shown] = [cluster_plan_text(made.plan)]
     if made.failed:
@@ -85,8 +84,6 @@ def cluster_made_text(made: ClusterMade) -> Shown:
         lines += [Text(f"left: {visible(line)}", "red") for line in made.left]
         if not made.undone:
             lines.append(Text("the same again goes on; gpuops cluster delete removes what is there", "dim"))
-        return lines
-    if made.plan.rejections:
         return lines
     if not made.plan.changes:
         lines.append(Text(f"cluster {name} is there, whole: nothing to do", "bold"))
@@ -187,9 +184,9 @@ def clusters_document(found: tuple[ShownCluster, ...]) -> Document:
 
 
 def cluster_removed_text(found: ClusterRemoved) -> Shown:
-    """What is removed, or was."""
+    """What is removed, or was; nothing where it was refused."""
     if found.rejections:
-        return [Text(visible(each.line), "red") for each in found.rejections]
+        return ()
     name = visible(found.name)
     if not found.vms and not found.overrides:
         return f"there is no VM of a cluster {name}: nothing to do"

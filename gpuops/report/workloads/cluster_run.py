@@ -22,10 +22,10 @@ _MEMORY = {
 
 
 def launch_text(plan: LaunchPlan) -> Shown:
-    """Which command line is started in which guest, or every reason why none is."""
+    """Which command line is started in which guest; nothing where none is."""
     launch = plan.launch
     if launch is None:
-        return [Text(each.line, "red") for each in plan.rejections]
+        return ()
     table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5))
     for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True)):
         words = (member.name, member.host, member.address or "-")

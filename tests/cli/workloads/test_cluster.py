@@ -115,23 +115,126 @@ def test_nothing_is_made_or_removed_where_nobody_is_asked(typed: Typed) -> None:
     assert "train-00" in typed.vms
 
 
+HOSTS = "esx-01.trn, esx-02.trn, esx-03.trn"
+EFI = "install the guest of a new template under EFI: one made under BIOS does not start with it"
+UNTAGGED = "esx-04.trn: VMkernel adapter: none is tagged for paravirtual RDMA"
+TAG = "tag a VMkernel adapter on that switch: advanced setting Net.PVRDMAVmknic"
+ROOM = "train: VMs that hosts have room for: needs"
+SLOTS = "room for grid_a100d-80c: needs 9 slots, 4 there"
+LESS = "change in the file what each VM gets: gpus, cpus, memory, datastore"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "lines", "hosts"),
     [
-        ("template: trainer", "template: old-trainer", "old-trainer: firmware: BIOS"),
-        ("port_group: rdma-vm", "port_group: sriov-vm", "is not on switch dvs-sriov"),
-        ("nodes: 2", "nodes: 40", "train: VMs that hosts have room for: needs 40, 12 there"),
+        (
+            "template: trainer",
+            "template: old-trainer",
+            [
+                f"old-trainer: firmware: BIOS, where EFI is needed (next: {EFI})",
+                (
+                    "old-trainer: virtual hardware: vmx-11; paravirtual RDMA needs vmx-13 (next: "
+                    "upgrade it (vSphere Client: Compatibility))"
+                ),
+            ],
+            0,
+        ),
+        (
+            "port_group: rdma-vm",
+            "port_group: sriov-vm",
+            [
+                (
+                    f"{HOSTS}: VMkernel adapter: vmk1, which is tagged, is not on switch dvs-sriov; "
+                    f"{UNTAGGED} (next: {TAG})"
+                ),
+            ],
+            4,
+        ),
+        (
+            "kind: pvrdma",
+            "kind: sriov",
+            [
+                (
+                    f"{HOSTS} and 1 more: SR-IOV: vmnic2 has no free virtual function (next: enable SR-IOV on it, "
+                    "with as many functions as VMs, or free some)"
+                )
+            ],
+            4,
+        ),
+        (
+            "port_group: rdma-vm",
+            "port_group: none-such",
+            [
+                (
+                    "none-such: port group: there is no such distributed port group; there: rdma-vm, rdma-vmk, "
+                    "sriov-vm (next: name another one in the file: rdma.port_group)"
+                )
+            ],
+            0,
+        ),
+        (
+            "nodes: 2",
+            "nodes: 40",
+            [
+                (
+                    f"{ROOM} 40, 12 there; {HOSTS}: takes 4 of them, and has GPUs for no more; {UNTAGGED} (next: "
+                    "ask for 12 nodes or fewer)"
+                )
+            ],
+            4,
+        ),
+        (
+            "  count: 1",
+            "  count: 9",
+            [f"{ROOM} 2, 0 there; {HOSTS}: takes none: {SLOTS}; {UNTAGGED} (next: {LESS})"],
+            4,
+        ),
+        (
+            "  profile: a100d-80c",
+            "  model: h100",
+            [
+                (
+                    "train: no host has a GPU of model h100 (next: gpuops inventory --hosts shows the GPUs of each; "
+                    "name one in the file: gpus.model)"
+                )
+            ],
+            0,
+        ),
     ],
+    ids=["no EFI", "another switch", "no virtual function", "no port group", "nodes", "GPUs of a VM", "model"],
 )
-def test_what_cannot_be_is_one_line_with_exit_code_3(typed: Typed, old: str, new: str, said: str) -> None:
+def test_each_thing_wrong_is_one_line_with_exit_code_3_and_nothing_is_made(
+    typed: Typed, old: str, new: str, lines: list[str], hosts: int
+) -> None:
     file = typed.changed(old, new)
-    refused = typed.run(*MAKE, file, "--yes")
-    assert refused.exit_code == 3
-    assert any(said in line for line in refused.stdout.splitlines())
+    for last in ("--yes", "--dry-run"):
+        refused = typed.run(*MAKE, file, last)
+        assert (refused.exit_code, refused.stdout) == (3, "")
+        assert refused.stderr.splitlines() == [f"error: {line}" for line in lines]
     told = typed.told(*MAKE, file, "--yes", code=3)
     assert (told["feasible"], told["applied"], told["changed"]) == (False, False, False)
-    assert told["rejections"]
+    assert len({each["subject"] for each in told["rejections"] if each["subject"].startswith("esx-")}) == hosts
     assert typed.vms == ["old-trainer", "trainer"]
+    assert len(typed.server.world.ledger) == 0
+
+
+def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: Typed) -> None:
+    assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
+    before = len(typed.server.world.ledger)
+    other = typed.run(*MAKE, typed.changed("nodes: 2", "nodes: 3"), "--yes")
+    assert (other.exit_code, other.stdout) == (3, "")
+    assert other.stderr == (
+        "error: train-00, train-01: is of a cluster train that another file wanted (next: gpuops cluster delete --name "
+        "train removes it)\n"
+    )
+    ranks = typed.run("cluster", "run", "--name", "train", "--ranks", "9", "--dry-run", "true")
+    assert (ranks.exit_code, ranks.stdout) == (3, "")
+    assert ranks.stderr.splitlines()[0] == (
+        "error: train: more ranks than GPUs: needs 9 GPUs, 2 there (next: --ranks 2 is the most: a rank has a GPU "
+        "of its own)"
+    )
+    assert [line for line in ranks.stderr.splitlines()[1:] if "there is no login for guests" not in line] == []
+    assert len(typed.server.world.ledger) == before
 
 
 @pytest.mark.parametrize(
@@ -141,11 +244,21 @@ def test_what_cannot_be_is_one_line_with_exit_code_3(typed: Typed, old: str, new
         (("cluster", "delete", "--yes"), "which cluster is not said"),
         (("cluster", "delete", "--yes", "--name", "a", "--file", str(TEMPLATE)), "exclude each other"),
         (("cluster", "create", "--file", "/nowhere.yaml", "--yes"), "/nowhere.yaml"),
+        (("template: trainer", "template: none-such"), "no VM 'none-such'"),
+        (("a100d-80c  ", "a100d-81c  "), "no host offers a vGPU profile 'a100d-81c'; near: "),
+        (("nodes: 2", "nodes: 0"), "nodes: should be 1 or more"),
+        (("nodes: 2", "nodes: 101"), "nodes: should be 100 or less"),
+        (("  count: 1", "  count: 0"), "gpus.count: should be 1 or more"),
+        (("nodes: 2", "nodes: 2\nnodez: 3"), "nodez"),
     ],
 )
 def test_what_means_nothing_is_one_line(typed: Typed, arguments: tuple[str, ...], said: str) -> None:
+    """Words of a file stand with those that take their place."""
+    if arguments[0] != "cluster":
+        arguments = (*MAKE, typed.changed(*arguments), "--yes")
     wrong = typed.run(*arguments)
-    assert wrong.exit_code == 2
-    assert len(wrong.stderr.strip().splitlines()) <= 2
-    assert said in wrong.stderr
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    first, next_move = wrong.stderr.splitlines()
+    assert (first.startswith("error: "), said in first, next_move.startswith("next: ")) == (True, True, True)
     assert typed.vms == ["old-trainer", "trainer"]
+    assert len(typed.server.world.ledger) == 0

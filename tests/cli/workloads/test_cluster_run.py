@@ -104,9 +104,9 @@ def test_as_json_the_output_is_on_stderr_and_the_document_on_stdout(typed: Typed
 
 def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
     shown = typed.run("run", "--ranks", "5", "--", "true")
-    assert shown.exit_code == 3
+    assert (shown.exit_code, shown.stdout) == (3, "")
     next_move = "--ranks 4 is the most: a rank has a GPU of its own"
-    assert shown.stdout.splitlines() == [f"{NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})"]
+    assert shown.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

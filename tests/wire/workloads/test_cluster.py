@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuops import api
+from gpuops import api, sim
 from gpuops.api import Site
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused, UsageError
 from gpuops.execute.cluster import standing
+from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
@@ -22,6 +23,7 @@ from gpuops.plan.cluster.permission import CREATE_PRIVILEGES
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
+from gpuops.report.workloads.cluster import cluster_made_document
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -96,7 +98,58 @@ def test_what_cannot_be_is_refused_with_its_reason_and_nothing_is_made(
     made = training.create(wish)
     assert made.exit_code == 3
     assert any(reason in each.line for each in made.plan.rejections), [each.line for each in made.plan.rejections]
+    assert len(made.plan.reasons) <= 2, "old-trainer is too old besides"
     assert len(training.server.world.ledger) == before
+
+
+PLAIN = (
+    ("switches:\n", "switches:\n  - {name: dvs-plain, mtu: 9000, groups: [plain-vm]}\n"),
+    ("dvs-sriov: [vmnic3]}\n", "dvs-sriov: [vmnic3], dvs-plain: [vmnic1]}\n"),
+)
+"""What the scenario has besides: a switch whose uplinks have no RDMA."""
+
+
+def test_a_switch_without_rdma_is_one_line_and_the_document_keeps_each_host(tmp_path: Path) -> None:
+    text = (Path(sim.__file__).parent / "scenarios" / "training.yaml").read_text(encoding="utf-8")
+    for old, new in PLAIN:
+        assert old in text
+        text = text.replace(old, new)
+    scenario = tmp_path / "plain.yaml"
+    scenario.write_text(text, encoding="utf-8")
+    with start(str(scenario), clock="virtual") as server, Connection(target_of(server)) as connection:
+        found = Training(server, Site(connection, tmp_path / "state", wall_clock))
+        made = found.create(replace(PVRDMA, port_group="plain-vm"))
+        assert (made.exit_code, len(server.world.ledger)) == (3, 0)
+    assert made.plan.reasons == (
+        (
+            "esx-01.trn, esx-02.trn, esx-03.trn and 1 more: uplink: vmnic1 of switch dvs-plain has no RDMA device "
+            "(next: use a port group of a switch whose uplink is RoCE-capable)"
+        ),
+    )
+    uplinks = [each["subject"] for each in cluster_made_document(made)["rejections"] if "uplink" in each["reason"]]
+    assert uplinks == [f"esx-0{n}.trn" for n in range(1, 5)]
+
+
+@dataclass
+class WithoutSwitches:
+    """The same vCenter, whose distributed switches this login cannot read."""
+
+    real: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def networks(self) -> Networks:
+        found: Networks = self.real.networks()
+        return replace(found, switches=())
+
+
+def test_no_vm_is_made_without_its_card_where_the_switch_cannot_be_read(training: Training) -> None:
+    training.site.vcenter = WithoutSwitches(training.site.vcenter)
+    made = training.create(PVRDMA)
+    assert (made.exit_code, training.names()) == (3, DECLARED)
+    assert made.plan.reasons == ("rdma-vm: port group: its switch cannot be read (next: read access to it)",)
+    training.site.vcenter = training.site.vcenter.real
 
 
 def test_names_that_mean_nothing_are_said(training: Training) -> None:

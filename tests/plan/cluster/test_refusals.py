@@ -1,0 +1,100 @@
+"""Why a cluster is not made: host by host, and one line for each thing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuops.model.vcenter.host import Host
+from gpuops.model.workloads.cluster import ClusterWish
+from gpuops.plan.cluster.prerequisites import Prerequisite
+from gpuops.plan.cluster.refusals import HostRoom, no_room, refused_once
+from gpuops.plan.core.plan import Rejection
+
+WISH = ClusterWish("train", "golden", 9, 1, profile="a40-48c")
+HOSTS = tuple(Host(f"host-{n}", f"esx-0{n}") for n in range(1, 6))
+VM: Any = object()
+"""Of the VMs that a host takes only the number counts."""
+
+
+def row(host: Host, check: str, says: str, move: str) -> Prerequisite:
+    return Prerequisite(host.name, check, False, says, move)
+
+
+def refused(room: Mapping[str, HostRoom], rows: Iterable[Prerequisite] = ()) -> tuple[tuple[Rejection, ...], list[str]]:
+    """Every reason, and the lines."""
+    hosts = [each for each in HOSTS if each.ref in room]
+    every = tuple(no_room(WISH, hosts, room, 9, tuple(rows)))
+    return every, [each.line for each in refused_once(every)]
+
+
+def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
+    held = Rejection("esx-01 0000:3b:00.0", "locked", 1, 0, "slot")
+    short = Rejection("esx-05", "memory to reserve", 64, 8, "MiB")
+    room: dict[str, HostRoom] = {each.ref: ((VM, VM), (held,)) for each in HOSTS[:1]}
+    room |= {each.ref: ((VM, VM), (Rejection(f"{each.name} 0000:3b:00.0", "locked"),)) for each in HOSTS[1:3]}
+    room |= {HOSTS[4].ref: ((), (short,))}
+    rows = [row(HOSTS[3], "uplink", "has no link", "cable"), row(HOSTS[3], "firewall", "closed", "open it")]
+    every, lines = refused(room, rows)
+    assert [each.subject for each in every] == ["train", "esx-01", "esx-02", "esx-03", "esx-05", "esx-04", "esx-04"]
+    assert lines == [
+        (
+            "train: VMs that hosts have room for: needs 9, 6 there; esx-01, esx-02, esx-03: takes 2 of them, and has "
+            "GPUs for no more; esx-05: takes none: memory to reserve: needs 64 MiB, 8 there; esx-04: uplink: has no "
+            "link (next: ask for 6 nodes or fewer)"
+        )
+    ]
+
+
+def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
+    other = Rejection("esx-01", "has no datastore 'x' that can be seen")
+    _, lines = refused({HOSTS[0].ref: ((), (other,))})
+    assert lines == [
+        (
+            "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: has no datastore 'x' that can "
+            "be seen (next: change in the file what each VM gets: gpus, cpus, memory, datastore)"
+        )
+    ]
+    held = {
+        each.ref: ((), (Rejection(f"{each.name} 0000:{bus}:00.0", f"locked; held by {bus}", hint="free it"),))
+        for each, bus in zip(HOSTS, ("3b", "5e", "af", "d8", "0b"), strict=True)
+    }
+    _, lines = refused(held)
+    assert lines == [
+        (
+            "train: VMs that hosts have room for: needs 9, 0 there; esx-01: takes none: 0000:3b:00.0: locked; held "
+            "by 3b (likewise esx-02, esx-03, esx-04 and 1 more) (next: free it)"
+        )
+    ]
+
+
+def test_where_every_host_fails_its_checks_these_are_said_and_not_the_room() -> None:
+    rows = [row(each, "uplink", f"vmnic{n} of switch dvs has no RDMA device", "other") for n, each in enumerate(HOSTS)]
+    rows += [row(each, "VMkernel adapter", "is not on switch dvs", "tag one") for each in HOSTS]
+    every, lines = refused({}, rows)
+    assert len(every) == 1 + 2 * len(HOSTS)
+    assert lines == [
+        (
+            "esx-01: uplink: vmnic0 of switch dvs has no RDMA device (likewise esx-02, esx-03, "
+            "esx-04 and 1 more) (next: other)"
+        )
+    ]
+    tags = [row(HOSTS[0], "adapter", "none is tagged", "tag one"), row(HOSTS[1], "adapter", "is elsewhere", "tag one")]
+    _, lines = refused({}, [*tags, row(HOSTS[2], "uplink", "has no link", "cable")])
+    assert lines == [
+        "esx-01: adapter: none is tagged; esx-02: adapter: is elsewhere (next: tag one)",
+        "esx-03: uplink: has no link (next: cable)",
+    ]
+
+
+def test_no_host_at_all_is_a_reason() -> None:
+    _, [line] = refused({})
+    assert line.startswith("train: no host that can be reached has GPUs and sees a datastore of the template (next: ")
+
+
+def test_everything_else_is_said_once() -> None:
+    other = [Rejection(f"train-0{n}", "is of another cluster", hint="remove it") for n in range(2)]
+    assert [each.line for each in refused_once(other)] == [
+        "train-00, train-01: is of another cluster (next: remove it)"
+    ]
+    assert refused_once(()) == ()

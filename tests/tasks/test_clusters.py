@@ -1,0 +1,33 @@
+"""What the module `gpu_cluster` says of a cluster that is refused: each thing once, and every host in its reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
+from gpuops.tasks.clusters import gpu_cluster
+from gpuops.tasks.connection import ConnectionArguments
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "cluster.yaml"
+
+
+@pytest.mark.parametrize("apply", [True, False])
+def test_a_refused_cluster_is_one_line_that_says_each_reason_once(tmp_path: Path, *, apply: bool) -> None:
+    text = TEMPLATE.read_text(encoding="utf-8").replace("kind: pvrdma", "kind: sriov")
+    file, ready = tmp_path / "cluster.yaml", tmp_path / "ready.json"
+    file.write_text(text, encoding="utf-8")
+    with start("training", clock="virtual") as server:
+        ready_file.write(ready, ready_file.of(server))
+        said = ConnectionArguments(hostname=f"sim@{ready}")
+        found = gpu_cluster(said, present=True, file=str(file), apply=apply)
+        assert len(server.world.ledger) == 0
+    assert (found.exit_code, found.result["changed"]) == (3, False)
+    assert found.message == (
+        "refused, nothing changed: esx-01.trn, esx-02.trn, esx-03.trn and 1 more: SR-IOV: vmnic2 has no free virtual "
+        "function (next: enable SR-IOV on it, with as many functions as VMs, or free some)"
+    )
+    reasons = found.result["reasons"]
+    assert [each.partition(":")[0] for each in reasons] == ["train", *(f"esx-0{n}.trn" for n in range(1, 5))]
