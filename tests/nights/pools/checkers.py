@@ -3,10 +3,11 @@
 PA what ran in the evening runs when desktops are due, or the last return names it; no ML VM runs then.
 PB no more of a GPU is lent, or used, than there is, and no client has two leases of a pool.
 PC every lease has an end, in its book and by itself in its guests; what a night gives ends before its return begins.
-PD nobody can use what is over, and no environment of it stays in a client, or a call names that client.
+PD nobody can use what is over, and no environment of it stays in a client but one that was off, or silent.
 PE who was let in keeps that until its end, or for the grace after a night asked for its server; but for what its client
    gives back, what somebody does to a server, and a return that ends what a night gives.
-PF in the morning every server lends again, or the last call for its pool names it, and none lends that is off.
+PF in the morning every server lends again, or the last call for its pool names it, or a lease that it waits for; and
+   none lends that is off.
 PG no VM is stopped but those that nights may take, and ML VMs; no server while somebody uses it.
 PH no step is done, or tried, twice.
 """
@@ -18,11 +19,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from gpuops.model.lent_by_night import ByNight
-from gpuops.model.workloads.lease_book import LeaseBook, LeaseState, ServerState
+from gpuops.model.workloads.lease_book import LeaseState, ServerState
 from gpuops.sim.state.vm_state import Power
 from tests.nights.direct import USER
 from tests.nights.pools.guests import Share
-from tests.nights.pools.site import CLOSES, GIVEN, GRACE, NIGHT, TAKEN, WHOLE_MIB
+from tests.nights.pools.site import CLOSES, FIRST, GIVEN, GRACE, KEPT, NIGHT, TAKEN, WHOLE_MIB
 from tests.nights.pools.story import Look, PoolStory
 
 SOON = timedelta(seconds=15)
@@ -40,8 +41,8 @@ def violations(story: PoolStory) -> list[str]:
 
 def _hit(story: PoolStory, name: str, until: datetime) -> bool:
     """Whether somebody did something to that VM by then that nobody has mended since."""
-    mended = max((at for at, each in story.mended if each == name and at <= until), default=datetime.min)
-    return any(each == name and at <= until and (mended is datetime.min or at > mended) for at, each in story.hit)
+    mended = max((at for at, each in story.mended if each == name and at <= until), default=FIRST)
+    return any(each == name and mended < at <= until for at, each in story.hit)
 
 
 def _are_back(story: PoolStory) -> Iterator[str]:
@@ -106,11 +107,11 @@ def _nobody_uses_what_is_over(story: PoolStory) -> Iterator[str]:
             if lease not in look.lent:
                 yield f"PD: {look.at:%d %H:%M}: {lease} is over, and its client can use {server}"
         for client, lease in look.lets:
-            named = any(f"{client}: its environment may stay" in line for line in story.told)
-            silent = look.power[client] is not Power.ON or any(lease in line for line in story.told)
-            if lease not in look.lent and not (named or silent):
+            # what a call tells of an environment that may stay is lost where that call is killed
+            silent = (client, lease) in story.guests.not_left or _hit(story, client, look.at)
+            if lease not in look.lent and not silent:
                 yield f"PD: {look.at:%d %H:%M}: {client} has the environment of {lease}, which is over"
-    yield from (f"PD: {lease} holds something, long after its end" for lease in sorted(story.left))
+    yield from (f"PD: {lease} holds something, and is over" for lease in sorted(story.left))
 
 
 def _keep_what_is_lent(story: PoolStory) -> Iterator[str]:
@@ -157,7 +158,9 @@ def _lend_again(story: PoolStory) -> Iterator[str]:
                 if name in look.lending:
                     yield f"PF: {name} is {look.power[name]} in the morning of {morning.evening:%d}, and is to lend"
             elif not _hit(story, name, look.at) and name not in look.serving & look.lending:
-                if name not in morning.told:
+                # a lease that only its client's guest can end, which is off or silent
+                waits_for = [lease for server, lease in look.held if server == name and lease not in look.lent]
+                if name not in morning.told and not any(each in morning.told for each in waits_for):
                     yield f"PF: {name} does not lend in the morning of {morning.evening:%d}, and is not named"
 
 
@@ -165,7 +168,9 @@ def _nothing_else_is_taken(story: PoolStory) -> Iterator[str]:
     for entry in story.world.ledger:
         if entry.method not in STOPS or not entry.operation_id.startswith("gpuops-"):
             continue
-        if entry.name not in story.site.takeable and not entry.name.startswith((NIGHT, GIVEN)):
+        # one that no policy lends is a desktop like others once it does not lend
+        unlent = entry.name.startswith(KEPT) and _hit(story, entry.name, entry.at)
+        if entry.name not in story.site.takeable and not (entry.name.startswith((NIGHT, GIVEN)) or unlent):
             yield f"PG: {entry.name} was stopped by {entry.method} at {entry.at:%d %H:%M}"
     for share in story.guests.shares:
         until = min(share.until, share.ended or share.until)
@@ -180,8 +185,9 @@ def _no_step_twice(story: PoolStory) -> Iterator[str]:
     last: dict[str, str] = {}
     tasks = [(each.queued_at, each.entity.name, each.name, each.call.user) for each in story.world.tasks.history()]
     shut = [(each.at, each.name, each.method, each.user) for each in story.world.ledger if each.method == STOPS[1]]
-    for at, name, method, user in sorted(tasks + shut):
-        if method not in (*STOPS, "PowerOnVM_Task"):
+    hits = [(at, name, "hit", "") for at, name in story.hit]
+    for at, name, method, user in sorted(tasks + shut + hits):
+        if method not in (*STOPS, "PowerOnVM_Task", "hit"):
             continue
         if last.get(name) == method and user == USER:
             yield f"PH: {name} was sent {method} once more at {at:%d %H:%M}"

@@ -119,6 +119,8 @@ class MadePoolGuests:
     """By name of a VM whose program was started, the start of the VM in which it was."""
     over: set[tuple[str, str]] = field(default_factory=set)
     """Leases that a guest does not let back in, with the name of its VM and the GPU."""
+    not_left: set[tuple[str, str]] = field(default_factory=set)
+    """Clients and leases of which a guest was silent when it was to take the environment away, which is tried once."""
     too_much: list[str] = field(default_factory=list)
     """Where more of a GPU was used than there is."""
     met: Counter[str] = field(default_factory=Counter)
@@ -161,11 +163,11 @@ class MadePoolGuests:
         here: Any = self.world.find(vm)
         started = here.state.boot_time if here is not None else None
         if here is None or here.state.power is not Power.ON or started is None or self.now - started < BOOTS:
-            self.met["guest not up"] += 1
+            self._not_done(name, told, "guest not up")
             raise StepFailed(f"{name}: VMware Tools do not answer")
         drawn = self.rng.random() if self.troubled else 1.0
         if drawn < 0.02:
-            self.met["guest silent"] += 1
+            self._not_done(name, told, "guest silent")
             raise OutcomeUnknown(f"{name}: its guest does not answer")
         end = self._done(here, what, told)
         if drawn < 0.03:
@@ -185,6 +187,11 @@ class MadePoolGuests:
 
     def guest_file_if_there(self, vm: str, name: str, path: str) -> bytes | None:
         raise AssertionError("no call for a pool reads a file of a guest")
+
+    def _not_done(self, name: str, told: dict[str, Any], why: str) -> None:
+        self.met[why] += 1
+        if told["what"] == "leave":
+            self.not_left.add((name, told["lease"]))
 
     def _done(self, vm: Any, what: str, told: dict[str, Any]) -> CommandEnd:
         name, boot, printed = vm.name, vm.state.boot_time, ""

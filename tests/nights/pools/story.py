@@ -1,8 +1,8 @@
 """Story: two nights in a row with pools, from one seed: people who lend and return, calls of a clock, kills, trouble.
 
 Every call is a process of its own, which may be killed before and after each effect in vCenter, each record of the
-journal, each change of a pool's book, and each script in a guest. While a night waits for clients the calls of others go
-on. The second night has no kills, and what the first left over has to end in it.
+journal, each change of a pool's book, and each script in a guest. While a night waits for clients, others call on. The
+second night has no kills, and what the first left over has to end in it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tests.nights.worlds import policies_read_quickly
 NIGHTS: Final = 2
 RUNS: Final = frozenset(
     {f"{when} {what}" for when in ("before", "after") for what in ("an append", "change", "dismiss", "SetAttribute",
-                                                                   "SuspendVm", "PowerOnVm", "ResumeVm")}
+                                                                   "SuspendVm", "PowerOnVm", "ResumeVm", "ShutDownGuest")}
 )  # fmt: skip
 CALLS_FOR_POOLS: Final = frozenset(
     {f"{when} {what}" for when in ("before", "after") for what in (*CALLS, "change", "SetAttribute")}
@@ -78,6 +78,8 @@ class Look:
     """Client and lease of each environment."""
     lent: set[str] = field(default_factory=set)
     """Ids of the leases that are lent by their books, and not over."""
+    held: list[tuple[str, str]] = field(default_factory=list)
+    """Server and id of each lease that has something of it by its book."""
 
 
 @dataclass
@@ -125,7 +127,7 @@ class PoolStory:
     last: Look = field(default_factory=Look)
     """When every lease has to be over."""
     left: set[str] = field(default_factory=set)
-    """Ids of the leases that hold something then."""
+    """Ids of the leases that are over and hold something then."""
 
 
 class PoolNights:
@@ -142,6 +144,7 @@ class PoolNights:
         self._left: int | None = None
         """Points until the process of now is killed; None = it is not, or at the point that is aimed at."""
         self._aimed: str | None = None
+        self._ids = Random(f"{seed}:ids")
         self._state = state
         self._store = NightStore(self._point, lambda: len(self.world.ledger), lambda: False)
         self._showing = Showing(self.world)
@@ -168,6 +171,7 @@ class PoolNights:
                 self.world.clock.advance(60)
             self.story.last = self._look()
             self.story.left = {each.id for book in self._books() for each in book.leases if each.holds}
+            self.story.left -= self.story.last.lent
         return self.story
 
     # --- what happens when ---------------------------------------------------------------------------------------
@@ -235,6 +239,7 @@ class PoolNights:
             [(each.server, each.lease) for each in guests.live()],
             [(each.client, each.lease) for each in guests.lets if each.left is None],
             {each.id for each in leases if each.state is LeaseState.LENT and each.ends_at and each.ends_at > now},
+            [(share.server, each.id) for each in leases if each.holds for share in each.shares],
         )  # fmt: skip
 
     def _until(self, at: datetime) -> None:
@@ -411,6 +416,7 @@ class PoolNights:
             patch.object(servers, "ServerCall", ServerWords),
             patch.object(guest_work, "load_program", program),
             patch.object(running, "load_program", program),
+            patch.object(running.secrets, "token_hex", lambda size: f"{self._ids.getrandbits(8 * size):0{2 * size}x}"),
         ):
             yield
         kept.engine.dispose()
@@ -437,5 +443,3 @@ class PoolNights:
 def play(seed: int) -> PoolStory:
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         return PoolNights(seed, Path(folder)).play()
-
-
