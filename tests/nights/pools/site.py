@@ -31,6 +31,11 @@ _MODEL: Final = {
     "vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32, "cpu_mhz": 2000,
     "memory_gib": 1024,
 }  # fmt: skip
+_DIRECT: Final = {
+    "devices": [{"dynamic": {"boards": ["a40"]}}],
+    "extra_config": {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"},
+}
+"""A whole A40 by DirectPath I/O: such a VM cannot be suspended, and is shut down."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class PoolSite:
 
 def site_of(seed: int) -> PoolSite:
     """By turns a pool whose servers nights take back, one whose servers they give, both, and both beside a pool that no
-    policy names."""
+    policy names. Of some the servers have their GPUs by DirectPath I/O."""
     rng, kind = Random(f"{seed}:site"), seed % 4
     taken = [f"{TAKEN}{each:02}" for each in range(1, rng.randint(1, 3) + 1)] if kind != 1 else []
     given = [f"{GIVEN}{each:02}" for each in range(1, rng.randint(1, 2) + 1)] if kind != 0 else []
@@ -65,22 +70,26 @@ def site_of(seed: int) -> PoolSite:
     busy = [{**idle, "cpu_usage_mhz": 4000}, {**idle, "attributes": {"gpuops.opt-out": "yes"}}]
     kinds = {name: rng.choice(busy) if rng.random() < 0.15 else idle for name in desktops}
     whole: dict[str, Any] = {"cpus": 8, "memory_gib": 64, "disk_gib": 100, "devices": [{"vgpu": "nvidia_a40-48c"}]}
+    direct = Random(f"{seed}:direct").random() < 0.3
+    own = {**whole, **_DIRECT} if direct else whole
     small: dict[str, Any] = {"cpus": 4, "memory_gib": 8, "disk_gib": 80}
     full = [*([each] for each in (*taken, *kept)), *(desktops[each : each + 2] for each in range(0, len(desktops), 2))]
     """The VMs of each GPU."""
     rng.shuffle(full)
     on = {name: f"esx-{1 + number // GPUS:02}" for number, names in enumerate(full) for name in names}
     vms = [
-        *(_vm(each, "gpu", on[each], **whole, power="on", cpu_usage_mhz=60) for each in (*taken, *kept)),
+        *(_vm(each, "gpu", on[each], **own, power="on", cpu_usage_mhz=60) for each in (*taken, *kept)),
         *(_vm(each, "vdi", on[each], **small, **kinds[each], power="on", devices=[{"vgpu": "nvidia_a40-24q"}])
           for each in desktops),
-        *(_vm(each, "ml", "esx-01", **whole, power="off") for each in (*nights, *given)),
+        *(_vm(each, "ml", "esx-01", **own, power="off") for each in nights),
+        *(_vm(each, "ml", "esx-01", **whole, power="off") for each in given),
         *(_vm(each, "ds", "esx-01", **small, power="on") for each in clients),
     ]  # fmt: skip
     hosts = [
         {"name": f"esx-{1 + first // GPUS:02}", "model": "server", "driver": "550.90.05", "policy": "consolidation",
-         "gpus": [{"board": "a40", "at": at, "node": int(each > 1), "mode": "sameSize"}
-                  for each, at in enumerate(_ADDRESSES[: len(full[first : first + GPUS])])]}
+         "gpus": [{"board": "a40", "at": at, "node": int(at > _ADDRESSES[1]), "mode": "sameSize",
+                   "passthrough": direct and names[0].startswith((TAKEN, KEPT))}
+                  for at, names in zip(_ADDRESSES, full[first : first + GPUS], strict=False)]}
         for first in range(0, len(full), GPUS)
     ]  # fmt: skip
     scenario = {
@@ -99,7 +108,7 @@ def site_of(seed: int) -> PoolSite:
                      "back_by": f"{BACK_BY - 24:02}:00"}],
         "pools": [
             {"name": "lenders", "parked": True, "owner": "none", "priority": 1 if first else 20,
-             "select": {"folder": "gpu", "name": "*"}, "idle": {"cpu_below_mhz": 500}},
+             "select": {"folder": "gpu", "name": "*"}, "directpath": "shut-down-guest", "idle": {"cpu_below_mhz": 500}},
             {"name": "office", "parked": True, "owner": "none", "priority": 10,
              "select": {"folder": "vdi", "name": "desktop-*"}, "idle": {"cpu_below_mhz": 500}}],
         "lending": [{**each, "grace": f"{int(GRACE / MINUTE)}m"} for each in lending],

@@ -48,12 +48,12 @@ from tests.nights.showing import Showing
 from tests.nights.worlds import policies_read_quickly
 
 NIGHTS: Final = 2
+_EFFECTS: Final = ("SetAttribute", "SuspendVm", "PowerOnVm", "ResumeVm", "ShutDownGuest")
 RUNS: Final = frozenset(
-    {f"{when} {what}" for when in ("before", "after") for what in ("an append", "change", "dismiss", "SetAttribute",
-                                                                   "SuspendVm", "PowerOnVm", "ResumeVm", "ShutDownGuest")}
-)  # fmt: skip
+    f"{when} {what}" for when in ("before", "after") for what in ("an append", "change", "dismiss", *_EFFECTS)
+)
 CALLS_FOR_POOLS: Final = frozenset(
-    {f"{when} {what}" for when in ("before", "after") for what in (*CALLS, "change", "SetAttribute")}
+    f"{when} {what}" for when in ("before", "after") for what in (*CALLS, "change", "SetAttribute")
 )
 POINTS: Final = RUNS | CALLS_FOR_POOLS
 """Where a process must have been killed at least once in many stories: a night or a return, a call for a pool."""
@@ -153,6 +153,7 @@ class PoolNights:
         self._vms: dict[str, Any] = {vm.name: vm for vm in self.world.by_type("VirtualMachine")}
         for vm in self._vms.values():
             vm.state.console_connections = 0
+        self._runs: tuple[Deed, ...] = (self._night_call, self._return_call, self._resume_call)
         self._report: Report | None = None
         self._answers: list[PoolAnswer] = []
 
@@ -189,6 +190,7 @@ class PoolNights:
         calls += [(closes + each * MINUTE, self._due) for each in (8, 30, 50)]
         if rng.random() < 0.2:
             calls.append((closes - rng.randrange(20, 100) * MINUTE, self._return_call))  # somebody wants them earlier
+        calls += [(at + 12 * MINUTE, self._resume_call) for at in (opens, closes) if rng.random() < 0.4]
         people = [self._lend] * 5 + [self._give_back]
         calls += [(opens + rng.randrange(-50, -2) * MINUTE, self._lend) for _ in range(rng.randint(2, 4))]
         calls += [(opens + rng.randrange(-10, 150) * MINUTE, rng.choice(people)) for _ in range(rng.randint(4, 7))]
@@ -199,7 +201,8 @@ class PoolNights:
             if at >= closes + 40 * MINUTE:
                 guests.troubled = False
             self._until(at)
-            self._process(deed, killed=killed and guests.troubled and rng.random() < 0.5)
+            often = 0.7 if deed in self._runs else 0.45
+            self._process(deed, killed=killed and guests.troubled and rng.random() < often)
         self._until(due_back)
         morning = Morning(midnight, self._powers(), self._named())
         for each in (3, 13, 23):
@@ -257,8 +260,7 @@ class PoolNights:
         before = self._left, self._aimed
         self._left = self._aimed = None
         if killed and self.rng.random() < 0.6:  # at a point that is named, else at any
-            runs = deed in (self._night_call, self._return_call)
-            self._aimed = self.rng.choice(sorted(RUNS if runs else CALLS_FOR_POOLS))
+            self._aimed = self.rng.choice(sorted(RUNS if deed in self._runs else CALLS_FOR_POOLS))
         elif killed:
             self._left = self.rng.randint(1, self.rng.choice([4, 12, 40]))
         vcenter = DirectVcenter(self.world, self._point, None, self._showing)
@@ -309,6 +311,13 @@ class PoolNights:
     def _return_call(self, place: NightPlace) -> None:
         self.story.returns.append(self.world.clock.now())
         self._reported(rotation.rotate_day(self.policy, place, apply=True, told=self._heard))
+
+    def _resume_call(self, place: NightPlace) -> None:
+        """Somebody has the run that was cut off go on; which may be a return."""
+        self.story.returns.append(self.world.clock.now())
+        report = rotation.resume(place, unattended=True, told=self._heard)
+        self.story.met["run resumed" if report.outcomes else "nothing to resume"] += 1
+        self._reported(report)
 
     def _due(self, place: NightPlace) -> None:
         self._answers = []
