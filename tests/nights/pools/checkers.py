@@ -23,8 +23,8 @@ from gpuops.model.workloads.lease_book import LeaseState, ServerState
 from gpuops.sim.state.vm_state import Power
 from tests.nights.direct import USER
 from tests.nights.pools.guests import Share
+from tests.nights.pools.played import Look, PoolStory
 from tests.nights.pools.site import CLOSES, FIRST, GIVEN, GRACE, KEPT, NIGHT, TAKEN, WHOLE_MIB
-from tests.nights.pools.story import Look, PoolStory
 
 SOON = timedelta(seconds=15)
 """What the scripts of one lease take."""

@@ -224,6 +224,8 @@ class MadePoolGuests:
                     if (each.client, each.lease) == (name, lease) and each.left is None:
                         each.left = self.now
                 self.over.add((name, lease))
+            case _:  # a check that does well, and what is used, of which nothing is told
+                pass
         return CommandEnd(name, 1.0, 0, printed)
 
     def _admitted(self, vm: Any, told: dict[str, Any]) -> CommandEnd:

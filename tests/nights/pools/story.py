@@ -8,10 +8,9 @@ second night has no kills, and what the first left over has to end in it.
 from __future__ import annotations
 
 import re
-from collections import Counter
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from gpuops.execute.journal.database import sqlite_engine
 from gpuops.execute.pool import book as pool_book
 from gpuops.execute.pool import by_night, clients, guest_work, running, servers
 from gpuops.execute.pool.book import PoolBooks
+from gpuops.execute.pool.tables import made_database
 from gpuops.execute.rotation import rotation
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.workloads.lease_book import LeaseBook, LeaseState, ServerState
@@ -43,7 +43,8 @@ from tests.nights.jobs.story import KeptDatabase
 from tests.nights.night import MEMORY, Killed
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.pools.guests import CALLS, ClientWords, MadePoolGuests, ServerWords
-from tests.nights.pools.site import BACK_BY, CLOSES, FIRST, MINUTE, OPENS, PoolSite, site_of
+from tests.nights.pools.played import Look, Morning, PoolStory
+from tests.nights.pools.site import BACK_BY, CLOSES, FIRST, MINUTE, OPENS, site_of
 from tests.nights.showing import Showing
 from tests.nights.worlds import policies_read_quickly
 
@@ -59,75 +60,6 @@ POINTS: Final = RUNS | CALLS_FOR_POOLS
 """Where a process must have been killed at least once in many stories: a night or a return, a call for a pool."""
 _NAME: Final = re.compile(r" [a-z]+-\d+$")
 Deed = Callable[[NightPlace], object]
-
-
-@dataclass
-class Look:
-    """At guests and books at one moment."""
-
-    at: datetime = FIRST
-    power: dict[str, Power] = field(default_factory=dict)
-    """By name of each VM."""
-    serving: set[str] = field(default_factory=set)
-    """Names of the servers whose program runs."""
-    lending: set[str] = field(default_factory=set)
-    """Names of the servers that are to lend by their book."""
-    shares: list[tuple[str, str]] = field(default_factory=list)
-    """Server and lease of each share that somebody can use."""
-    lets: list[tuple[str, str]] = field(default_factory=list)
-    """Client and lease of each environment."""
-    lent: set[str] = field(default_factory=set)
-    """Ids of the leases that are lent by their books, and not over."""
-    held: list[tuple[str, str]] = field(default_factory=list)
-    """Server and id of each lease that has something of it by its book."""
-
-
-@dataclass
-class Morning:
-    """What there was when desktops were due, and once the pools had had their minutes."""
-
-    evening: datetime
-    """The midnight before that night."""
-    power: dict[str, Power]
-    """By name of each VM, when desktops were due."""
-    named: set[str]
-    """VMs that the last return named: they could not come back, or were left."""
-    after: Look = field(default_factory=lambda: Look())
-    """At pools and guests, half an hour later."""
-    told: str = ""
-    """What the last calls for pools told, by then."""
-
-
-@dataclass
-class PoolStory:
-    """What was played, for the checkers."""
-
-    seed: int
-    site: PoolSite
-    world: Any
-    guests: MadePoolGuests
-    evenings: dict[datetime, dict[str, Power]] = field(default_factory=dict)
-    """By name of each VM, before its night; by the midnight before that."""
-    mornings: list[Morning] = field(default_factory=list)
-    books: list[tuple[datetime, LeaseBook]] = field(default_factory=list)
-    """Each book as it became durable."""
-    hit: list[tuple[datetime, str]] = field(default_factory=list)
-    """When somebody turned a server or a client off, started it anew, or ended its program."""
-    mended: list[tuple[datetime, str]] = field(default_factory=list)
-    """When somebody gave a server to its pool again, and that was done."""
-    returned: list[tuple[datetime, str]] = field(default_factory=list)
-    """When somebody began to return what a client has."""
-    returns: list[datetime] = field(default_factory=list)
-    """When a return of a night began."""
-    told: list[str] = field(default_factory=list)
-    """Every line that a call failed or warned with, or said."""
-    kills: Counter[str] = field(default_factory=Counter)
-    met: Counter[str] = field(default_factory=Counter)
-    errors: list[str] = field(default_factory=list)
-    last: Look = field(default_factory=Look)
-    """When every lease has to be over."""
-    left: set[str] = field(default_factory=set)
-    """Ids of the leases that are over and hold something then."""
 
 
 class PoolNights:
@@ -377,7 +309,7 @@ class PoolNights:
 
     def _reported(self, report: Report) -> None:
         self._report = report
-        self.story.told += [*report.plan.unmet, *report.plan.warnings]
+        self.story.told += [*map(str, report.plan.unmet), *report.plan.warnings]
 
     def _named(self) -> set[str]:
         """VMs that the last report of a return tells of."""
@@ -385,7 +317,7 @@ class PoolNights:
         if report is None:
             return set()
         failed = [each.reason for each in report.outcomes if each.verdict is Verdict.FAILED]
-        said = " ".join((*report.plan.unmet, *report.plan.warnings, *map(str, failed)))
+        said = " ".join((*map(str, report.plan.unmet), *report.plan.warnings, *failed))
         return {name for name in self._vms if re.search(rf"\b{name}\b", said)}
 
     def _books(self) -> list[LeaseBook]:
@@ -412,7 +344,7 @@ class PoolNights:
                 work()
             return True
 
-        pool_book.made_database(self._state, "").close()
+        made_database(self._state, "").close()
         kept = KeptDatabase(sqlite_engine(str(self._state / "pools.sqlite")), "pools")
         program = cache(load_program)
         with (
@@ -425,7 +357,7 @@ class PoolNights:
             patch.object(servers, "ServerCall", ServerWords),
             patch.object(guest_work, "load_program", program),
             patch.object(running, "load_program", program),
-            patch.object(running.secrets, "token_hex", lambda size: f"{self._ids.getrandbits(8 * size):0{2 * size}x}"),
+            patch.object(secrets, "token_hex", lambda size: f"{self._ids.getrandbits(8 * size):0{2 * size}x}"),
         ):
             yield
         kept.engine.dispose()
