@@ -1,0 +1,1 @@
+"""Nights of pools of lent GPUs, by seed."""
