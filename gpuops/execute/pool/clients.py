@@ -66,10 +66,8 @@ class PoolGuests:
         """
         if lease.ends_at is None or lease.ends_at <= now:
             raise Refused(f"{lease.client}: its lease is over", hint="ask for another one")
-        most = self.program.most_shares
-        if most is not None and len(lease.shares) > most:
-            message = f"{lease.client}: {self.program.name} lends {most} GPU to a client, not {len(lease.shares)}"
-            raise Refused(message, hint="ask for one GPU, or take another program")
+        if reason := self.program.too_many(len(lease.shares)):  # of a program whose file was changed since
+            raise Refused(f"{lease.client}: {reason}", hint="give it back, and ask for fewer GPUs")
         vms, call, began_s = self.servers.vms, ClientCall(self.program), clock.passed_s()
         client = vms.running(lease.wish.client_uuid, lease.client)
         address = vms.address(client)

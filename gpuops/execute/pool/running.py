@@ -89,7 +89,8 @@ def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) ->
     def decide(found: LeaseBook | None) -> LeaseBook:
         nonlocal about
         book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
-        wish, rejections = wish_of(request, book, call.inventory)
+        program = load_program(book.pool.program) if book.pool.program is not None else None
+        wish, rejections = wish_of(request, book, call.inventory, program)
         if wish is None:
             raise NotDecided(*rejections)
         made = lending.lend(book, wish, secrets.token_hex(_ID_BYTES), now, request.within)

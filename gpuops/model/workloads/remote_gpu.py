@@ -102,6 +102,12 @@ class RemoteProgram:
     pages: Mapping[str, str] = field(default_factory=dict)
     """Where the documentation has each command, option or variable of the scripts."""
 
+    def too_many(self, shares: int) -> str:
+        """Why one client cannot have so many shares; empty = it can."""
+        if self.most_shares is None or shares <= self.most_shares:
+            return ""
+        return f"{self.name} lends {self.most_shares} GPU to a client, not {shares}"
+
 
 class ServerCondition(StrEnum):
     """What is known of a server."""

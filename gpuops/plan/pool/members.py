@@ -20,6 +20,7 @@ from gpuops.model.workloads.lease_book import (
     ServerGpu,
     ServerState,
 )
+from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.lending import leaving, server_died
@@ -103,11 +104,14 @@ def _whole_mib(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog
 
 
 def wish_of(
-    request: ShareRequest, book: LeaseBook, inventory: Inventory
+    request: ShareRequest, book: LeaseBook, inventory: Inventory, program: RemoteProgram | None
 ) -> tuple[LeaseWish | None, tuple[Rejection, ...]]:
-    """The wish, or every reason why this VM cannot be a client. Raises VmNotFound, VmAmbiguous."""
+    """The wish, or every reason why this VM cannot be a client, or the pool's program not lend it so many GPUs. Raises
+    VmNotFound, VmAmbiguous."""
     vm = inventory.find_vm(request.client)
     rejections = tuple(_no_client(vm, book))
+    if program is not None and (reason := program.too_many(request.gpus)):
+        rejections += (Rejection(vm.name, reason, hint="ask for fewer GPUs, or change `program` in the pool's file"),)
     if rejections:
         return None, rejections
     host, cluster = _where(vm, inventory)

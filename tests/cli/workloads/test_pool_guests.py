@@ -101,6 +101,18 @@ def test_a_client_that_is_lent_a_share_connects_is_limited_and_is_cut_off_when_i
     assert typed.in_guests() == []
 
 
+def test_more_gpus_than_the_program_lends_to_a_client_are_refused_and_nothing_is_booked(typed: TypedPool) -> None:
+    program = typed.file.parent / "loopback.yaml"
+    program.write_text(loopback_text() + "\nmost_shares: 1\n", encoding="utf-8")
+    typed.run("create", "--file", str(typed.file))
+    wanted = ("lend", "--client", "ds-01", "--memory", "8GiB", "--for", "1h", "--gpus", "2")
+    [refused] = typed.run(*wanted, exit_code=3)["rejections"]
+    assert (refused["subject"], refused["reason"]) == ("ds-01", "loopback lends 1 GPU to a client, not 2")
+    assert refused["next"].startswith("ask for fewer GPUs")
+    assert typed.run("show", "--ended", "10")["pools"][0]["leases"] == []
+    typed.run(*wanted[:-2])
+
+
 def test_a_server_that_lends_keeps_its_host_until_it_is_drained(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     typed.run("lend", "--client", "ds-01", "--memory", "40GiB", "--for", "1h")
