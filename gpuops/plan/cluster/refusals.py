@@ -1,4 +1,4 @@
-"""Why a cluster is not made: each reason of template, network and hosts, and these in one line for each thing wrong."""
+"""Says why a cluster is not made, for each host and VM, and in one line for each thing that is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def row_refusal(row: Prerequisite) -> Rejection:
 def no_room(
     wish: ClusterWish, hosts: Sequence[Host], room: Mapping[str, HostRoom], wanted: int, rows: Sequence[Prerequisite]
 ) -> Iterator[Rejection]:
-    """First how many there is room for, then why not more, host by host, with the rows of hosts that fail."""
+    """First how many there is room for, then why not more, host by host, with the rows of hosts that fail. `wanted`: so
+    many of its VMs are not there yet, and `room` is for these."""
     failed = [row_refusal(row) for row in rows if row.passed is False]
     if not hosts and not failed:
         where = "" if wish.datastore is not None else " and sees a datastore of the template"
@@ -37,7 +38,7 @@ def no_room(
         return
     holds = sum(len(found) for found, _ in room.values())
     hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
-    hint = f"ask for {holds} nodes or fewer" if holds else next(iter(hints), _LESS)
+    hint = f"ask for {wish.nodes - wanted + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
     yield Rejection(wish.name, ROOM, wanted, holds, hint=hint)
     for host in hosts:
         found, reasons = room[host.ref]

@@ -132,14 +132,14 @@ def _too_few_gpus(book: LeaseBook, wish: LeaseWish) -> Iterator[Rejection]:
         largest = max(gpus)
         yield Rejection(
             wish.client,
-            f"no GPU of pool {pool} has as much memory",
+            f"no GPU that pool {pool} lends has as much memory",
             wish.memory_mib,
             largest,
             "MiB",
             hint=f"ask for {largest}MiB at the most",
         )
     else:
-        rule = f"GPUs of pool {pool} that lend and have {wish.memory_mib} MiB"
+        rule = f"GPUs that pool {pool} lends, with {wish.memory_mib} MiB"
         yield Rejection(wish.client, rule, wish.gpus, large, hint="ask for fewer GPUs, or less memory of each")
 
 

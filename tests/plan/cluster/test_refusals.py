@@ -46,6 +46,12 @@ def test_too_little_room_is_one_line_with_the_reasons_of_all_hosts() -> None:
     ]
 
 
+def test_vms_that_are_there_count_among_the_nodes_to_ask_for() -> None:
+    room: dict[str, HostRoom] = {HOSTS[0].ref: ((VM, VM), (Rejection("esx-01 0000:3b:00.0", "locked"),))}
+    first, *_ = no_room(WISH, HOSTS[:1], room, 5, ())
+    assert first.line == "train: VMs that hosts have room for: needs 5, 2 there (next: ask for 6 nodes or fewer)"
+
+
 def test_where_no_host_takes_one_the_next_move_is_not_fewer_nodes() -> None:
     other = Rejection("esx-01", "has no datastore 'x' that can be seen")
     _, lines = refused({HOSTS[0].ref: ((), (other,))})
