@@ -45,6 +45,7 @@ STORIES: Final = {
     "tests/cli/workloads/": 10,
     "tests/config/test_hostile_files.py": 3,
     "tests/execute/jobs/test_before_return.py": 5,
+    "tests/execute/jobs/test_job_run.py": 3,
     "tests/execute/journal/test_damage.py": 6,
     "tests/execute/journal/test_store.py": 3,
     "tests/execute/journal/test_two_machines.py": 6,

@@ -16,7 +16,7 @@ _PIECE: Final = 1 << 16
 
 
 class Door:
-    """Listens on a free port of 127.0.0.1 until `close`."""
+    """Listens on a port of 127.0.0.1, which is its own until `close`, whether it is open or shut."""
 
     def __init__(self, port: int) -> None:
         """`port`: of the simulated vCenter, on the same address."""
@@ -25,26 +25,37 @@ class Door:
         self._behind = ("127.0.0.1", port)
         self._lock = Lock()
         self._open: set[socket.socket] = set()
-        self._listener = self._listen(0)
-        self.port: Final[int] = self._listener.getsockname()[1]
+        self._shut = 0
+        self._kept = socket.socket()  # bound, and never listening: nobody else is given the port of a shut door
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", 0))
+        self.port: Final[int] = self._kept.getsockname()[1]
+        self._listener = self._listen()
 
     def shut(self) -> None:
+        """It stays shut until it was reopened as often: each trouble ends at its own time."""
         with self._lock:
+            self._shut += 1
             there, self._open = self._open, set()
         for each in (self._listener, *there):
             _end(each)
 
     def reopen(self) -> None:
-        self._listener = self._listen(self.port)
+        with self._lock:
+            self._shut -= 1
+            if not self._shut:
+                self._listener = self._listen()
 
-    close = shut
+    def close(self) -> None:
+        self.shut()
+        self._kept.close()
 
     def first_after(self, moment: float) -> float | None:
         """When somebody first connected after that moment; None = nobody has."""
         return next((each for each in tuple(self.came) if each > moment), None)
 
-    def _listen(self, port: int) -> socket.socket:
-        made = socket.create_server(("127.0.0.1", port), backlog=128)
+    def _listen(self) -> socket.socket:
+        made = socket.create_server(("127.0.0.1", self.port), backlog=128)
         Thread(target=self._take, args=(made,), daemon=True).start()
         return made
 
@@ -57,7 +68,13 @@ class Door:
             self.came.append(time.monotonic())
             inside = socket.create_connection(self._behind)
             with self._lock:
-                self._open |= {outside, inside}
+                let_in = not self._shut
+                if let_in:
+                    self._open |= {outside, inside}
+            if not let_in:  # it was shut meanwhile
+                _end(outside)
+                _end(inside)
+                continue
             for source, sink in ((outside, inside), (inside, outside)):
                 Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 

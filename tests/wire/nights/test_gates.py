@@ -343,7 +343,7 @@ def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_polic
     vdi.nothing_is_left()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *NIGHTS}), NIGHTS))
 def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     """After any of its steps; the night that follows and the morning clear up."""
@@ -361,7 +361,7 @@ def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> 
     vdi.nothing_is_left()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *MORNINGS}), MORNINGS))
 def test_a_morning_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     vdi.night()
