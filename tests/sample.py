@@ -2,8 +2,8 @@
 
 Plugin: of a test that is marked `sampled(N)`, `make test` runs one in N of its cases, which are drawn with the moment
 and the zone of the run (`--surroundings SEED` draws the same), and `make long` all, or one in M: `sampled(N, long=M)`;
-of `sampled(long=M)` `make test` runs none. So are the tests of the files in STORIES, as if each file were one test and
-they were its cases, and the other tests of hypothesis, one in PROPERTIES of all of them.
+of `sampled(long=M)` `make test` runs none. So are the tests below the paths in STORIES, as if each path were one test
+and they were its cases, and the other tests of hypothesis, one in PROPERTIES of all of them.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ STORIES: Final = {
     "tests/wire/": 24,
 }
 """In the files below these paths most tests start a simulated vCenter, processes or a browser and play a story, or try
-a rule on many fleets: many tenths of a second, some seconds. `make test` tries one in so many of each file, and at
-least one; whoever changes what they are about types `pytest PATH`, which runs all of them. What has to be in every run
-has a mark of its own there, `sampled(1)` where it is one case: that a killed night loses no desktop, that none is
-suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
+a rule on many fleets: many tenths of a second, some seconds. `make test` tries one in so many of those below a path,
+and at least one; whoever changes what they are about types `pytest PATH`, which runs all of them. What has to be in
+every run has a mark of its own there, `sampled(1)` where it is one case: that a killed night loses no desktop, that
+none is suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
 
 PROPERTIES: Final = 8
 """Each test of hypothesis tries a hundred examples: `make test` tries one in so many of those tests, each with all its
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     seed, draws = config.stash[HERE].seed, dict[tuple[str, int, int], list[pytest.Item]]()
     files = {item.nodeid.partition("::")[0] for item in items}
-    stories = {file: next((nth for path, nth in STORIES.items() if file.startswith(path)), 0) for file in files}
+    stories = {file: path for file in files for path in STORIES if file.startswith(path)}
     for item in items:
         draw = _draw_of(item, stories)
         if draw is not None and not item.get_closest_marker("long"):
@@ -130,15 +130,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.long)
 
 
-def _draw_of(item: pytest.Item, stories: Mapping[str, int]) -> tuple[str, int, int] | None:
-    """Whose case this is, and which part of them `make test` (0: none) and `make long` try. Marks go before files,
-    of which `stories` says how many of their tests are tried: one in so many, 0: all."""
+def _draw_of(item: pytest.Item, stories: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """Whose case this is, and which part of them `make test` (0: none) and `make long` try. Marks go before the paths
+    of STORIES; `stories` has that of each file below one."""
     marker = item.get_closest_marker("sampled")
     if marker is not None:
         return item.nodeid.partition("[")[0], marker.args[0] if marker.args else 0, marker.kwargs.get("long", 1)
-    file = item.nodeid.partition("::")[0]
-    if stories[file]:
-        return file, stories[file], 1
+    path = stories.get(item.nodeid.partition("::")[0])
+    if path is not None:
+        return path, STORIES[path], 1
     return ("properties", PROPERTIES, 1) if is_hypothesis_test(getattr(item, "obj", None)) else None
 
 

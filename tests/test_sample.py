@@ -101,11 +101,11 @@ def drawn(expression: str, seed: int, cases: list[Any]) -> set[int]:
 SAMPLED = pytest.mark.sampled(NTH).mark
 
 
-def of_a_file(seed: int) -> set[int]:
-    """Of such a file: its tests, of which the last is long anyway, and eight cases of one with a mark of its own."""
-    cases = [Case(f"test_file.py::test_{number}") for number in range(CASES)]
+def below_a_path(seed: int) -> set[int]:
+    """Of such a path: tests of as many files, the last long anyway, and eight cases of one with a mark of its own."""
+    cases = [Case(f"tests/folder/test_{number}.py::test_it") for number in range(CASES)]
     cases[-1].add_marker(pytest.mark.long)
-    cases += [Case(f"test_file.py::test_own[{number}]", pytest.mark.sampled(2).mark) for number in range(8)]
+    cases += [Case(f"tests/folder/test_1.py::test_own[{number}]", pytest.mark.sampled(2).mark) for number in range(8)]
     return drawn("not peer and not long", seed, cases)
 
 
@@ -116,9 +116,10 @@ def test_the_quick_suite_has_as_many_in_each_run_and_all_in_some() -> None:
     assert quick("not peer and not long", 7, SAMPLED) == found[7], "each worker draws the same"
 
 
-def test_of_a_file_of_stories_tests_are_drawn_and_their_own_marks_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "STORIES", {"test_file": NTH})
-    found = [of_a_file(seed) for seed in range(60)]
+def test_below_a_path_of_stories_tests_are_drawn_and_their_own_marks_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many files they lie in."""
+    monkeypatch.setattr(sample, "STORIES", {"tests/folder/": NTH})
+    found = [below_a_path(seed) for seed in range(60)]
     assert {len(each & set(range(CASES))) for each in found} == {(CASES - 1) // NTH}
     assert {len(each - set(range(CASES))) for each in found} == {4}
     assert set.union(*found) == set(range(CASES + 8)) - {CASES - 1}, "all in some"
