@@ -30,7 +30,7 @@ IN_EACH_RUN = (
         1,
     ),
     (
-        "tests/wire/nights/test_gates",
+        "tests/wire/nights/gated/test_gate_sessions",
         "test_a_session_that_began_before_the_suspend_keeps_the_desktop_and_its_gate_is_opened",
         1,
     ),

@@ -11,7 +11,7 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from tests.execute.small_vcenter import small_world
-from tests.execute.steps.test_step_executor import NIGHT
+from tests.execute.steps.guarded_steps import NIGHT
 
 MARK = SetAttribute("vm-1", "gpuops.rotation", "x")
 

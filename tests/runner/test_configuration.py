@@ -15,10 +15,9 @@ from gpuops.model.nights.runners import Half, PolicyTurn
 from gpuops.runner.configuration import ObeyedConfiguration, database_of, rotations_of
 from gpuops.runner.leaving import LeavingTargets
 from gpuops.runner.site_policy import Rotations
+from tests.runner.memory_queue import MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
-from tests.runner.test_service import MemoryQueue, at, looks, service_of
 
-__all__ = ["at"]
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 URL = "postgresql://db.example.com/gpuops"
 

@@ -18,10 +18,10 @@ from gpuops.model.nights.runners import Half, PolicyTurn
 from gpuops.runner.leaving import LeavingTargets, leaving
 from gpuops.runner.service import Service
 from gpuops.runner.site_policy import Rotations
+from tests.runner.memory_queue import CalledChildren, MemoryQueue, looks, service_of
 from tests.runner.test_configuration import NOW, Edited, edited
-from tests.runner.test_service import CalledChildren, MemoryQueue, at, looks, service_of
 
-__all__ = ["at", "edited"]
+__all__ = ["edited"]
 PROD = PolicyTurn("prod", "prod")
 
 

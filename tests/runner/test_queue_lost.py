@@ -17,10 +17,8 @@ from gpuops.runner import service as service_module
 from gpuops.runner.job_queue import HandedOver, QueueAway
 from gpuops.runner.procrastinate_queue import TAKEN_FOR_DEAD_S, ProcrastinateQueue
 from tests.execute.journal.postgres import PASSWORD, Server
+from tests.runner.memory_queue import service_of
 from tests.runner.test_queue import LATER, SINCE, TURN, queues, silent, states, taken, until
-from tests.runner.test_service import at, service_of
-
-__all__ = ["at"]
 
 
 async def nothing(turn: PolicyTurn) -> None:

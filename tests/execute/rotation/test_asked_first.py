@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ from tests.execute.nights import POLICY, Night, effects, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
 Act = Callable[[Site, Consent], Report]
-
-
-@pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return Night(tmp_path / "state")
 
 
 @pytest.fixture

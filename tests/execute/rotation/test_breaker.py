@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpuops.errors import StepFailed
@@ -15,11 +13,6 @@ from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects
 from tests.execute.small_vcenter import Killed
-
-
-@pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return Night(tmp_path / "state")
 
 
 def refusing(night: Night, *, killed_at: int) -> list[Step]:

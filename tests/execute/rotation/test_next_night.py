@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +20,6 @@ from gpuops.execute.state.lock import locked
 from gpuops.model.nights.rotation import Policy
 from tests.execute.nights import POLICY, POLICY_TEXT, Night
 from tests.execute.small_vcenter import SmallVcenter
-
-
-@pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return Night(tmp_path / "state")
 
 
 def site(night: Night) -> Site:

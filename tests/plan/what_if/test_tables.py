@@ -1,6 +1,6 @@
 """NVIDIA's same-size and mixed-size tables, row by row, on hosts that `what-if` adds: what fits, and what fills them.
 
-The rules stand in tests/catalog/test_vendor_facts.py, apart from the files of the catalogue.
+The rules stand in tests/catalog/vendor_rules.py, apart from the files of the catalogue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.what_if.fleet import changed_fleet
 from gpuops.plan.what_if.question import WhatIf
-from tests.catalog.test_vendor_facts import FEWER_THAN_FIT, TIME_SLICED, power_of_two
+from tests.catalog.vendor_rules import FEWER_THAN_FIT, TIME_SLICED, power_of_two
 from tests.plan import snapshots
 from tests.sample import mostly_long
 

@@ -26,7 +26,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.measured_use import measure
 from tests.wire.conftest import target_of
-from tests.wire.nights.test_gates import Gated
+from tests.wire.nights.gated.gates import Gated
 
 UNUSED, READY = 94, 80
 """Desktops that run behind a gate that can be closed, with no session and no console; so many are to stay."""

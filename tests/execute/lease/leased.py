@@ -1,0 +1,57 @@
+"""Nights and returns of a policy with a lock VM, on the small vCenter: what runs, and what the lock VM then carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuops.config.policy import parse_policy
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.execute.site import Site, agreed
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, Step, SuspendVm
+from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
+from tests.execute.nights import POLICY_TEXT
+from tests.execute.small_vcenter import START, SmallVcenter, World
+
+LOCK = "gpuops-lock"
+POLICY: Policy = parse_policy(POLICY_TEXT + f"lock_vm: {LOCK}\n", "leased")
+
+
+def site(world: World, state_dir: Path) -> Site:
+    """A process of one machine; its own clock goes as vCenter's does, from another beginning."""
+    return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
+
+
+def held(world: World) -> Lease | None:
+    return parse_lease((world.vms["vm-99"].extra_config or {}).get(KEY, ""))
+
+
+def number(world: World) -> int:
+    lease = held(world)
+    assert lease is not None
+    return lease.epoch
+
+
+def run(world: World, kind: RunKind, state_dir: Path, policy: Policy = POLICY) -> Report:
+    return rotate(kind, policy, site(world, state_dir), apply=True, consent=agreed)
+
+
+def about_the_lock(report: Report) -> list[str]:
+    """Its warnings, but for the one that the night whose window is still open ends with it."""
+    return [text for text in report.plan.warnings if "ends with this return" not in text]
+
+
+def acts(world: World) -> list[Step]:
+    return [each.step for each in world.ledger if isinstance(each.step, SuspendVm | PowerOnVm | ResumeVm | PowerOffVm)]
+
+
+def powers(world: World) -> list[tuple[str, PowerState | None]]:
+    return [(vm.name, vm.power) for vm in world.vms.values()]
+
+
+def revert(world: World) -> None:
+    """The lock VM is as it was before anybody took a lease."""
+    world.set("vm-99", extra_config={}, change_version="reverted")

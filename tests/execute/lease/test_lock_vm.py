@@ -1,0 +1,166 @@
+"""A lock VM that cannot be written, hangs, or is gone keeps nights away, and no return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.steps import ReconfigureVm, Step
+from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text
+from tests.execute.lease.leased import LOCK, about_the_lock, acts, number, powers, run
+from tests.execute.small_vcenter import World
+
+
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, tmp_path: Path, kind: RunKind) -> None:
+    run(world, RunKind.NIGHT, tmp_path / "a")
+    run(world, RunKind.DAY, tmp_path / "a") if kind is RunKind.NIGHT else None
+    del world.vms["vm-99"]
+    if kind is RunKind.NIGHT:
+        with pytest.raises(Refused, match=r"not set up for policy small: no VMs are called gpuops-lock \(lock_vm\)"):
+            run(world, kind, tmp_path / "a")
+        return
+    report = run(world, kind, tmp_path / "a")
+    assert report.exit_code == 0
+    assert any("this machine's lock alone keeps other runs away" in text for text in report.plan.warnings)
+
+
+def test_what_gpuops_did_not_write_is_refused_and_left_there(world: World, tmp_path: Path) -> None:
+    world.set("vm-99", extra_config={KEY: '{"format": 9}'})
+    with pytest.raises(Refused, match="did not write"):
+        run(world, RunKind.NIGHT, tmp_path / "a")
+    assert (world.vms["vm-99"].extra_config or {})[KEY] == '{"format": 9}'
+
+
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_path: Path, kind: RunKind) -> None:
+    def forbid(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+
+    if kind is RunKind.DAY:
+        run(world, RunKind.NIGHT, tmp_path / "a")
+    world.on_submit = forbid
+    if kind is RunKind.NIGHT:
+        with pytest.raises(NoPermission):
+            run(world, kind, tmp_path / "a")
+        assert acts(world) == []
+        return
+    report = run(world, kind, tmp_path / "a")
+    assert (report.exit_code, len(about_the_lock(report))) == (0, 1)
+
+
+def hung(world: World) -> None:
+    """A task that never ends runs on the lock VM."""
+
+    def busy(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            error = StepFailed(f"{LOCK}: another task is running on it")
+            error.trouble = Trouble.BUSY
+            raise error
+
+    world.on_submit = busy
+
+
+def gone(world: World) -> None:
+    world.vms.pop("vm-99", None)
+
+
+def unreadable(world: World) -> None:
+    world.set("vm-99", extra_config=None)
+
+
+def forbidden(world: World) -> None:
+    def forbid(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+
+    world.on_submit = forbid
+
+
+def later(world: World, befalls: Callable[[World], None]) -> None:
+    """It befalls the lock VM between two steps, and each step then takes a heartbeat."""
+
+    def strike(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm):
+            befalls(world)
+            told = world.on_submit
+            world.on_submit = lambda step: slowly(step, told)
+            slowly(step, told)
+
+    def slowly(step: Step, told: Callable[[Step], None]) -> None:
+        if not isinstance(step, ReconfigureVm):
+            world.now += timedelta(seconds=HEARTBEAT_S)
+        if told is not strike:
+            told(step)
+
+    world.on_submit = strike
+
+
+@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
+    world: World, tmp_path: Path, befalls: Callable[[World], None]
+) -> None:
+    """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
+    run(world, RunKind.NIGHT, tmp_path)
+    later(world, befalls)
+    report = run(world, RunKind.DAY, tmp_path)
+    assert (report.exit_code, len(about_the_lock(report))) == (0, 1)
+    assert "could not be renewed" in about_the_lock(report)[0]
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+    assert run(world, RunKind.DAY, tmp_path / "another").exit_code == 0
+
+
+def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path)
+    hung(world)
+    with pytest.raises(Locked, match="could not be written in 3 tries: gpuops-lock: another task is running on it"):
+        run(world, RunKind.NIGHT, tmp_path)
+    report = run(world, RunKind.DAY, tmp_path)
+    assert report.exit_code == 0
+    assert about_the_lock(report)[0].endswith("this machine's lock alone keeps other runs away")
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
+    world: World, tmp_path: Path, befalls: Callable[[World], None]
+) -> None:
+    """It ends in order, whatever was the reason, and the morning returns what it has taken."""
+    later(world, befalls)
+    with suppress(Locked):  # the lock VM is gone: somebody may make another one, and a run take a lease on that
+        assert run(world, RunKind.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
+    assert len(acts(world)) < 4
+    assert run(world, RunKind.DAY, tmp_path).exit_code == 0
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, tmp_path: Path) -> None:
+    run(world, RunKind.NIGHT, tmp_path)
+    resumed: list[Step] = []
+
+    def stolen(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+        world.now += timedelta(seconds=TTL_S)  # each step outlives the lease
+        resumed.append(step)
+        if len(resumed) == 2:
+            other = Lease("pid 7 on b", "abc", number(world) + 1, world.now + timedelta(seconds=TTL_S * 9))
+            world.set("vm-99", extra_config={KEY: lease_text(other)})
+
+    def begins(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm):
+            world.on_submit = stolen
+            stolen(step)
+
+    world.on_submit = begins
+    with pytest.raises(Locked, match="pid 7 on b holds the lease"):
+        run(world, RunKind.DAY, tmp_path)
+    assert len(resumed) == 2

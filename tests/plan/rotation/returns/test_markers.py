@@ -1,0 +1,156 @@
+"""Markers in vCenter beside the journal: those of other machines, and those that no journal knows of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpuops.model.nights.night_record import Marker, Original, Role, marker_value, parse_marker
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.steps import ResumeVm, SetAttribute, ShutDownGuest
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.plan.rotation.returns.restore import RestoreVms
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
+from tests.execute.small_vcenter import World
+from tests.plan.rotation.returns.morning import CATALOG, MORNING, NIGHT, POLICY, SHARED, journal, original, plan
+
+
+def untaken(world: World) -> tuple[Original, ...]:
+    """What the journal of a machine holds whose night was cut off before it took anything."""
+    return tuple(replace(each, taken=False) for each in journal(world))
+
+
+def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: World) -> None:
+    world._set_power("vm-2", PowerState.OFF)
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    assert found == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
+    morning = plan(world, untaken(world), SHARED)
+    assert ShutDownGuest("vm-91", 120, then_off=True) in morning.steps
+    assert SetAttribute("vm-2", "gpuops.rotation", "") not in morning.steps, "it is not as it was"
+
+
+def test_without_one_the_journal_knows_what_no_night_started(world: World) -> None:
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken(world), world.snapshot())}
+    assert found["vm-91"] is Whereabouts.UNTOUCHED
+    assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken(world)).steps
+
+
+def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> None:
+    world.set("vm-91", attributes={})
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
+    assert found["vm-91"] is Whereabouts.UNTOUCHED
+
+
+@pytest.mark.parametrize(("ref", "role"), [("vm-3", Role.DESKTOP), ("vm-92", Role.ML)])
+def test_a_marker_of_another_machine_on_what_is_as_it_was_is_cleared_ten_minutes_after_it_was_seen(
+    world: World, ref: str, role: Role
+) -> None:
+    """That machine may have been stopped just as it sent what the marker speaks of."""
+    world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} {role}"})
+    first = plan(world, journal(world))
+    [note] = [step for step in first.steps if step.vm == ref]
+    assert isinstance(note, SetAttribute)
+    assert parse_marker(note.value) == Marker(NIGHT, role, seen=world.now)
+    assert [each.subject for each in first.unmet] == [world.vms[ref].name]
+    world.set(ref, attributes={"gpuops.rotation": note.value})
+    world.now += LATE - timedelta(seconds=1)
+    again = plan(world, journal(world))
+    assert [step for step in again.steps if step.vm == ref] == []
+    assert len(again.unmet) == 1
+    world.now += timedelta(seconds=1)
+    last = plan(world, journal(world))
+    assert [step for step in last.steps if step.vm == ref] == [SetAttribute(ref, "gpuops.rotation", "")]
+    assert last.unmet == ()
+
+
+def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_was_seen(world: World) -> None:
+    seen = marker_value(NIGHT, Role.DESKTOP, seen=world.now)
+    world.set("vm-1", attributes={"gpuops.rotation": seen})
+    steps = [step for step in plan(world).steps if step.vm == "vm-1"]
+    assert steps == [ResumeVm("vm-1", "host-1"), SetAttribute("vm-1", "gpuops.rotation", "")]
+
+
+def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world: World) -> None:
+    world.set("vm-3", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    back = replace(original(world, "vm-3"), returned=True)
+    found = plan(world, (*journal(world), back))
+    assert [step for step in found.steps if step.vm == "vm-3"] == [SetAttribute("vm-3", "gpuops.rotation", "")]
+    assert found.unmet == ()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker_that_could_not_be_cleared(
+    world: World, taken: bool
+) -> None:
+    """Its start failed, or a morning has stopped it; who runs it now is somebody else, whatever the marker says."""
+    over = replace(original(world, "vm-91", Role.ML), taken=taken, returned=True)
+    found = plan(world, (*(each for each in journal(world) if each.vm != "vm-91"), over))
+    assert [step for step in found.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
+    assert found.unmet == ()
+
+
+def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_policy_names_something(
+    world: World,
+) -> None:
+    world.set("vm-1", name="renamed", path="/dc/vm/desktops/renamed")
+    world.set("vm-2", path="/dc/vm/misc/desktop-02")
+    world.set("vm-91", name="foreign-ml", path="/dc/vm/desktops/foreign-ml")
+    found = plan(world)
+    assert {step.vm for step in found.steps} == {"vm-1"}
+    alone = "only its marker says that a night took it, and"
+    assert {named.subject: (named.rule, named.hint) for named in found.unmet} == {
+        "desktop-02": (
+            f"{alone} it is in no folder that the policy names (/dc/vm/misc/desktop-02): not touched",
+            "gpuops rotate restore --vm desktop-02 --policy FILE",
+        ),
+        "foreign-ml": (
+            f"{alone} no entry of the policy's queue means it: not touched",
+            "gpuops rotate restore --vm foreign-ml --policy FILE",
+        ),
+    }
+
+
+def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agrees(world: World) -> None:
+    world.set("vm-2", path="/dc/vm/misc/desktop-02")
+    found = RestoreVms(RotateDay(POLICY), ("desktop-02",)).plan(world.snapshot(), CATALOG, MORNING)
+    assert [type(step) for step in found.steps] == [ResumeVm, SetAttribute]
+    assert {step.vm for step in found.steps} == {"vm-2"}
+    assert found.disruptive, "it is asked about first"
+    [warning] = found.warnings
+    assert warning.startswith("desktop-02: only its marker says that a night took it, and it is in no folder that")
+    inside = RestoreVms(RotateDay(POLICY), ("desktop-01",)).plan(world.snapshot(), CATALOG, MORNING)
+    assert (inside.disruptive, inside.warnings) == (False, ())
+
+
+def test_a_pool_without_a_folder_names_no_place_where_a_marker_alone_is_believed(world: World) -> None:
+    everywhere = replace(POLICY, pools=(replace(POLICY.pools[0], select=Selector(name="desktop-*")),))
+    found = plan(world, policy=everywhere)
+    assert {step.vm for step in found.steps} == {"vm-91"}
+    assert {named.subject for named in found.unmet} == {"desktop-01", "desktop-02"}
+
+
+def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy_says_another(world: World) -> None:
+    back = tuple(replace(each, policy=POLICY, returned=True) for each in journal(world))
+    for ref in ("vm-1", "vm-2"):
+        world._set_power("vm-91", PowerState.OFF)
+        world._set_power(ref, PowerState.ON)
+    found = plan(world, back, replace(POLICY, marker="third.marker"))
+    assert set(found.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
+
+
+def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> None:
+    """Without a journal it is the only record: who may be away is named, and who runs or is no desktop is not."""
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-91"):
+        world.set(ref, attributes={}, unreadable=("customValue",))
+    world.set("vm-3", power=PowerState.ON)
+    found = plan(world)
+    assert {(named.subject, named.hint) for named in found.unmet} == {
+        ("desktop-01", "log in as somebody who may read it, then gpuops rotate day"),
+        ("desktop-02", "log in as somebody who may read it, then gpuops rotate day"),
+    }
+    assert all("its marker cannot be read" in named.rule for named in found.unmet)
+    assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"

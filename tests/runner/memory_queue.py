@@ -1,0 +1,120 @@
+"""A queue in memory, children that only note what would be started, and a runner's loop on both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gpuops import clock
+from gpuops.clock import set_ahead
+from gpuops.model.nights.runners import Half, PolicyTurn, QueueStatus
+from gpuops.runner.children import Children
+from gpuops.runner.job_queue import HandedOver, JobQueue, Play, QueueAway
+from gpuops.runner.service import Service
+from gpuops.runner.site_policy import SitePolicy
+from tests.runner.test_due import PARIS, policy_of
+
+TURN = PolicyTurn("prod", "nights")
+
+
+@dataclass
+class MemoryQueue:
+    """Implements `JobQueue`; it is away while it is told so."""
+
+    place: int = 0
+    away: bool = False
+    offered: list[tuple[PolicyTurn, datetime]] = field(default_factory=list)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: int = 0
+    refuses: tuple[str, ...] = ()
+    """Sites whose turns it does not take."""
+
+    def _reach(self) -> None:
+        if self.away:
+            raise QueueAway("the queue's PostgreSQL does not answer: it is away")
+
+    async def make(self) -> bool:
+        return False
+
+    async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
+        self._reach()
+        if turn.site in self.refuses:
+            raise QueueAway("the queue's PostgreSQL refuses: too long")
+        self.offered.append((turn, since))
+        return True
+
+    async def ask(self, turn: PolicyTurn) -> bool:
+        return True
+
+    async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:
+        self._reach()
+        while not self.stopped.is_set():
+            self._reach()
+            if self.offered:
+                turn, since = self.offered.pop(0)
+                if turn.site in sites():
+                    try:
+                        await play(turn)
+                    except HandedOver:  # as the queue in PostgreSQL does
+                        self.offered.append((turn, since))
+            await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    async def rescue(self) -> int:
+        self._reach()
+        return self.lost
+
+    async def status(self) -> QueueStatus:
+        self._reach()
+        return QueueStatus((), ())
+
+    @property
+    def rank(self) -> int:
+        return self.place
+
+
+@dataclass
+class CalledChildren(Children):
+    """Notes what would be started."""
+
+    called: list[tuple[Half, str]] = field(default_factory=list)
+    code: int = 0
+
+    lasts: asyncio.Event | None = None
+    """Until it is set those of `lasting` run; None = all end at once."""
+    lasting: tuple[Half, ...] = tuple(Half)
+
+    assigned: list[datetime] = field(default_factory=list)
+    """When requests across sites were."""
+
+    async def _run(
+        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
+    ) -> int:
+        if words[0] == "queue":
+            assert words == ("queue", "--site", "all", "--assign", "--quiet")
+            self.assigned.append(clock.wall_clock())
+            return self.code
+        self.called.append((Half(words[1]), words[-1]))
+        if self.lasts is not None and Half(words[1]) in self.lasting:
+            await self.lasts.wait()
+        return self.code
+
+
+def service_of(queue: JobQueue) -> tuple[Service, CalledChildren, list[str]]:
+    said: list[str] = []
+    children = CalledChildren({})
+    known = {"prod": {"nights": SitePolicy(policy_of(PARIS), Path("policy.yaml"))}}
+    return Service(queue, known, children, said.append, load=lambda _, policy: policy), children, said
+
+
+async def looks(service: Service, count: int, minutes: float = 0) -> None:
+    """So many looks, each so many minutes after the one before."""
+    for _ in range(count):
+        await service._look()
+        await asyncio.sleep(0)
+        set_ahead(clock.wall_clock() - clock.machine_time() + timedelta(minutes=minutes))

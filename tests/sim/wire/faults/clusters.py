@@ -1,0 +1,52 @@
+"""Faults of clusters and storage (C): hosts that are lost, VMs that move, datastores that are full."""
+
+from __future__ import annotations
+
+import pytest
+from pyVmomi import vim
+
+from tests.sim.lab import Lab
+from tests.sim.wire.faults.clients import give
+
+
+def sees_C1(lab: Lab) -> None:
+    give(lab, "C1", target="esx-02.lab")
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert lab.host("esx-02.lab").runtime.connectionState == "notResponding"
+    lab.let_pass(601)
+    assert lab.host("esx-02.lab").runtime.connectionState == "connected"
+    assert lab.power("vdi-07") == "poweredOff"
+
+
+def sees_C2(lab: Lab) -> None:
+    give(lab, "C2", target="esx-02.lab")
+    lab.vm("vdi-01").SuspendVM_Task()
+    [entering] = [task for task in lab.world.tasks.unfinished() if task.name == "EnterMaintenanceMode_Task"]
+    assert entering.entity.display_name == "esx-02.lab"
+    assert not lab.host("esx-02.lab").runtime.inMaintenanceMode
+
+
+def sees_C3(lab: Lab) -> None:
+    give(lab, "C3", target="vdi-01")
+    lab.vm("vdi-02").SuspendVM_Task()
+    assert lab.vm("vdi-01").runtime.host.name == "esx-02.lab"
+    assert "vdi-01" in {vm for on_it in lab.gpus("esx-02.lab").values() for vm in on_it}
+
+
+def sees_C4(lab: Lab) -> None:
+    give(lab, "C4", target="vdi-11")
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert (lab.power("vdi-11"), lab.vm("vdi-11").runtime.host.name) == ("suspended", "esx-01.lab")
+
+
+def sees_C5(lab: Lab) -> None:
+    give(lab, "C5")
+    with pytest.raises(vim.fault.NoDiskSpace):
+        lab.run(lab.vm("vdi-01").SuspendVM_Task())
+    assert lab.vm("vdi-01").datastore[0].summary.freeSpace == 0
+
+
+def sees_C6(lab: Lab) -> None:
+    give(lab, "C6")
+    with pytest.raises(vim.fault.NoCompatibleHost):
+        lab.run(lab.vm("vdi-06").PowerOnVM_Task())

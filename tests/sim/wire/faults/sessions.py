@@ -1,0 +1,83 @@
+"""Faults of sessions (N): they end, come and go, are refused, and lose their rights."""
+
+from __future__ import annotations
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab
+from tests.sim.wire.faults.clients import BROKEN, give, powers, wait
+
+
+def sees_N1(lab: Lab) -> None:
+    give(lab, "N1", method="CurrentTime")
+    with pytest.raises(vim.fault.NotAuthenticated):
+        lab.si.CurrentTime()
+    with pytest.raises(vim.fault.NotAuthenticated):
+        lab.vm("vdi-01").SuspendVM_Task()
+
+
+def sees_N2(lab: Lab) -> None:
+    give(lab, "N2")
+    [content] = powers(lab, "vdi-01")
+    assert content.propSet[0].name == "name"
+    assert [(each.path, type(each.fault)) for each in content.missingSet] == [
+        ("runtime.powerState", vim.fault.NotAuthenticated)
+    ]
+    [again] = powers(lab, "vdi-01")
+    assert not again.missingSet
+
+
+def sees_N3(lab: Lab) -> None:
+    give(lab, "N3")
+    with pytest.raises(vmodl.fault.RequestCanceled):
+        wait(lab)
+    with pytest.raises(vim.fault.NotAuthenticated):
+        wait(lab)
+
+
+def sees_N4(lab: Lab) -> None:
+    give(lab, "N4")
+    with pytest.raises(vmodl.query.InvalidCollectorVersion):
+        wait(lab)
+    wait(lab)
+
+
+def sees_N5(lab: Lab) -> None:
+    give(lab, "N5", method="CurrentTime")
+    heard = []
+    for _ in range(4):
+        try:
+            lab.si.CurrentTime()
+            heard.append("time")
+        except vim.fault.NotAuthenticated:
+            heard.append("no")
+    assert heard == ["no", "time", "no", "time"]
+
+
+def sees_N6(lab: Lab) -> None:
+    give(lab, "N6")
+    manager = lab.si.content.sessionManager
+    for _ in range(2):
+        with pytest.raises(vim.fault.InvalidLogin):
+            manager.Login("administrator@vsphere.local", "x")
+
+
+def sees_N7(lab: Lab) -> None:
+    give(lab, "N7")
+    task = lab.vm("vdi-01").SuspendVM_Task()
+    with pytest.raises(BROKEN):
+        lab.si.CurrentTime()
+    lab.let_pass(600)
+    with pytest.raises(vim.fault.NotAuthenticated):
+        lab.vm("vdi-01").runtime  # noqa: B018 - a read over the wire
+    assert lab.world.find(task._moId) is None
+    assert lab.world.get(lab.vm("vdi-01")._moId).state.power == "suspended"
+
+
+def sees_N8(lab: Lab) -> None:
+    give(lab, "N8")
+    lab.run(lab.vm("vdi-01").SuspendVM_Task())
+    with pytest.raises(vim.fault.NoPermission):
+        lab.vm("vdi-01").PowerOnVM_Task()
+    assert lab.power("vdi-01") == "suspended"

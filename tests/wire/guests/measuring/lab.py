@@ -1,0 +1,60 @@
+"""A simulated host with a free A40 and guests that really run, and what is measured on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuops.api import Site
+from gpuops.api.measuring import SharingMeasured, measure
+from gpuops.execute.site.kept_measurement import keep_measurement, load_measurement
+from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.measurements.sharing_measurement import PREFIX, MeasureWish, SharingMeasurement
+from gpuops.plan.capacity.measure import MeasurePlan
+from gpuops.sim.server import SimServer
+
+SCENARIO = str(Path(__file__).parents[3] / "sim" / "guests" / "real_guests.yaml")
+GPU = "0000:5e:00.0"
+BEST, EQUAL = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE
+
+
+@dataclass
+class Lab:
+    """A host with a free A40, and a site that reaches it."""
+
+    server: SimServer
+    site: Site
+
+    def measure(self, wish: MeasureWish, *, apply: bool = True) -> SharingMeasured:
+        asked: list[MeasurePlan] = []
+        found = measure(wish, self.site, apply=apply, consent=asked.append)
+        assert len(asked) == (1 if apply and not found.plan.rejections else 0)
+        return found
+
+    def vms(self) -> list[Any]:
+        with self.server.world.lock:
+            return [vm for vm in self.server.world.by_type("VirtualMachine") if vm.name.startswith(PREFIX)]
+
+    @property
+    def host(self) -> Any:
+        [found] = self.server.world.by_type("HostSystem")
+        return found
+
+    def set_scheduler(self, word: str) -> None:
+        """As it is after a change and a reboot."""
+        options = f"NVreg_RegistryDwords=RmPVMRL={word}"
+        with self.server.world.lock:
+            self.host.state.module_options = self.host.state.loaded_module_options = options
+
+    @property
+    def kept(self) -> SharingMeasurement | None:
+        return load_measurement(self.site.state_dir, self.site.vcenter.uuid)
+
+
+def wish(command: str, *counts: int, **others: Any) -> MeasureWish:
+    return MeasureWish("golden", "a40-8q", command, counts or (1,), **others)
+
+
+def keep(lab: Lab, measurement: SharingMeasurement) -> None:
+    keep_measurement(lab.site.state_dir, lab.site.vcenter.uuid, measurement)

@@ -1,0 +1,240 @@
+"""Schedulers that are set between measurements, and the first one that is set again in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuops import api
+from gpuops.api import scheduler_show
+from gpuops.api.measured_schedulers import SettingSchedulers, measure_schedulers
+from gpuops.api.measuring import remove_measurement
+from gpuops.errors import VcenterUnreachable
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
+from gpuops.model.measurements.sharing_measurement import MeasuredCount, SchedulerBefore, SharingMeasurement
+from gpuops.model.vcenter.host_settings import Displacement, Rolling
+from gpuops.plan.capacity.measure import MeasurePlan
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.report.advice.measured import measured_text
+from gpuops.report.layout import plain
+from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.wire.guests.measuring.lab import BEST, EQUAL, GPU, Lab, keep, wish
+
+SHUT = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), lambda line: None)
+
+
+def _agree(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+    """To all of it."""
+
+
+def _vm(lab: Lab, name: str) -> Any:
+    return next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
+
+
+def _after_each_change(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> list[str]:
+    """What happens when the host is back; the list gets a line for each change that was applied."""
+    changed, done = api.change, list[str]()
+
+    def watched(request: Any, verb: str, *arguments: Any, apply: bool, **others: Any) -> ChangeReport:
+        report = changed(request, verb, *arguments, apply=apply, **others)
+        if apply:
+            done.append(verb)
+            assert len(done) < 6, "the host is rebooted again and again"
+            happens()
+        return report
+
+    monkeypatch.setattr(api, "change", watched)
+    return done
+
+
+def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None:
+    told: list[str] = []
+    setting = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), told.append)
+    asked: list[tuple[str, ...]] = []
+    wanted = wish("sleep 0.2", 1, 2, schedulers=(BEST, EQUAL), sets_schedulers=True)
+
+    def consent(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+        asked.append(tuple(each.verb for each in changes if each.plan.feasible))
+        assert (plan.now, plan.later) == ((1, 2), (EQUAL,))
+
+    looked = measure_schedulers(wanted, lab.site, setting, apply=False, consent=consent)
+    assert (looked.exit_code, asked, lab.kept, lab.host.state.module_options) == (0, [], None, "")
+    found = measure_schedulers(wanted, lab.site, setting, apply=True, consent=consent)
+    assert asked == [("scheduler set",)]
+    assert [(each.scheduler, each.sharers, each.error) for each in found.measured.measurement.done] == [
+        (BEST, 1, ""),
+        (BEST, 2, ""),
+        (EQUAL, 1, ""),
+        (EQUAL, 2, ""),
+    ]
+    assert (found.exit_code, len(found.changes), lab.vms(), lab.kept) == (0, 2, [], None)
+    again = scheduler_show(lab.site, Scope())
+    assert {str(each.effective) for host in again.hosts for each in host.gpus if each.note is None} == {"best-effort"}
+    others = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name in ("vm-01", "vm-02")]
+    assert {vm.state.power for vm in others} == {Power.ON}
+    assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", ""), "no entry stays"
+
+
+def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab) -> None:
+    setting = SettingSchedulers(Rolling(), lambda line: None)
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    found = measure_schedulers(wanted, lab.site, setting, apply=True, consent=lambda plan, changes: None)
+    assert (found.exit_code, lab.kept, lab.vms()) == (3, None, [])
+    [refused] = found.changes
+    assert any("vm-01" in each.line for each in refused.plan.rejections)
+
+
+def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    waited = Connection.wait_for_commands
+    calls: list[object] = []
+
+    def second_time(self: Connection, *arguments: Any) -> Any:
+        calls.append(arguments)
+        return killed() if len(calls) == 2 else waited(self, *arguments)
+
+    monkeypatch.setattr(Connection, "wait_for_commands", second_time)
+    with pytest.raises(Killed):
+        measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    monkeypatch.undo()
+    assert lab.kept is not None and lab.kept.before == _before(lab)
+    assert "RmPVMRL=0x01" in (lab.host.state.loaded_module_options or "")
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    assert (found.exit_code, len(found.changes), lab.vms()) == (0, 1, [])
+    assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
+    assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", "")
+
+
+def _before(lab: Lab) -> SchedulerBefore:
+    return SchedulerBefore(lab.host.moid, PciAddress.parse(GPU), VgpuScheduler(BEST), "")
+
+
+def test_what_stands_in_the_way_of_schedulers_too_is_exit_code_3(lab: Lab) -> None:
+    wanted = replace(wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True), template="vm-01")
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    assert (found.exit_code, found.changes, lab.kept) == (3, (), None)
+
+
+def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_set_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken() -> None:
+        other = _vm(lab, "vm-02")
+        with lab.server.world.lock:
+            other.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other.state.seats)
+            other.power_changed()
+
+    done = _after_each_change(monkeypatch, taken)
+    schedulers = (BEST, EQUAL, SchedulerPolicy.FIXED_SHARE)
+    wanted = wish("true", schedulers=schedulers, sets_schedulers=True)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    assert (found.exit_code, len(done), found.undone, lab.host.state.loaded_module_options) == (4, 2, "", "")
+    assert lab.kept is not None and [each.scheduler for each in lab.kept.done] == [BEST], "what was measured is kept"
+    shown = plain(measured_text(found.measured.plan, found.measured.measurement, ()))
+    assert f"GPU {GPU} does not take 1 VMs of nvidia_a40-8q alone, and was set for it" in shown
+    assert "the same again goes on" in shown
+
+
+def test_the_gpu_that_was_changed_is_the_one_that_is_measured_and_set_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_is_free() -> None:
+        with lab.server.world.lock:
+            for name in ("vm-01", "vm-02"):
+                vm = _vm(lab, name)
+                vm.state.power = Power.OFF
+                vm.power_changed()
+
+    done = _after_each_change(monkeypatch, another_is_free)
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    assert (found.exit_code, len(done), lab.host.state.loaded_module_options) == (0, 2, "")
+    gpu = found.measured.plan.gpu
+    assert gpu is not None and str(gpu.address) == GPU
+
+
+def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(lab: Lab) -> None:
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    counts = tuple(MeasuredCount(each, 1, (1.0,)) for each in (BEST, EQUAL))
+    keep(lab, SharingMeasurement("0123abcd", wanted, 1, counts, _before(lab)))
+    with lab.server.world.lock:
+        lab.host.state.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x01"
+    shown = measure_schedulers(wanted, lab.site, SHUT, apply=False, consent=_agree)
+    assert [each.plan.feasible and len(each.plan.rounds) for each in shown.changes] == [1]
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    assert (found.exit_code, len(found.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
+
+
+def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(lab: Lab) -> None:
+    late = _vm(lab, "vm-02")
+    with lab.server.world.lock:
+        late.state.power = Power.OFF
+        late.power_changed()
+
+    def starts(plan: MeasurePlan, changes: tuple[ChangeReport, ...]) -> None:
+        with lab.server.world.lock:
+            late.state.power = Power.ON
+            late.power_changed()
+
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    found = measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=starts)
+    assert (found.exit_code, late.state.power, lab.host.state.module_options) == (4, Power.ON, "")
+    assert "vm-02 would be shut down now, which was not shown before" in str(found.changes[0].plan.rejections)
+
+
+def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> None:
+        raise VcenterUnreachable("it is gone")
+
+    said: list[str] = []
+    lab.site.say = said.append
+    _after_each_change(monkeypatch, lambda: monkeypatch.setattr(Connection, "wait_for_commands", cut))
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    with pytest.raises(VcenterUnreachable):
+        measure_schedulers(wanted, lab.site, SHUT, apply=True, consent=_agree)
+    command = f"gpuops scheduler set --scheduler best-effort --gpu {GPU} --host esx-01 --reboot rolling"
+    assert said[-1].endswith(f"the same again sets it back at last, or {command}")
+    assert "RmPVMRL=0x01" in lab.host.state.loaded_module_options
+    monkeypatch.undo()
+    removed = remove_measurement(lab.site, apply=True)
+    assert (lab.vms(), lab.kept) == ([], None)
+    was = f"the scheduler of GPU {GPU} of esx-01 was best-effort, and is equal-share: {command} sets it back"
+    assert removed.undone == was
+
+
+def test_vms_that_a_killed_call_left_do_not_keep_the_host_from_being_emptied(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.server.world.lock:
+        for name in ("vm-01", "vm-02"):
+            vm = _vm(lab, name)
+            vm.state.power, vm.state.seats = Power.OFF, ()
+            vm.power_changed()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
+    moving = SettingSchedulers(Rolling(), lambda line: None)
+    monkeypatch.setattr(Connection, "wait_for_commands", killed)
+    with pytest.raises(KeyboardInterrupt):
+        measure_schedulers(wanted, lab.site, moving, apply=True, consent=_agree)
+    monkeypatch.undo()
+    assert len(lab.vms()) == 1, "it cannot be moved"
+    found = measure_schedulers(wanted, lab.site, moving, apply=True, consent=_agree)
+    assert (found.exit_code, len(found.changes), lab.vms(), lab.kept) == (0, 2, [], None)

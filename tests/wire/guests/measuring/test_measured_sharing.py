@@ -1,0 +1,162 @@
+"""VMs that are made to measure how they share a GPU: guests that really run, and GPU time that is really shared."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.advise.sizing.measured import measured_curve, overheads
+from gpuops.api.measuring import remove_measurement
+from gpuops.errors import Refused, UsageError
+from gpuops.model.measurements.sharing_measurement import MeasuredDevice, MeasureWish
+from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.wire.guests.measuring.gpu_time import GpuTime
+from tests.wire.guests.measuring.lab import BEST, EQUAL, GPU, Lab, wish
+
+PROGRAM = Path(__file__).with_name("gpu_time.py")
+
+
+@pytest.mark.long
+def test_the_fitted_busy_share_is_that_of_the_work_and_nothing_is_left(lab: Lab) -> None:
+    seats: set[str] = set()
+
+    def on_gpu() -> list[str]:
+        seats.update(seat.pci_id for vm in lab.vms() for seat in vm.state.seats)
+        return [vm.name for vm in lab.vms() if vm.state.power is Power.ON]
+
+    with GpuTime(on_gpu, lambda: "RmPVMRL=0x01" in (lab.host.state.loaded_module_options or "")) as gpu:
+        command = f"{sys.executable} {PROGRAM} {gpu.port} 30 30 60"
+        wanted = wish(command, 1, 2, 4, schedulers=(BEST, EQUAL))
+        first = lab.measure(wanted)
+        assert [(each.scheduler, each.sharers, each.error) for each in first.measurement.done] == [
+            (BEST, 1, ""),
+            (BEST, 2, ""),
+            (BEST, 4, ""),
+        ]
+        assert (first.exit_code, first.plan.later, first.left, lab.vms()) == (4, (EQUAL,), (), [])
+        lab.set_scheduler("0x01")
+        second = lab.measure(wanted)
+    assert (second.exit_code, second.plan.in_force, lab.vms(), lab.kept) == (0, EQUAL, [], None)
+    assert seats <= {GPU}
+    assert len(second.measurement.done) == 6
+    curve = measured_curve(second.measurement.done, 6, 1.0)
+    assert curve.busy == pytest.approx(0.5, abs=0.15)
+    slower = {(row.count.scheduler, row.count.sharers): row.mean or 0.0 for row in curve.rows}
+    assert slower[BEST, 2] < slower[EQUAL, 2] and slower[BEST, 4] < slower[EQUAL, 4]
+    assert curve.worst_error is not None and curve.worst_error < 0.25
+
+
+def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
+    found = lab.measure(wish("true", 1, 2), apply=False)
+    assert (found.plan.now, str(found.plan.gpu.address if found.plan.gpu else ""), found.exit_code) == ((1, 2), GPU, 0)
+    assert (lab.vms(), lab.kept) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"template": "vm-01"}, "vm-01: is no template"),
+        ({"counts": (1, 6, 7)}, "esx-01: a GPU holds 6 vGPUs of nvidia_a40-8q, 7 are to share one"),
+        ({"profile": "a40-12q"}, ""),
+    ],
+)
+def test_what_stands_in_the_way_is_said_and_nothing_is_made(lab: Lab, change: dict[str, Any], said: str) -> None:
+    found = lab.measure(replace(wish("true"), **change), apply=bool(said))
+    assert [each.line for each in found.plan.rejections if each.line.startswith(said)] or not said
+    assert (found.exit_code, lab.vms(), lab.kept) == (3 if said else 0, [], None)
+
+
+def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
+    with lab.server.world.lock:
+        lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != GPU)
+    found = lab.measure(wish("true"))
+    assert any("no GPU for 1 VMs of nvidia_a40-8q on which nothing runs" in each.line for each in found.plan.rejections)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"), [(wish(" "), "nothing to run"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")]
+)
+def test_options_that_mean_nothing_are_refused(lab: Lab, wanted: MeasureWish, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        lab.measure(wanted)
+
+
+def test_a_command_that_fails_ends_the_measurement_and_its_vms_are_removed(lab: Lab) -> None:
+    found = lab.measure(wish("echo no driver; exit 3", 1, 2))
+    [failed] = found.measurement.done
+    assert failed.error.endswith("it ended with exit code 3: no driver") and failed.sharers == 1
+    assert (found.exit_code, lab.vms(), lab.kept == found.measurement) == (4, [], True)
+    with pytest.raises(Refused, match="did not end, and has other options"):
+        lab.measure(wish("true"))
+    left = remove_measurement(lab.site, apply=True)
+    assert (left.vms, left.left, lab.kept) == ((), (), None)
+
+
+def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
+    waited = Connection.wait_for_commands
+
+    def comes(self: Connection, commands: Any, timeout_s: float) -> Any:
+        with lab.server.world.lock:
+            other.state.seats = tuple(replace(seat, pci_id=GPU) for seat in other.state.seats)
+            other.power_changed()
+        return waited(self, commands, timeout_s)
+
+    monkeypatch.setattr(Connection, "wait_for_commands", comes)
+    [count] = lab.measure(wish("true")).measurement.done
+    assert count.error == f"vm-02 shared GPU {GPU} with its VMs: what they took says nothing"
+    assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
+
+
+def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
+    found = lab.measure(wish("sleep 1; date +%s%N", 1, 2, overlap=0.25))
+    one, two = found.measurement.done
+    assert (one.error, two.error, two.apart_s) == ("", "", 0.0)
+    started = [entry.at for entry in lab.server.ledger if "program" in entry.after]
+    assert 0.7 < (started[2] - started[1]).total_seconds() < 5
+
+
+def test_one_vm_with_a_whole_gpu_is_measured_beside_them(lab: Lab) -> None:
+    found = lab.measure(wish("sleep 0.2", 1, 2, whole=True))
+    assert [(each.device, each.sharers, each.error) for each in found.measurement.done] == [
+        (MeasuredDevice.DIRECT_PATH, 1, ""),
+        (MeasuredDevice.WHOLE_VGPU, 1, ""),
+        (MeasuredDevice.SHARE, 1, ""),
+        (MeasuredDevice.SHARE, 2, ""),
+    ]
+    assert [str(each) for each in found.plan.whole] == ["DirectPath I/O, GPU 0000:d8:00.0", "nvidia_a40-48q"]
+    assert (found.exit_code, found.plan.notes, lab.vms(), lab.kept) == (0, (), [], None)
+    assert set(overheads(found.measurement.done)) == {"whole vGPU", "best-effort"}
+
+
+def test_without_a_free_gpu_in_directpath_the_others_are_measured(lab: Lab) -> None:
+    with lab.server.world.lock:
+        lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != "0000:d8:00.0")
+    found = lab.measure(wish("true", whole=True))
+    assert found.plan.notes == ("esx-01 has no free NVIDIA A40 in DirectPath I/O: it is not measured beside them",)
+    assert [each.device for each in found.measurement.done] == [MeasuredDevice.WHOLE_VGPU, MeasuredDevice.SHARE]
+    assert overheads(found.measurement.done) == {}, "there is nothing to compare with"
+
+
+def test_how_much_the_gpu_was_used_is_told_by_the_samples_of_that_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = Connection.wait_for_commands
+
+    def two_minutes(self: Connection, commands: Any, timeout_s: float) -> Any:
+        ends = list(waited(self, commands, timeout_s))
+        with lab.server.world.lock:
+            lab.server.world.clock.advance(120)
+        return ends
+
+    asked = wish("true")
+    [soon] = lab.measure(asked).measurement.done
+    assert soon.gpu_use is None, "there is no whole sample yet"
+    monkeypatch.setattr(Connection, "wait_for_commands", two_minutes)
+    [count] = lab.measure(asked).measurement.done
+    assert count.gpu_use is not None and 0.0 <= count.gpu_use <= 1.0

@@ -1,0 +1,152 @@
+"""VMs of a measurement that was cut off are used again or removed, and no others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyVmomi import vim
+
+from gpuops.api.measuring import measure, remove_measurement
+from gpuops.errors import Refused, VcenterUnreachable
+from gpuops.model.measurements.sharing_measurement import SharingMeasurement
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.sim.state.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.wire.guests.measuring.lab import Lab, keep, wish
+
+NOT_MADE = "{} is not the VM that was made: it is left as it is"
+
+
+def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(Connection, "wait_for_commands", killed)
+    with pytest.raises(Killed):
+        lab.measure(wish("true", 1, 2))
+    monkeypatch.undo()
+    [before] = lab.vms()
+    assert before.state.extra_config and lab.kept is not None and lab.kept.marker in before.state.annotation
+    looked = remove_measurement(lab.site, apply=False)
+    assert looked.vms == (before.name,)
+    found = lab.measure(wish("true", 1, 2))
+    assert [each.sharers for each in found.measurement.done] == [1, 2]
+    assert found.measurement.id in before.name and found.exit_code == 0 and lab.vms() == []
+    assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
+
+
+def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, known)
+    other = _renamed(lab, "vm-02", known.name(1))
+    seats = other.state.seats
+    found = lab.measure(known.wish)
+    assert [each.error for each in found.measurement.done] == [NOT_MADE.format(known.name(1))]
+    assert found.left == (f"{known.name(1)}: {NOT_MADE.format(known.name(1))}",)
+    left = remove_measurement(lab.site, apply=True)
+    assert left.left == found.left
+    assert (other.state.power, other.state.seats, lab.kept) == (Power.ON, seats, found.measurement)
+    assert not any("program" in entry.after for entry in lab.server.ledger)
+
+
+def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, known)
+    other = _renamed(lab, "vm-02", f"{known.name(1)}-copy", known.marker)
+    left = remove_measurement(lab.site, apply=True)
+    assert (left.vms, left.left, lab.kept) == ((), (), None)
+    assert other in lab.vms() and other.state.power is Power.ON
+
+
+def _renamed(lab: Lab, name: str, to: str, notes: str = "") -> Any:
+    other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == name)
+    with lab.server.world.lock:
+        other.state.rename(to)
+        other.name = to
+        other.state.annotation = notes
+        other.configuration_changed(renamed=True)
+    return other
+
+
+@pytest.mark.parametrize("ask", ["measure", "remove"])
+def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    other = SharingMeasurement("0123abcd", wish("true"), made=1)
+    if ask == "measure":
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            measure(wish("true"), lab.site, apply=True, consent=lambda plan: keep(lab, other))
+    else:
+        keep(lab, SharingMeasurement("4567cdef", wish("true"), made=1))
+        looked = Connection.inventory
+
+        def meanwhile(self: Connection) -> Inventory:
+            keep(lab, other)
+            return looked(self)
+
+        monkeypatch.setattr(Connection, "inventory", meanwhile)
+        with pytest.raises(Refused, match="another call has measured in this vCenter meanwhile"):
+            remove_measurement(lab.site, apply=True)
+    assert (lab.kept, lab.vms()) == (other, [])
+
+
+def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> None:
+    known = SharingMeasurement("0123abcd", wish("true"), made=1)
+    keep(lab, known)
+    [golden] = [vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "golden"]
+    assert isinstance(lab.site.vcenter, Connection)
+    machine = lab.site.vcenter.vm(golden.moid)
+    spec = vim.vm.CloneSpec(
+        location=vim.vm.RelocateSpec(host=lab.site.vcenter.host(lab.host.moid), pool=_pool(lab.site.vcenter, lab.host)),
+        config=vim.vm.ConfigSpec(annotation=known.marker),
+    )
+    machine.CloneVM_Task(machine.parent, known.name(1), spec)
+    early = remove_measurement(lab.site, apply=True)
+    assert early.left == ("golden: vCenter is still making a VM of it; the same again when that is done",)
+    assert (early.vms, lab.kept) == ((), known)
+    with lab.server.world.lock:
+        lab.server.world.clock.advance(7200)
+    assert [vm.name for vm in lab.vms()] == [known.name(1)]
+    late = remove_measurement(lab.site, apply=True)
+    assert (late.vms, late.left, lab.vms(), lab.kept) == ((known.name(1),), (), [], None)
+
+
+def _pool(connection: Connection, host: Any) -> Any:
+    return connection.host(host.moid).parent.resourcePool
+
+
+@pytest.mark.parametrize("cut", [KeyboardInterrupt(), VcenterUnreachable("it is gone")])
+def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, cut: BaseException
+) -> None:
+    def ended(*_: object) -> None:
+        raise cut
+
+    said: list[str] = []
+    lab.site.say = said.append
+    monkeypatch.setattr(Connection, "wait_for_commands", ended)
+    with pytest.raises(type(cut)):
+        lab.measure(wish("true"))
+    assert lab.kept is not None and len(lab.vms()) == 1
+    assert said[-1] == (
+        f"measurement {lab.kept.id} was cut off, and its VMs stay: the same again goes on, "
+        "gpuops size --measure --remove removes them"
+    )
+
+
+def test_a_vm_that_a_cut_off_call_left_does_not_keep_the_whole_gpu_from_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> None:
+        raise VcenterUnreachable("it is gone")
+
+    monkeypatch.setattr(Connection, "wait_for_commands", cut)
+    with pytest.raises(VcenterUnreachable):
+        lab.measure(wish("true", whole=True))
+    monkeypatch.undo()
+    assert len(lab.vms()) == 1, "one with DirectPath I/O"
+    found = lab.measure(wish("true", whole=True))
+    assert [each.error for each in found.measurement.done] == ["", "", ""]
+    assert (found.exit_code, lab.vms(), lab.kept) == (0, [], None)
