@@ -38,9 +38,13 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
+from tests.nights.faults.cron import MORNING
 from tests.nights.faults.epidemics import READ_FOR_IDLE
 from tests.nights.faults.event import Event
-from tests.nights.playing.night import MORNING, Killed, Nightly, Played, wakes
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.night_world import wakes
+from tests.nights.playing.played import Played
+from tests.nights.playing.processes import Killed
 from tests.nights.world.worlds import DAY, EVENING, LOCK, Site, Size, arranged
 
 SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")

@@ -68,7 +68,7 @@ from tests.nights.judging.promises import (
 )
 from tests.nights.judging.teams import fair_order_kept, teams_within_limits
 from tests.nights.judging.truths import TRUTHS
-from tests.nights.playing.night import OVERRIDE, Played
+from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 
 DEFINE = "AddCustomFieldDef"

@@ -13,7 +13,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.world.worlds import DAY, EVENING
 
 if TYPE_CHECKING:
-    from tests.nights.playing.night import Played
+    from tests.nights.playing.played import Played
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"

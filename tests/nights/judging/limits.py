@@ -37,7 +37,7 @@ from tests.nights.judging.doings import (
     takings,
     told_late,
 )
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.direct import METHODS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 

@@ -35,8 +35,9 @@ from tests.nights.judging.limits import ml_stops, stays_where_it_is
 from tests.nights.judging.overrides import only_the_queue
 from tests.nights.judging.teams import teams_of
 from tests.nights.judging.truths import TRUTHS
-from tests.nights.playing.night import OVERRIDE, Played, play
+from tests.nights.playing.night import play
 from tests.nights.playing.place import Admission
+from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.world.worlds import CLOSES, EVENING, LOCK
 
 SEED = 106

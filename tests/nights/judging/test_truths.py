@@ -33,7 +33,7 @@ from tests.nights.judging.truths import (
     moved_meanwhile,
     never_sent_is_not_lost,
 )
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import EVENING, LOCK
 
 SEED = 7_200_000

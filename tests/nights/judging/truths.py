@@ -42,7 +42,7 @@ from tests.nights.judging.doings import (
     takings,
 )
 from tests.nights.judging.reverting import replaced, tells
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import DAY, EVENING, HOOK, LOCK
 
 LEASE_OP: Final = "gpuops-lease-"
