@@ -138,7 +138,7 @@ def fits(night: Played) -> Iterator[str]:
 
 
 def _others_moved_or_started(night: Played) -> bool:
-    """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations.py)."""
+    """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations/)."""
     others = (entry.after for entry in night.world.ledger if not is_ours(entry))
     return any("host" in after or after.get("power") == Power.ON for after in others)
 

@@ -27,7 +27,6 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.beside import Beside
 from tests.nights.at_once.machines import one_holder
 from tests.nights.faults.event import Event
-from tests.nights.faults.situations import SITUATIONS
 from tests.nights.judging.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
 from tests.nights.judging.doings import CALL, MARK, MOVE, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop
 from tests.nights.judging.hooks import RUN, asked_to_keep
@@ -38,6 +37,7 @@ from tests.nights.judging.truths import TRUTHS
 from tests.nights.playing.night import play
 from tests.nights.playing.place import Admission
 from tests.nights.playing.played import OVERRIDE, Played
+from tests.nights.situations.situations import SITUATIONS
 from tests.nights.world.worlds import CLOSES, EVENING, LOCK
 
 SEED = 106

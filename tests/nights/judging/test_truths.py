@@ -19,7 +19,6 @@ from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import Event
-from tests.nights.faults.situations import SITUATIONS
 from tests.nights.judging.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.judging.hooks import RUN
 from tests.nights.judging.reverting import REVERT
@@ -34,6 +33,7 @@ from tests.nights.judging.truths import (
     never_sent_is_not_lost,
 )
 from tests.nights.playing.played import Played
+from tests.nights.situations.situations import SITUATIONS
 from tests.nights.world.worlds import EVENING, LOCK
 
 SEED = 7_200_000
