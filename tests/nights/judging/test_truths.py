@@ -18,11 +18,11 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
+from tests.nights.doctored.nights import Doctor, first, quiet, with_ledger, without
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.judging.hooks import RUN
 from tests.nights.judging.reverting import REVERT
-from tests.nights.judging.test_checkers import Doctor, first, quiet, with_ledger, without
 from tests.nights.judging.truths import (
     ANOTHER,
     LEASE_OP,
