@@ -18,7 +18,6 @@ from tests.nights.situations.situations import SITUATIONS
 
 SEED = 106
 """Of a night with desktops suspended, ML VMs moved, started, shut down and powered off."""
-
 HOOKED = 2
 """Of a night whose ML VMs keep their work by hooks: one does, others fail, hang, or have no VMware Tools."""
 

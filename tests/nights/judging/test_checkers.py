@@ -70,8 +70,8 @@ from tests.nights.judging.doings import CALL, MARK, MOVE, OFF, START, SUSPEND
 from tests.nights.judging.hooks import asked_to_keep
 from tests.nights.judging.limits import ml_stops, stays_where_it_is
 from tests.nights.judging.overrides import only_the_queue
-from tests.nights.judging.truths import TRUTHS
 from tests.nights.playing.place import Admission
+from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import CLOSES, EVENING, LOCK
 
 DOCTORED: list[tuple[str, str, Doctor]] = [

@@ -23,17 +23,12 @@ from tests.nights.faults.event import Event
 from tests.nights.judging.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.judging.hooks import RUN
 from tests.nights.judging.reverting import REVERT
-from tests.nights.judging.truths import (
-    ANOTHER,
-    LEASE_OP,
-    NOTHING,
-    REFUSES,
-    TRUTHS,
-    moved_meanwhile,
-    never_sent_is_not_lost,
-)
 from tests.nights.playing.played import Played
 from tests.nights.situations.situations import SITUATIONS
+from tests.nights.truths.leases import LEASE_OP
+from tests.nights.truths.reports import ANOTHER, NOTHING
+from tests.nights.truths.requests import REFUSES, moved_meanwhile, never_sent_is_not_lost
+from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import EVENING, LOCK
 
 SEED = 7_200_000
