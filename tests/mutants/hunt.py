@@ -13,12 +13,12 @@ from itertools import count
 from typing import Any
 
 import gpuops
-from tests.nights.faults.situations import SITUATIONS
 from tests.nights.gated.checkers import violations as gated_violations
 from tests.nights.gated.night import play as play_gated
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly
 from tests.nights.playing.soap import SoapNightly
+from tests.nights.situations.situations import SITUATIONS
 
 
 def hunt(

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from tests.nights.at_once.pairs import pair_violations
 from tests.nights.faults.event import Event
-from tests.nights.faults.situations import SITUATIONS
 from tests.nights.interrupted.test_returns import CutShort
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.filed import damaged_violations, filed_violations
 from tests.nights.playing.night import Nightly, play
 from tests.nights.playing.soap import SoapNightly
+from tests.nights.situations.situations import SITUATIONS
 
 FIRST: Final = 7_000_000
 """Seeds that no other suite plays, fixed before any mutant was drawn."""

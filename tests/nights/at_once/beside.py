@@ -10,7 +10,7 @@ from gpuops.errors import GpuopsError, Locked, NotConnected, Refused
 from tests.nights.playing.place import Admission
 
 if TYPE_CHECKING:
-    from tests.nights.playing.night import Played
+    from tests.nights.playing.played import Played
 
 
 @dataclass(frozen=True)

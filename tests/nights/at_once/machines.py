@@ -33,7 +33,7 @@ from tests.nights.world.worlds import LOCK, Site, is_leased
 if TYPE_CHECKING:
     from gpuops.sim.objects.virtual_machine import VirtualMachine
     from gpuops.sim.world import World
-    from tests.nights.playing.night import Played
+    from tests.nights.playing.played import Played
 
 PAUSED, REVERTED = "K6", "K11"
 PAUSES_S: Final = (90, 200, 400, 900)

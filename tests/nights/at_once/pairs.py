@@ -18,7 +18,7 @@ from gpuops.execute.state import lock
 from gpuops.plan.rotation.lease import HEARTBEAT_S, TTL_S
 from tests.nights.at_once.runners import Machine, Runner, evening, lease_of, strays
 from tests.nights.at_once.test_two_runners import by_markers, day, mornings, night
-from tests.nights.playing.night import MEMORY
+from tests.nights.playing.place import MEMORY
 
 PAUSES_S: Final = (1.0, HEARTBEAT_S / 2, HEARTBEAT_S, TTL_S - 1, TTL_S, TTL_S + 1, 2 * TTL_S)
 PAUSED: Final = (0.0, 0.04, 0.15)

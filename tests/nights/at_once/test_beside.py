@@ -11,7 +11,8 @@ from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import one_session, violations
 from tests.nights.playing.night import play
 from tests.nights.playing.place import Admission
-from tests.nights.world.direct import USER, DirectVcenter
+from tests.nights.world.direct import DirectVcenter
+from tests.nights.world.session import USER
 
 LEASED = 810039
 """Of a world with a lock VM."""

@@ -11,7 +11,8 @@ from tests.nights.at_once.several import ONE_IN, Several, second_machine, severa
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import START, SUSPEND, effects, is_desktop, machine_of
 from tests.nights.measuring.tally import tally
-from tests.nights.playing.night import Played, play
+from tests.nights.playing.night import play
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import is_leased, site_of
 from tests.sample import every_nth
 

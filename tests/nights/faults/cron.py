@@ -6,11 +6,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.selector import Mark, Selector
 from tests.nights.world.worlds import EVENING
+
+MORNING: Final = EVENING + timedelta(hours=9)
+DEADLINE: Final = EVENING + timedelta(hours=11)
+CRON: Final = timedelta(minutes=10)
 
 
 def evening_of(seed: int) -> tuple[tuple[RunKind, datetime], ...]:

@@ -34,8 +34,9 @@ from tests.nights.gated.pod import ADMIN, NightPod, RdpWatch, pod_of
 from tests.nights.gated.schedule import Trouble, is_calm, schedule_of
 from tests.nights.gated.schedule import called_off_s as called_off_s_of
 from tests.nights.gated.world import gated_site
-from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.night import Nightly
 from tests.nights.playing.place import NightPlace
+from tests.nights.playing.played import Played
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import EVENING, Site
 

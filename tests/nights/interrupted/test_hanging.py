@@ -9,12 +9,14 @@ import pytest
 
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
+from tests.nights.faults.cron import CRON
 from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import HANGS, schedule_of
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import SUSPEND, effects
 from tests.nights.measuring.test_coverage import SEED
-from tests.nights.playing.night import CRON, Nightly, Played
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import Played
 
 HOUR_S = 3600.0
 SEEDS = range(0, 2000, 2)

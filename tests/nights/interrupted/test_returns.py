@@ -21,8 +21,9 @@ from gpuops.plan.core.outcome import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import START, effects, is_desktop
-from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.night import Nightly
 from tests.nights.playing.place import NightStore
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import CLOSES, EVENING, site_of
 from tests.sample import every_nth
 

@@ -34,8 +34,8 @@ from gpuops.plan.jobs.job_answers import JobVmDeed
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.jobs.guests import MINUTE, MadeGuests, Work
-from tests.nights.playing.night import MEMORY, Killed
-from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.playing.place import MEMORY, NightPlace, NightStore
+from tests.nights.playing.processes import Killed
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arranged, policies_read_quickly

@@ -67,8 +67,8 @@ from tests.nights.judging.promises import (
     told_with_a_command,
 )
 from tests.nights.judging.teams import fair_order_kept, teams_within_limits
-from tests.nights.judging.truths import TRUTHS
-from tests.nights.playing.night import OVERRIDE, Played
+from tests.nights.playing.played import OVERRIDE, Played
+from tests.nights.truths.truths import TRUTHS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 
 DEFINE = "AddCustomFieldDef"

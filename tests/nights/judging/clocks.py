@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuops.plan.rotation.nights.stop_conditions import MOST_CLOCK_DIFFERENCE
 from tests.nights.judging.doings import takings
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 
 
 def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:

@@ -10,10 +10,11 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.sim.core.clock import REQUEST_COST
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
+from tests.nights.at_once.several import Several
 from tests.nights.world.worlds import DAY, EVENING
 
 if TYPE_CHECKING:
-    from tests.nights.playing.night import Played
+    from tests.nights.playing.played import Played
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
@@ -97,3 +98,8 @@ def chosen_as(night: Played, moid: str) -> str:
 def is_desktop(night: Played, moid: str, name: str = "") -> bool:
     """By the name that it has had all along; a VM that came in the night is known by `name` alone."""
     return night.names.get(moid, name).startswith("desktop-")
+
+
+def has_one_journal(night: Played) -> bool:
+    """Whether there is one journal, and one policy."""
+    return night.site.several in (Several.NONE, Several.POOLS) and not any(each.fault == "K6" for each in night.events)

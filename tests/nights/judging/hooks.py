@@ -8,7 +8,7 @@ from typing import Any
 from gpuops.execute.journal.record import Kind
 from gpuops.sim.core.ledger import Entry
 from tests.nights.judging.doings import OFF, SHUT_DOWN, START, chosen_as, effects, is_desktop
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import HOOK
 
 RUN = "StartProgramInGuest"

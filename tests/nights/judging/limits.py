@@ -37,7 +37,7 @@ from tests.nights.judging.doings import (
     takings,
     told_late,
 )
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.direct import METHODS
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 
@@ -138,7 +138,7 @@ def fits(night: Played) -> Iterator[str]:
 
 
 def _others_moved_or_started(night: Played) -> bool:
-    """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations.py)."""
+    """Whether somebody else changed what runs where, of whom the events of the night need not tell (situations/)."""
     others = (entry.after for entry in night.world.ledger if not is_ours(entry))
     return any("host" in after or after.get("power") == Power.ON for after in others)
 

@@ -14,7 +14,7 @@ from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.state.vm_state import Power
 from tests.nights.judging.doings import MARK, OFF, SHUT_DOWN, START, is_ours, machine_of, takes
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 
 QUEUED: Final = timedelta(seconds=45)
 """So long a step may stand in vCenter's queue before it is taken back."""

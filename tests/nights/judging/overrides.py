@@ -9,7 +9,7 @@ from gpuops.model.nights.rotation import DrsOverride
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.state.vm_state import Power
 from tests.nights.judging.doings import chosen_as, effects
-from tests.nights.playing.night import OVERRIDE, Played
+from tests.nights.playing.played import OVERRIDE, Played
 
 _NOT_DONE = (Verdict.FAILED, Verdict.UNKNOWN)
 

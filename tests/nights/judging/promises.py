@@ -31,7 +31,7 @@ from tests.nights.judging.doings import (
     not_back,
     takes,
 )
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 
 REACHES = {
     SuspendVm: Power.SUSPENDED,

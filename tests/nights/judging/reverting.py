@@ -15,7 +15,7 @@ from gpuops.execute.journal.remembered import IntentState
 from gpuops.plan.core.outcome import Report
 from gpuops.sim.core.ledger import Entry
 from tests.nights.judging.doings import START, SUSPEND, is_desktop, is_ours
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 
 REVERT = "RevertToSnapshot_Task"
 

@@ -17,7 +17,7 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.judging.doings import START, effects, is_desktop, is_ours
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import CLOSES, DAY, EVENING
 
 _GPUS: Final = {"nvidia_a40-48c": 1.0, "nvidia_a40-24c": 0.5}

@@ -17,7 +17,8 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.rotation.returns.day import RotateDay
 from tests.nights.faults.event import Event
 from tests.nights.judging.checkers import violations
-from tests.nights.playing.night import MEMORY, Nightly
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.place import MEMORY
 from tests.nights.world.worlds import EVENING
 
 _VCENTER: Final = "vc-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from tests.nights.playing.night import Played
+from tests.nights.playing.played import Played
 
 
 def lines(night: Played) -> list[str]:

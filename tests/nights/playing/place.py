@@ -18,6 +18,9 @@ from gpuops.execute.state.lock import LockedBy, LockHold, locked
 from gpuops.model.nights.night_record import LockHolder
 from tests.nights.measuring.stages import RECORDS, Stages
 
+MEMORY: Final = Path("/dev/shm")
+"""Where a file is no work for a disk: a night's locks are taken hundreds of times."""
+
 
 class Admission(StrEnum):
     """What the lock of a machine answered a process."""

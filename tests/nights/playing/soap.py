@@ -24,7 +24,8 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
-from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import Played
 from tests.nights.playing.wire import Watched
 from tests.nights.world.guests import LOGIN
 from tests.nights.world.worlds import policies_read_quickly

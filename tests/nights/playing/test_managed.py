@@ -21,7 +21,8 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import NIGHT_S, schedule_of
 from tests.nights.judging.checkers import desktops_back, violations
 from tests.nights.judging.doings import CALL, MARK, START, effects, takes
-from tests.nights.playing.night import OVERRIDE, Nightly, Played
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import OVERRIDE, Played
 from tests.nights.world.worlds import LOCK, Site, site_of
 from tests.sample import every_nth, mostly_long
 

@@ -20,7 +20,8 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import NIGHT_S
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import SUSPEND, effects
-from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import Played
 from tests.nights.world.worlds import Site, site_of
 from tests.sample import every_nth, mostly_long
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.canary import require_hidden
 from tests.nights.judging.checkers import DEFINE, violations
-from tests.nights.playing.night import Played, play
+from tests.nights.playing.night import play
+from tests.nights.playing.played import Played
 from tests.nights.playing.soap import SoapNightly, play_over_soap
 from tests.nights.playing.wire import play_on_the_wire
 from tests.sample import every_nth

@@ -20,7 +20,8 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
 from tests.nights.faults.event import Event
-from tests.nights.playing.night import Nightly, Played
+from tests.nights.playing.night import Nightly
+from tests.nights.playing.played import Played
 from tests.nights.world.guests import LOGIN
 from tests.wire.conftest import target_of
 

@@ -24,7 +24,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.pools.guests import Share
 from tests.nights.pools.played import Look, PoolStory
 from tests.nights.pools.site import CLOSES, FIRST, GIVEN, GRACE, KEPT, NIGHT, TAKEN, WHOLE_MIB
-from tests.nights.world.direct import USER
+from tests.nights.world.session import USER
 
 SOON = timedelta(seconds=15)
 """What the scripts of one lease take."""

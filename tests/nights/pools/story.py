@@ -39,8 +39,8 @@ from gpuops.sim.operations.vms import power
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.jobs.story import KeptDatabase
-from tests.nights.playing.night import MEMORY, Killed
-from tests.nights.playing.place import NightPlace, NightStore
+from tests.nights.playing.place import MEMORY, NightPlace, NightStore
+from tests.nights.playing.processes import Killed
 from tests.nights.pools.guests import CALLS, ClientWords, MadePoolGuests, ServerWords
 from tests.nights.pools.played import Look, Morning, PoolStory
 from tests.nights.pools.site import BACK_BY, CLOSES, FIRST, MINUTE, OPENS, site_of

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any, Final
 
-from pyVmomi import VmomiSupport, vim, vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.errors import (
     GpuopsError,
-    LoginRefused,
     NotConnected,
-    NotTrusted,
     OutcomeUnknown,
-    ProtocolError,
     Refused,
     StepFailed,
     Trouble,
-    VcenterUnreachable,
 )
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
@@ -48,26 +43,19 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.vm.clone import NewClone
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState, description_id
-from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
-from gpuops.vsphere.change_record import CANCEL_OPERATION, ChangeRecord
+from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, may_change_gpus
 from gpuops.vsphere.writing.new_vms import _config
 from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.world.guests import PREFIX, Guests
+from tests.nights.world.session import USER, DirectSession, Lost
 from tests.nights.world.showing import Showing
 
-USER: Final = "VSPHERE.LOCAL\\gpuops"
-VERSION: Final = VmomiSupport.newestVersions.Get("vim")
-SILENCE_S: Final = 30.0
-"""What a call costs that is never answered."""
-DOWN_S: Final = 10.0
-"""What a try costs to reach a vCenter that is down."""
 SLICE_S: Final = 20.0
 
 METHODS: Final[Mapping[type[Any], str]] = {
@@ -85,15 +73,7 @@ METHODS: Final[Mapping[type[Any], str]] = {
 """What is called for each kind of step."""
 
 
-class Lost(Exception):
-    """The reply did not come, or not whole; `broke_off`: a read is asked again at once."""
-
-    def __init__(self, *, broke_off: bool) -> None:
-        super().__init__()
-        self.broke_off = broke_off
-
-
-class DirectVcenter:
+class DirectVcenter(DirectSession):
     """Implements `Vcenter`. `boundary` is called before and after each effect: where a run can be killed."""
 
     def __init__(
@@ -107,25 +87,15 @@ class DirectVcenter:
     ) -> None:
         """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
         that is sent, and `refused` the type of the fault that it was answered with."""
-        self._world = world
+        super().__init__(world, trusted)
         self._showing = showing or Showing(world)
-        world.sessions.passwords.setdefault(USER, "its own")
         self._boundary = boundary
         self._asked = asked
         self._refused = refused
-        self._trusted = trusted
-        self._session: ClientSession | None = None
         self._withdrawn: set[str] = set()
-        self._changes = ChangeRecord()
-        self._stale = False
-        """Whether the connection ended behind our back: the next call meets it."""
         self.uuid = world.get("ServiceInstance").instance_uuid
         self._guests = Guests(world, self._change, self._read)
         self._login()
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._world.sessions.close(self._session)
 
     @property
     def applied(self) -> bool | None:
@@ -240,24 +210,6 @@ class DirectVcenter:
             and (task.description_id or description_id(task.name)) == DESCRIPTIONS[PowerOnVm]
             and task.queued_at + task.skew >= since
         ]
-
-    def _read(self, look: Callable[[], Any]) -> Any:
-        """What `look` finds, asked again once when session or reply broke off."""
-        try:
-            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
-        except vim.fault.NotAuthenticated:
-            self._login()
-        except Lost as lost:
-            if not lost.broke_off:
-                raise VcenterUnreachable("the simulated vCenter did not answer") from lost
-        except vmodl.MethodFault as fault:
-            raise translate(fault) from fault
-        try:
-            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
-        except Lost as lost:
-            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
-        except vmodl.MethodFault as fault:
-            raise translate(fault) from fault
 
     # --- changing -----------------------------------------------------------------------------------------------
 
@@ -418,20 +370,6 @@ class DirectVcenter:
         self._updates(lambda: reached() if len(reached()) + len(gone) >= len(vms) else None, timeout_s)
         return self._read(reached)
 
-    def _updates(self, ready: Callable[[], Any], wait_s: float) -> Any:
-        """What WaitForUpdatesEx tells: a session or a connection that broke is taken up again, and time passes."""
-        for _ in range(8):
-            try:
-                return self._ask("WaitForUpdatesEx", "ServiceInstance", lambda call: self._world.wait(ready, wait_s))
-            except vim.fault.NotAuthenticated:
-                self._login()
-            except Lost:
-                self._world.clock.advance(DOWN_S)
-            except vmodl.MethodFault as fault:
-                if not isinstance(fault, vmodl.fault.RequestCanceled | vmodl.query.InvalidCollectorVersion):
-                    raise translate(fault) from fault
-        raise VcenterUnreachable("the simulated vCenter broke off each wait")
-
     def _ended(self, refs: Sequence[str]) -> list[str] | None:
         found = [ref for ref in refs if self._has_ended(ref)]
         return found or None
@@ -465,93 +403,3 @@ class DirectVcenter:
             error = StepFailed(f"{task.entity.name}: its task was queued")
             error.trouble = Trouble.BUSY
         return TaskEnd(TaskRef(ref), error, (task.ended_at - (task.started_at or task.queued_at)).total_seconds())
-
-    # --- one call -----------------------------------------------------------------------------------------------
-
-    def _change(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str) -> Any:
-        """The answer of one call that changes something, recorded as a session of `vsphere` does."""
-        try:
-            answer = self._ask(method, moid, act, op_id)
-        except Lost:
-            self._changes.lost(op_id)
-            raise
-        self._changes.accepted(vim.Task(answer.moid) if isinstance(answer, Task) else answer, op_id)
-        return answer
-
-    def _ask(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str = "") -> Any:
-        """The answer of one call, with whatever happens to it. Raises Lost and the faults of the API."""
-        world = self._world
-        self._reach()
-        world.clock.take_request()
-        session = world.sessions.find(self._session.cookie) if self._session else None
-        call = Call(method, VERSION, session, op_id)
-        receiver = world.get(moid)
-        with world.serving(call):
-            self._strike(world.injector.before(call, receiver))
-            if call.session is None:
-                raise vim.fault.NotAuthenticated(msg="The session is not authenticated.")
-            call.session.active_at = world.clock.now()
-            privilege = _privilege(method)
-            if privilege is not None:
-                world.authority.require(call, receiver, privilege)
-            answer = act(call)
-            self._strike(world.injector.after(call, receiver))
-        return answer
-
-    def _reach(self) -> None:
-        world = self._world
-        if self._stale:
-            self._stale = False
-            raise Lost(broke_off=True)
-        if world.down_until is not None:
-            world.clock.advance(DOWN_S)
-            if world.clock.now() < world.down_until:
-                raise Lost(broke_off=True)
-            world.down_until = None
-
-    def _strike(self, interruption: Any) -> None:
-        if interruption is None:
-            return
-        if interruption.fault is not None:
-            raise interruption.fault
-        if interruption.status:
-            raise Lost(broke_off=True)
-        match interruption.ending:
-            case Ending.WHOLE:
-                return
-            case Ending.HANG | Ending.DRIP:
-                self._world.clock.advance(SILENCE_S)
-                raise Lost(broke_off=False)
-            case Ending.STALE:
-                self._stale = True
-            case _:
-                raise Lost(broke_off=True)
-
-    def _login(self) -> None:
-        """Raises NotConnected in its kinds."""
-        world = self._world
-        if self._trusted is not None and not self._trusted():
-            raise NotTrusted("the certificate of the simulated vCenter is another one")
-        try:
-            self._reach()
-        except Lost as lost:
-            raise VcenterUnreachable("the simulated vCenter is down") from lost
-        call = Call("Login", VERSION)
-        interruption = world.injector.before(call, world.get("SessionManager"))
-        try:
-            self._strike(interruption)
-        except Lost as lost:
-            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
-        except vmodl.MethodFault as fault:
-            error = translate(fault)
-            raise (error if isinstance(error, LoginRefused) else ProtocolError(error.message)) from fault
-        if self._session is not None:
-            world.sessions.close(self._session)
-        self._session = world.sessions.open(USER)
-
-
-@cache
-def _privilege(method: str) -> str | None:
-    """What the login needs on the object of a change; reads need nothing that a night takes away."""
-    needed = VmomiSupport.GetWsdlMethod("urn:vim25", method).info.privId
-    return None if needed in (None, "System.Anonymous", "System.View", "System.Read") else str(needed)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from gpuops.execute.steps.step_executor import SLICE_S
-from tests.nights.faults.situations import SITUATIONS
 from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import START, SUSPEND, effects, is_ours
 from tests.nights.playing.filed import damaged_violations
+from tests.nights.situations.situations import SITUATIONS
 from tests.sample import every_nth
 
 FIRST = 7_100_000

@@ -1,0 +1,88 @@
+"""Whole nights that are doctored in one place, and how: a ledger without an effect, or with one more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from gpuops.sim.core.ledger import Entry
+from tests.nights.judging.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.judging.hooks import RUN
+from tests.nights.playing.night import play
+from tests.nights.playing.played import Played
+from tests.nights.situations.situations import SITUATIONS
+
+SEED = 106
+"""Of a night with desktops suspended, ML VMs moved, started, shut down and powered off."""
+HOOKED = 2
+"""Of a night whose ML VMs keep their work by hooks: one does, others fail, hang, or have no VMware Tools."""
+
+Doctor = Callable[[Played], Played]
+
+
+@cache
+def quiet() -> Played:
+    night = play(SEED, ())
+    done = [entry.method for entry in night.world.ledger]
+    assert done.count(SUSPEND) > 2, "there is something to doctor"
+    assert {MOVE, MARK, START, OFF, "ShutdownGuest"} <= set(done)
+    return night
+
+
+@cache
+def hooked() -> Played:
+    night = play(HOOKED, ())
+    assert [entry.method for entry in night.world.ledger].count(RUN) > 2
+    return night
+
+
+@cache
+def shared() -> Played:
+    """Two nights of a full site that teams share."""
+    return next(
+        night
+        for seed in range(7_100_000, 7_100_040, 2)
+        if len(json.loads((night := SITUATIONS["Teams"](seed).play()).site.policy.text)["fair_share"]["teams"]) == 3
+        and sum("fair share:" in choice.reason for report, _ in night.told for choice in report.plan.choices) > 3
+    )
+
+
+def with_ledger(night: Played, entries: list[Entry], **fields: Any) -> Played:
+    """The night with another ledger, numbered anew."""
+    ledger = [replace(entry, sequence=number) for number, entry in enumerate(entries, 1)]
+    world: Any = SimpleNamespace(
+        ledger=ledger, find=night.world.find, tasks=night.world.tasks, by_type=night.world.by_type, bugs=[]
+    )
+    return replace(night, world=world, **fields)
+
+
+def first(night: Played, method: str, *, desktop: bool) -> Entry:
+    return next(
+        each for each in night.world.ledger if each.method == method and is_desktop(night, each.moid) == desktop
+    )
+
+
+def without(method: str, *, desktop: bool) -> Doctor:
+    """The first such effect never was."""
+
+    def doctored(night: Played) -> Played:
+        gone = first(night, method, desktop=desktop)
+        return with_ledger(night, [entry for entry in night.world.ledger if entry is not gone])
+
+    return doctored
+
+
+def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
+    """One more effect right after the first such: the same, but for the changes."""
+
+    def doctored(night: Played) -> Played:
+        seen = first(night, effect, desktop=desktop)
+        more = replace(seen, **changes)
+        entries = [each for entry in night.world.ledger for each in ([entry, more] if entry is seen else [entry])]
+        return with_ledger(night, entries)
+
+    return doctored

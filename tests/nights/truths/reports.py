@@ -1,0 +1,200 @@
+"""Truths of reports: I1, I21, I24 each can be shown, names whoever is away and nobody else, and its reasons are so; I28
+what is shown is what is done."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from gpuops.execute.journal.record import Kind
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.report.layout import plain
+from gpuops.report.plan_json import report_document
+from gpuops.report.plan_text import report_text
+from gpuops.sim.state.vm_state import Power
+from tests.nights.judging.doings import (
+    GONE,
+    has_one_journal,
+    is_ours,
+    not_back,
+)
+from tests.nights.judging.reverting import replaced, tells
+from tests.nights.playing.played import Played
+from tests.nights.world.worlds import DAY
+
+UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
+"""What may hide where a VM is."""
+ANOTHER: Final = "when its night suspended it"
+NOTHING: Final = "no night has taken anything that is not back"
+OFF_BY: Final = re.compile(r"vCenter's is (?:(\d+) h )?(\d+) min (?:(\d+) s )?(?:ahead|behind)")
+
+
+def every_report_is_shown(night: Played) -> Iterator[str]:
+    """I24: a report can be shown to people and to programs, with all of its reasons."""
+    for report, _ in night.told:
+        try:
+            plain(report_text(report, explain=True))
+            report_document(report, "rotate")
+        except Exception as error:
+            yield f"I24: a report cannot be shown: {type(error).__name__}: {error}"
+
+
+def gone_is_gone(night: Played) -> Iterator[str]:
+    """I24: of a VM that is told to be gone from vCenter there is none under its id at the end."""
+    if night.last is None:
+        return
+    by_name = {name: moid for moid, name in night.names.items()}
+    for each in night.last.plan.unmet:
+        if each.rule == GONE and night.world.find(by_name.get(each.subject, "")) is not None:
+            yield f"I24: {each.subject} is told to be gone from vCenter, and something has its id"
+
+
+def gone_is_let_go(night: Played) -> Iterator[str]:
+    """I24: who was gone from vCenter before a night is named by no morning after it."""
+    since: dict[str, datetime] = {}
+    let_go: set[str] = set()
+    for report, _ in night.told if has_one_journal(night) else ():
+        at = report.before.taken_at
+        if _returns(report):
+            named = {each.subject for each in report.plan.unmet if each.rule == GONE}
+            since = {name: since.get(name, at) for name in (*since, *named)}
+            yield from (
+                f"I24: {name} is named as gone, and was before the last night" for name in sorted(named & let_go)
+            )
+        elif report.plan.feasible:
+            let_go |= {name for name, moment in since.items() if at - moment > DAY / 2}
+
+
+def clocks_are_told(night: Played) -> Iterator[str]:
+    """I21: how far vCenter's clock is said to be off is what it was set by, to two minutes, where it was set once."""
+    if not has_one_journal(night):
+        return
+    skews = [abs(rule.delay_s) for event in night.events if event.fault == "K7" for rule in event.rules]
+    for report, _ in night.told:
+        for each in report.plan.rejections:
+            told = OFF_BY.search(each.rule)
+            if told is None:
+                continue
+            told_s = sum(int(number or 0) * unit for number, unit in zip(told.groups(), (3600, 60, 1), strict=True))
+            if len(skews) == 1 and abs(told_s - skews[0]) > 120:
+                yield f"I21: {each.rule}, and it was set by {skews[0]:.0f} s"
+
+
+def a_reason_is_told(night: Played) -> Iterator[str]:
+    """I24: whatever was not done is told with a reason."""
+    for report, _ in night.told:
+        for outcome in report.outcomes:
+            if outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED) and not outcome.reason:
+                yield f"I24: {outcome.step} is {outcome.verdict}, and nobody is told why"
+
+
+def _called(night: Played) -> dict[str, set[str]]:
+    """By VM (ref) that something was done to, the names that it has had."""
+    called: dict[str, set[str]] = {}
+    for entry in night.world.ledger:
+        called.setdefault(entry.moid, {night.names.get(entry.moid, "")}).add(entry.name)
+        called[entry.moid].add(str(entry.after.get("name", "")))
+    return called
+
+
+def whoever_is_away_is_named(night: Played) -> Iterator[str]:
+    """I1: whoever has not come back is named by each return, by a name that it has had; unless a fault hides where a VM
+    is, or a person gave it up."""
+    if any(event.fault in UNSEEN for event in night.events) or not has_one_journal(night):
+        return
+    ledger, called = list(night.world.ledger), _called(night)
+    for report, length in night.told:
+        if not _returns(report) or not report.applied:
+            continue
+        told = {each.subject for each in report.plan.unmet} | {outcome.step.vm for outcome in report.outcomes}
+        for moid in sorted(not_back(ledger[:length]) - night.given_up):
+            if not told & {moid, *called[moid]}:
+                yield f"I1: {night.names.get(moid)} is not back, and a return does not name it"
+                return
+
+
+def foretold(night: Played) -> Iterator[str]:
+    """I28: what somebody is shown that a run would do is what it then does."""
+    yield from (f"I28: it was not what had been shown: {each}" for each in night.foretold)
+
+
+def only_who_is_away_is_named(night: Played) -> Iterator[str]:
+    """I24: a desktop that runs all night long, and with which no night ever had to do, is named by no return, but where
+    it was to be taken and cannot be read."""
+    ours = {entry.moid for entry in night.world.ledger if is_ours(entry)}
+    off = {entry.moid for entry in night.world.ledger if entry.after.get("power") not in (None, Power.ON)}
+    ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.strays - night.doubtful}
+    meant = {night.names.get(record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL}
+    for report, _ in night.told:
+        if _returns(report):
+            for each in report.plan.unmet:
+                if each.subject in ran and not (each.subject in meant and "cannot be read" in each.rule):
+                    yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
+
+
+def nothing_to_do_is_so(night: Played) -> Iterator[str]:
+    """I24: a return that has something to do, or somebody to name, does not say that nothing was taken, and one that
+    has not says so."""
+    for report, _ in night.told:
+        if _returns(report) and report.plan.feasible:
+            found = bool(report.plan.steps or report.plan.unmet or report.plan.choices)
+            if found == (NOTHING in report.plan.because):
+                yield f"I24: {NOTHING}, a return {'says' if found else 'does not say'}"
+
+
+def _returns(report: Report, *, alone: bool = False) -> bool:
+    """`alone`: one of some VMs alone, which were named, is one too."""
+    return type(report.request).__name__ in ("RotateDay", *(("RestoreVms",) if alone else ()))
+
+
+def each_return_advises(night: Played) -> Iterator[str]:
+    """I1: whatever a return could not do to a desktop is told with what to type."""
+    bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+    for report, _ in night.told:
+        if not _returns(report):
+            continue
+        for outcome in report.outcomes[-len(report.plan.steps) :] if report.plan.steps else ():
+            wakes = type(outcome.step).__name__ == "ResumeVm" and outcome.verdict in bad
+            if wakes and not re.search(r"gpuops |the same command", outcome.reason):
+                yield f"I1: {night.names.get(outcome.step.vm)} is {outcome.verdict}, and nobody is told what to do"
+
+
+def another_state_is_named(night: Played) -> Iterator[str]:
+    """I24: a desktop that was reverted to another suspended snapshot while it was away is named, with both moments, by
+    the return that saw it so and resumed it, or where that was cut off by the next one, if it is not closed by then;
+    unless a fault hides what vCenter shows, or sets its clock."""
+    if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not has_one_journal(night):
+        return
+    called = _called(night)
+    for each in replaced(night):
+        report = next((report for report, length in night.told if length >= each.resumed.sequence), None)
+        if report is None or report.journal_lost or not _returns(report, alone=True):
+            continue
+        looked = report.before.taken_at
+        closed = any(
+            record.kind is Kind.RETURNED and record.body["vm"] == each.moid and record.at <= looked
+            for record, _ in night.kept
+        )
+        others = any(
+            entry.moid == each.moid and each.resumed.sequence < entry.sequence and "power" in entry.after
+            for entry in night.world.ledger
+        )
+        runs_on = looked <= each.resumed.at or not (closed or others)
+        if each.reverted.at < looked and runs_on and not tells(report, called[each.moid], each):
+            yield f"I24: {night.names.get(each.moid)} is resumed in a state of {each.now}, and nobody is told"
+
+
+def only_another_state_is_named(night: Played) -> Iterator[str]:
+    """I24: a desktop that was suspended once, and in no other way came to a suspended state, is not told to be in
+    another one."""
+    called, changes = _called(night), Counter[str]()
+    for entry in night.world.ledger:
+        changes[entry.moid] += entry.after.get("suspend_time") is not None
+    others = {name for moid, count in changes.items() if count > 1 for name in called[moid]}
+    for report, _ in night.told:
+        for warning in report.plan.warnings:
+            if ANOTHER in warning and warning.partition(": ")[0] not in others:
+                yield f"I24: its suspended state is that of its night, and a return says: {warning}"

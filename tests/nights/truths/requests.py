@@ -1,0 +1,137 @@
+"""Truths of requests: I16 what may still arrive is unknown and what was never sent is not, I25 refusals in a row stop a
+night, I7, I8, I26 nothing is asked for that was overtaken, or cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.journal.remembered import IntentState
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import RunInGuest
+from tests.nights.at_once.several import Machine, second_machine
+from tests.nights.playing.played import Played
+from tests.nights.truths.leases import LEASE_OP
+from tests.nights.world.worlds import EVENING, HOOK
+
+REFUSES: Final = "vCenter refuses one step after the other"
+EXCUSED: Final = re.compile("Insufficient|InProgress|InUse|InvalidState|InvalidPowerState|NoCompatibleHost|Concurrent")
+"""Faults of a VM that somebody is at, that is in another state than thought, or that there is no room for."""
+ROW: Final = 2
+"""So many refusals in a row stop a night."""
+
+
+def refusals_are_so(night: Played) -> Iterator[str]:
+    """I25: a night that stops because vCenter refuses one step after the other was refused that many, for no want of
+    room, and not because somebody else was at it."""
+    history: list[Any] = list(night.world.tasks.history())
+    ended = {task.call.operation_id: type(task.error).__name__.rpartition(".")[2] for task in history if task.error}
+    faults = {
+        op: night.refused.get(number) or ended.get(op)
+        for number, (op, _, _) in enumerate(night.asks)
+        if night.sent_by.get(op, (0, "", 0))[1] != RunKind.DAY
+    }
+    refusals = [op for op, fault in faults.items() if fault is not None and not EXCUSED.search(fault)]
+    for report, _ in night.told:
+        told = [each.reason or "" for each in report.outcomes] + [each.rule for each in report.plan.rejections]
+        if any(REFUSES in reason for reason in told) and len(refusals) < ROW:
+            yield f"I25: {REFUSES}, a night says, and it was refused {len(refusals)} in all"
+
+
+def refused_stops(night: Played) -> Iterator[str]:
+    """I25: after two refusals in a row, one step at a time, nothing more is taken."""
+    if night.site.policy.limits.in_flight > 1:
+        return
+    steps = _steps(night)
+    row = 0
+    for number, (op, at, _) in enumerate(night.asks):
+        run, half, _ = night.sent_by.get(op, (None, "", 0))
+        if op.startswith(LEASE_OP) or half != RunKind.NIGHT or run == -1 or op not in steps:
+            continue
+        if row >= ROW and steps[op] in ("SuspendVm", "PowerOnVm"):
+            yield f"I25: {steps[op]} was asked for at {at:%H:%M:%S}, and vCenter had refused {row} steps in a row"
+            return
+        row = row + 1 if night.refused.get(number) == "NoPermission" else 0
+
+
+def _steps(night: Played) -> dict[str, str]:
+    return {
+        record.body["op"]: next(iter(record.body["step"])) for record, _ in night.kept if record.kind is Kind.INTENT
+    }
+
+
+def _asks_of_an_op(night: Played) -> dict[str, list[tuple[datetime, int]]]:
+    """By op id, each request that vCenter did not refuse."""
+    found: dict[str, list[tuple[datetime, int]]] = {}
+    for number, (op, at, length) in enumerate(night.asks):
+        if not op.startswith(LEASE_OP) and number not in night.refused:
+            found.setdefault(op, []).append((at, length))
+    return found
+
+
+def _vm_of(night: Played, op: str) -> str:
+    for record, _ in night.kept:
+        if record.kind is Kind.INTENT and record.body["op"] == op:
+            return str(next(iter(record.body["step"].values()))["vm"])
+    return ""
+
+
+def never_sent_is_not_lost(night: Played) -> Iterator[str]:
+    """I16: what is told to be unknown was asked for at least once, unless its run was cut off and another one settled
+    it: what the first left open it may have asked for, and a task of that kind may be its own."""
+    asked = {op for op, _, _ in night.asks}
+    cut_off = [
+        at for _, ended, at in night.calls if ended not in ("done", "refused") and not ended.startswith("Locked")
+    ]
+    intended: dict[str, datetime] = {}
+    for record, _ in night.kept:
+        body = record.body
+        if record.kind is Kind.INTENT:
+            intended[body["op"]] = record.at
+        if record.kind is Kind.SETTLED and body["state"] == IntentState.UNKNOWN and body["op"] not in asked:
+            since = intended.get(body["op"], record.at)
+            clock = (second_machine(night.seed) if night.kept_on.get(id(record)) == 1 else Machine()).clock
+            if not any(since <= clock(lambda at=at: at, EVENING)() <= record.at for at in cut_off):  # type: ignore[misc]
+                yield f"I16: {body['op']} is told to be unknown ({body['reason']}), and was never sent"
+
+
+def moved_meanwhile(night: Played) -> Iterator[str]:
+    """I7: a move whose reply was lost is not asked for again where somebody has moved the VM since; of one that vCenter
+    refused, no reply was lost."""
+    for op, asks in _asks_of_an_op(night).items():
+        if len(asks) > 1 and _steps(night).get(op) == "RelocateVm":
+            since, until = asks[0][1], asks[-1][1]
+            ledger = list(night.world.ledger)[since:until]
+            if any(each.moid == _vm_of(night, op) and each.method == "MigrateVM_Task" for each in ledger):
+                yield f"I7: {_vm_of(night, op)} was moved by somebody else, and then once more by a repeated request"
+
+
+def hooks_end_as_told(night: Played) -> Iterator[str]:
+    """I8: where nothing goes wrong, a guest's program that ended well in its time is told as done."""
+    if night.events:
+        return
+    [manager] = night.world.by_type("GuestProcessManager")
+    processes: Any = manager
+    ended = {each.vm: each for each in processes.processes if each.path == HOOK}
+    for report, _ in night.told:
+        for outcome in report.outcomes:
+            if not isinstance(outcome.step, RunInGuest) or outcome.verdict not in (Verdict.UNKNOWN, Verdict.FAILED):
+                continue
+            process = ended.get(outcome.step.vm)
+            if process is None or process.ends_at is None or process.exit_code != 0:
+                continue
+            if (process.ends_at - process.started_at).total_seconds() < outcome.step.limit_s:
+                yield f"I8: the hook of {outcome.step.vm} ended well, and is {outcome.verdict}: {outcome.reason}"
+
+
+def no_directpath_is_suspended(night: Played) -> Iterator[str]:
+    """I26: a desktop that was given a device with which no VM can be suspended is not asked to suspend."""
+    steps = _steps(night)
+    for op, at, _ in night.asks:
+        since = night.unsuspendable.get(_vm_of(night, op)) if steps.get(op) == "SuspendVm" else None
+        if since is not None and at - since > timedelta(seconds=60):
+            yield f"I26: {_vm_of(night, op)} was asked to suspend {at - since} after it was given a DirectPath device"
