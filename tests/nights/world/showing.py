@@ -120,13 +120,13 @@ class Showing:
 
     def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with these VMs, their datastores and their hosts' GPUs as they are now."""
-        found = [self._world.find(ref) for ref in refs]
+        found = [self._world.find(ref) for ref in sorted(refs)]  # in one order: a fault may hide the first few
         fresh = {vm.moid: self._vm(vm) for vm in found if isinstance(vm, VirtualMachine)}
         touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
-        found_hosts = [self._world.find(ref) for ref in touched if ref]
+        found_hosts = [self._world.find(ref) for ref in sorted(ref for ref in touched if ref)]
         hosts = {host.moid: self._host(host) for host in found_hosts if isinstance(host, HostSystem)}
         stores = {vm.state.datastore for vm in found if isinstance(vm, VirtualMachine)}
-        datastores = {ref: self._datastore(store) for ref in stores if (store := self._world.find(ref)) is not None}
+        datastores = {ref: self._datastore(store) for ref in sorted(stores) if (store := self._world.find(ref))}
         vms = dict(seen.vms)
         for ref in refs:
             vms.pop(ref, None)  # what is looked at anew comes last, and what is gone does not come
