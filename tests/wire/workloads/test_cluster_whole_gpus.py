@@ -24,10 +24,11 @@ from gpuops.plan.cluster.members import marked_vms
 from gpuops.plan.cluster_run.launch import planned
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
+from tests.cluster_guests import NAME
 from tests.wire.conftest import target_of
 
 SCENARIO = Path(__file__).parents[3] / "gpuops" / "sim" / "scenarios" / "training.yaml"
-WISH = ClusterWish("whole", "trainer", nodes=2, gpus=2, model="l40s", placement=Arrangement.SPREAD)
+WISH = ClusterWish(NAME, "trainer", nodes=2, gpus=2, model="l40s", placement=Arrangement.SPREAD)
 CARDS = {
     "none": WISH,
     "pvrdma": replace(WISH, rdma=RdmaKind.PVRDMA, port_group="rdma-vm"),
@@ -66,7 +67,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         made = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: None)
         assert (made.exit_code, made.failed) == (0, ""), [each.line for each in made.plan.rejections]
         inventory = site.vcenter.inventory()
-        found = marked_vms(inventory, "whole")
+        found = marked_vms(inventory, NAME)
         assert len({each.vm.host for each in found}) == 2, "they are spread"
         for each in found:
             kinds = [type(device) for device in each.vm.devices or ()]
@@ -81,7 +82,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         again = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: pytest.fail("asked"))
         assert (again.exit_code, again.changed) == (0, False)
 
-        cluster = standing("whole", site)
+        cluster = standing(NAME, site)
         transport = Transport.TCP if card == "none" else Transport.RDMA
         plan = planned(RunWish(("train.py",), Launcher.TORCHRUN, transport), cluster, "0123456789abcdef")
         assert plan.launch is not None, plan.rejections
@@ -96,7 +97,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
         network = {Transport.TCP: "Socket", Transport.RDMA: "IB"}[transport]
         assert b"".join(heard).decode() == f"--nproc-per-node=2 over {network}\n"
 
-        removed = api.cluster_delete("whole", site, apply=True)
+        removed = api.cluster_delete(NAME, site, apply=True)
         assert (removed.exit_code, removed.left) == (0, ())
         after = site.vcenter.inventory()
         assert sorted(vm.name for vm in after.vms.values()) == ["old-trainer", "trainer"]
@@ -109,5 +110,5 @@ def test_more_whole_gpus_than_hosts_have_are_refused_and_nothing_is_made(tmp_pat
         wish = replace(WISH, nodes=9)
         made = api.cluster_create(wish, site, apply=True, keep=False, consent=lambda plan: None)
         assert made.exit_code == 3
-        assert made.plan.rejections[0].line.startswith("whole: VMs that hosts have room for: needs 9, 8 there")
+        assert made.plan.rejections[0].line.startswith(f"{NAME}: VMs that hosts have room for: needs 9, 8 there")
         assert len(server.world.ledger) == 0
