@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
-
-import pytest
 
 from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
@@ -16,12 +13,9 @@ from gpuops.execute.measurements.tables import FILE_NAME
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState
 from gpuops.model.nights.rotation import Policy
-from gpuops.model.vcenter.target import BrokerTarget
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.watch_look import WatchTold
-from gpuops.sim.scenario.build import build
-from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.measured_use import measure
@@ -47,17 +41,6 @@ ml:
   queue: [{{vm: ml-01}}, {{vm: ml-02}}, {{vm: ml-03}}]
 """
 POLICY: Policy = parse_policy(TEXT, "of the tests")
-
-
-@pytest.fixture
-def vdi(tmp_path: Path) -> Iterator[Gated]:
-    world = build("vdi")
-    world.desktop_pools = tuple(replace(pool, logins_per_hour=0.0) for pool in world.desktop_pools)
-    with SimServer(world) as server:
-        served = server.serve_horizon()
-        target = BrokerTarget(replace(target_of(server), port=served.port, username=served.username), served.domain)
-        yield Gated(server, served.pod, target, tmp_path / "state")
-        assert world.bugs == []
 
 
 class Looks:
