@@ -26,10 +26,11 @@ WITHIN_MS = 60_000
 
 @pytest.fixture
 def opened(chromium: Browser, served: Served) -> Iterator[Opened]:
-    """The page, which has nothing to complain of when the test is over."""
+    """The page with its map, which has nothing to complain of when the test is over."""
     found = Opened(chromium.new_page(viewport={"width": 1280, "height": 900}))
     found.page.goto(served.url)
     expect(found.page.locator("#live")).to_have_attribute("data-state", "current", timeout=WITHIN_MS)
+    expect(found.page.locator("#fleet .gpu").first).to_be_visible(timeout=WITHIN_MS)  # it is fetched after that
     yield found
     found.page.close()
     assert found.complaints == []
