@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -67,6 +68,20 @@ def pool_scenario(path: Path, ml: Sequence[str] = ()) -> Path:
 
 
 @dataclass(frozen=True)
+class HeldMemory:
+    """A client's program that holds memory of a GPU."""
+
+    guest: Guest
+    pid: int
+    printed: Path
+
+    def end(self) -> str:
+        """The last line that it has printed, once it has ended."""
+        self.guest.ended(self.pid)
+        return self.printed.read_text().splitlines()[-1]
+
+
+@dataclass(frozen=True)
 class PoolWorld:
     """The guests, and a connection that reaches them."""
 
@@ -117,17 +132,26 @@ class PoolWorld:
     def use(self, client: str, *lines: str) -> list[str]:
         """What the client's program is answered, in its guest, with the environment of the last lease."""
         guest = self.guests[client]
-        out = self.begin(client, *lines)
-        guest.ended(out[0])
-        return (self.root(client) / out[1].lstrip("/")).read_text().splitlines()
+        pid, printed = self._begin(client, *lines)
+        guest.ended(pid)
+        return printed.read_text().splitlines()
 
-    def begin(self, client: str, *lines: str) -> tuple[int, str]:
-        """The process of the client's program, and the path of what it prints in its guest."""
+    def hold(self, client: str, mib: int) -> HeldMemory:
+        """The client's program, which has taken so much of one GPU and holds it until it is cut off."""
+        held = HeldMemory(self.guests[client], *self._begin(client, f"ALLOC {mib}", "hold"))
+        until = time.monotonic() + 60
+        while not (held.printed.exists() and f"0 OK {mib}" in held.printed.read_text().splitlines()):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        return held
+
+    def _begin(self, client: str, *lines: str) -> tuple[int, Path]:
+        """The process of the client's program, and the file of what it prints."""
         guest, directory = self.guests[client], self.guests[client].temporary_directory()
         words = " ".join(f'"{each}"' for each in lines)
         command = f'. $HOME/.gpuops-pool/env; python3 "{PROGRAM}/client.py" {words} > printed 2>&1'
         pid = guest.run(f"-c '{command}'", directory=directory)
-        return pid, str(Path(directory) / "printed").removeprefix(str(self.root(client)))
+        return pid, Path(directory) / "printed"
 
 
 @contextmanager

@@ -128,15 +128,13 @@ def test_a_client_is_cut_off_before_its_server_is_taken_and_goes_on_when_it_is_b
     nights: PoolNights, at_once: list[float]
 ) -> None:
     world = nights.typed.world
-    used = {name: world.begin(name, "ALLOC 100", "hold") for name in ("ds-01", "ds-02")}
+    used = {name: world.hold(name, 100) for name in ("ds-01", "ds-02")}
     nights.run(*nights.night)
     assert 240 < sum(at_once) < 450
     assert nights.power()["night-01"] == "poweredOn"
     taken = nights.taken()
     [waits] = [name for name, states in nights.clients().items() if states == ["waiting"]]
-    pid, printed = used[waits]
-    world.guests[waits].ended(pid)
-    assert (world.root(waits) / printed.lstrip("/")).read_text().splitlines()[-1] == "0 cut off"
+    assert used[waits].end() == "0 cut off"
     [goes_on] = [name for name in used if name != waits]
     assert world.use(goes_on, "ALLOC 200") == ["0 OK", "0 OK 300"], "its server was not needed"
     nights.run("rotate", "day", "--yes")

@@ -94,10 +94,9 @@ def test_a_client_that_is_lent_a_share_connects_is_limited_and_is_cut_off_when_i
     assert typed.world.use("ds-01", "ALLOC 8000", "ALLOC 193", "ALLOC 192") == [
         "0 OK", "0 OK 8000", "0 NO memory", "0 OK 8192",
     ]  # fmt: skip
-    pid, printed = typed.world.begin("ds-01", "ALLOC 100", "hold")
+    held = typed.world.hold("ds-01", 100)
     typed.run("return", "--client", "ds-01")
-    typed.world.guests["ds-01"].ended(pid)
-    assert (typed.world.root("ds-01") / printed.lstrip("/")).read_text().splitlines()[-1] == "0 cut off"
+    assert held.end() == "0 cut off"
     assert typed.in_guests() == []
 
 

@@ -35,13 +35,12 @@ def test_a_lease_lets_a_client_in_limits_it_and_cuts_it_off(world: PoolWorld) ->
     assert world.use("ds-01", "ALLOC 900", "ALLOC 200", "FREE 100", "ALLOC 200") == [
         "0 OK", "0 OK 900", "0 NO memory", "0 OK 800", "0 OK 1000",
     ]  # fmt: skip
-    pid, printed = world.begin("ds-01", "ALLOC 700", "hold")
+    held = world.hold("ds-01", 700)
     until = time.monotonic() + 60
     while pool.health(server).measured != (MeasuredShare(lease.id, 0, 700),):
         assert time.monotonic() < until
     assert pool.disable(lease) == ()
-    world.guests["ds-01"].ended(pid)
-    assert (world.root("ds-01") / printed.lstrip("/")).read_text().splitlines()[-1] == "0 cut off"
+    assert held.end() == "0 cut off"
     assert world.kept("gpu-01") == world.kept("ds-01") == []
 
 
