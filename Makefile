@@ -32,9 +32,9 @@ hooks: setup  ## check the style and types of what a commit changes, before each
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
 
-test: setup  ## the unit and wire tests, by up to four workers (seven minutes of CPU), and its ten slowest (PART=K/N: some)
-	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 -m "not peer and not long" \
-	  $(if $(PART),--part $(PART))
+test: setup  ## the unit and wire tests, the same cases each time, by up to four workers (PART=K/N: some of them)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 \
+	  --hypothesis-profile quick -m "not peer and not long" $(if $(PART),--part $(PART))
 
 lint: setup  ## style, types and the floors of the house
 	$(BIN)/ruff check .
@@ -68,8 +68,8 @@ bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (wha
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench results
 
-long: setup  ## the long suites
-	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 -m long
+long: setup  ## the long suites, with drawn surroundings and examples (SURROUNDINGS_SEED=N draws those of an earlier run)
+	SURROUNDINGS_SEED=$${SURROUNDINGS_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 -m long
 
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)

@@ -1,15 +1,20 @@
-"""Which of many cases a test tries: of combinations `make test` a few, `make long` the others; of very many a part.
+"""Plugin: which tests `make test` and `make long` run. `pytest PATH` without `-m` runs all tests there.
 
-Plugin: of a test that is marked `sampled(N)`, `make test` runs one in N of its cases, which are drawn with the moment
-and the zone of the run (`--surroundings SEED` draws the same), and `make long` all, or one in M: `sampled(N, long=M)`;
-of `sampled(long=M)` `make test` runs none. So are the tests below the paths in STORIES, as if each path were one test
-and they were its cases, and the other tests of hypothesis, one in PROPERTIES of all of them.
+`make test` runs the same cases each time: every test without a mark, and of a test marked `quick_cases(N)` N cases
+that are spread evenly over their order. Tests marked `long` or `drawn_cases(N)` are left to `make long`.
+
+`make long` runs what `make test` leaves out; of a test marked `drawn_cases(N)` one in N cases, drawn with the seed
+that pytest prints (`--surroundings SEED` draws them again). It runs every test of hypothesis too, with examples that
+are drawn anew, while `make test` gives these tests the same examples each time (`tests/conftest.py`).
+
+A test that takes over a second of CPU is marked `long`, unless it is the one that guards something
+(`tests/quick_tests.yaml`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -19,88 +24,26 @@ from hypothesis import is_hypothesis_test
 from tests.surroundings.plugin import HERE
 
 Case = TypeVar("Case")
-STORIES: Final = {
-    "tests/advise/diagnosis/test_model.py": 6,
-    "tests/advise/sizing/": 6,
-    "tests/advise/test_forecast.py": 8,
-    "tests/advise/test_made_weeks.py": 8,
-    "tests/ansible/test_inventory.py": 4,
-    "tests/ansible/test_pools.py": 6,
-    "tests/bench/": 6,
-    "tests/broker/": 4,
-    "tests/cli/advice/": 12,
-    "tests/cli/first_steps/test_bundle.py": 6,
-    "tests/cli/first_steps/test_login.py": 6,
-    "tests/cli/hosts/": 6,
-    "tests/cli/monitoring/": 8,
-    "tests/cli/nights/": 8,
-    "tests/cli/services/": 8,
-    "tests/cli/sites/": 10,
-    "tests/cli/test_app.py": 4,
-    "tests/cli/test_bad_input.py": 4,
-    "tests/cli/test_hostile_names.py": 6,
-    "tests/cli/test_interrupted.py": 10,
-    "tests/cli/test_old_vcenter.py": 8,
-    "tests/cli/vms/": 6,
-    "tests/cli/workloads/": 10,
-    "tests/config/test_hostile_files.py": 3,
-    "tests/execute/jobs/test_before_return.py": 5,
-    "tests/execute/jobs/test_job_run.py": 3,
-    "tests/execute/journal/test_damage.py": 6,
-    "tests/execute/journal/test_store.py": 3,
-    "tests/execute/journal/test_two_machines.py": 6,
-    "tests/execute/journal/test_upgrading.py": 6,
-    "tests/execute/lease/": 3,
-    "tests/execute/past/": 4,
-    "tests/execute/test_assignments.py": 3,
-    "tests/hostshell/": 4,
-    "tests/kills/": 10,
-    "tests/nights/": 12,
-    "tests/notify/test_watch.py": 8,
-    "tests/plan/across/": 3,
-    "tests/plan/guest/test_smi.py": 3,
-    "tests/plan/jobs/test_guest_scripts.py": 4,
-    "tests/plan/moving/": 8,
-    "tests/plan/placement/test_keep_free.py": 8,
-    "tests/plan/placement/test_reserved_": 6,
-    "tests/plan/queue/batch/": 6,
-    "tests/plan/queue/test_reasons.py": 8,
-    "tests/plan/test_other_devices.py": 6,
-    "tests/plan/what_if/test_properties.py": 10,
-    "tests/report/page/": 8,
-    "tests/runner/": 8,
-    "tests/sim/": 6,
-    "tests/tasks/": 8,
-    "tests/web/": 8,
-    "tests/wire/": 24,
-}
-"""In the files below these paths most tests start a simulated vCenter, processes or a browser and play a story, or try
-a rule on many fleets: many tenths of a second, some seconds. `make test` tries one in so many of those below a path,
-and at least one; whoever changes what they are about types `pytest PATH`, which runs all of them. What has to be in
-every run has a mark of its own there, `sampled(1)` where it is one case: that a killed night loses no desktop, that
-none is suspended which a night may not take, that no password is told (`IN_EACH_RUN` in `tests/test_sample.py`)."""
-
-PROPERTIES: Final = 8
-"""Each test of hypothesis tries a hundred examples: `make test` tries one in so many of those tests, each with all its
-examples. Those that must not break unseen have a mark of their own, as above."""
+QUICK: Final = "not long"
+"""Part of the expression that `make test` passes with `-m`."""
 
 
 def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """The parameters of a test: all of these combinations, of which those not among `quick` are marked `long`."""
-    every = list(combinations)
-    assert all(each in every for each in quick), "each quick one is one of them"
-    return [each if each in quick else _long(each) for each in every]
+    """Return all combinations as parameters of a test; those that are not among `quick` are marked `long`."""
+    parameters = list(combinations)
+    assert all(parameter in parameters for parameter in quick), "each quick one is one of them"
+    return [parameter if parameter in quick else _long(parameter) for parameter in parameters]
 
 
-def drawn_seed(of: str) -> int:
-    """A seed for what is called so, by that of the run: `--surroundings SEED` draws the same. To be asked in a test."""
-    return Random(f"{os.environ['SURROUNDINGS_SEED']}:{of}").randrange(1 << 30)
+def drawn_seed(purpose: str) -> int:
+    """Return a seed that depends on the seed of the run and on this purpose. Call it in a test."""
+    return Random(f"{os.environ['SURROUNDINGS_SEED']}:{purpose}").randrange(1 << 30)
 
 
 def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
-    """Every so many-th of these, from a drawn one on: a few runs try all of them, and each of them is quick.
+    """Return every nth case. The first one depends on the seed of the run, so that a few runs try all of them.
 
-    To be asked in a test: each draws for itself, with the seed of the run (`--surroundings SEED` draws the same).
+    Call it in a test: each test draws for itself.
     """
     test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
     first = Random(f"{os.environ['SURROUNDINGS_SEED']}:{test}").randrange(nth)
@@ -108,38 +51,45 @@ def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
     return cases[first::nth]
 
 
+def evenly(cases: Sequence[Case], count: int) -> Sequence[Case]:
+    """Return so many cases, spread evenly over their order: of 10 cases and a count of 3 the cases 0, 3 and 6."""
+    return [cases[number * len(cases) // count] for number in range(min(count, len(cases)))]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what is not drawn as `long`, before pytest leaves out what `-m` does; without `-m` every case runs."""
-    chosen = str(config.option.markexpr)
-    if "long" not in chosen:
+    """Give each case its mark before pytest applies `-m`."""
+    expression = str(config.option.markexpr)
+    if "long" not in expression:
         return
-    seed, draws = config.stash[HERE].seed, dict[tuple[str, int, int], list[pytest.Item]]()
-    files = {item.nodeid.partition("::")[0] for item in items}
-    stories = {file: path for file in files for path in STORIES if file.startswith(path)}
+    cases_by_test: dict[str, list[pytest.Item]] = {}
     for item in items:
-        draw = _draw_of(item, stories)
-        if draw is not None and not item.get_closest_marker("long"):
-            draws.setdefault(draw, []).append(item)
-    for (marked, in_quick, in_long), cases in draws.items():
-        # Whatever is drawn, as many as ever: `--part` counts on it.
-        shuffled = Random(f"{seed}:{marked}").sample(cases, len(cases))
-        of_quick = max(1, len(cases) // in_quick) if in_quick else 0
-        of_long = max(1, len(cases) // in_long)
-        for item in shuffled[of_quick:] if "not long" in chosen else shuffled[:of_long]:
-            item.add_marker(pytest.mark.long)
+        if not item.get_closest_marker("long"):
+            cases_by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, cases in cases_by_test.items():
+        quick = quick_cases(cases)
+        if QUICK in expression:
+            chosen = [case for case in cases if case not in quick]
+        else:
+            chosen = _long_cases(cases, quick, f"{config.stash[HERE].seed}:{test}")
+        for case in chosen:
+            case.add_marker(pytest.mark.long)
 
 
-def _draw_of(item: pytest.Item, stories: Mapping[str, str]) -> tuple[str, int, int] | None:
-    """Whose case this is, and which part of them `make test` (0: none) and `make long` try. Marks go before the paths
-    of STORIES; `stories` has that of each file below one."""
-    marker = item.get_closest_marker("sampled")
+def quick_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    """Return the cases of one test, without those marked `long`, that `make test` runs."""
+    marker = cases[0].get_closest_marker("quick_cases")
     if marker is not None:
-        return item.nodeid.partition("[")[0], marker.args[0] if marker.args else 0, marker.kwargs.get("long", 1)
-    path = stories.get(item.nodeid.partition("::")[0])
-    if path is not None:
-        return path, STORIES[path], 1
-    return ("properties", PROPERTIES, 1) if is_hypothesis_test(getattr(item, "obj", None)) else None
+        return evenly(cases, marker.args[0])
+    return [] if cases[0].get_closest_marker("drawn_cases") else cases
+
+
+def _long_cases(cases: Sequence[pytest.Item], quick: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
+    if is_hypothesis_test(getattr(cases[0], "obj", None)):
+        return cases
+    others = [case for case in cases if case not in quick]
+    drawn = cases[0].get_closest_marker("drawn_cases")
+    return others if drawn is None else Random(seed).sample(others, max(1, len(others) // drawn.args[0]))
 
 
 def _long(combination: Any) -> Any:

@@ -61,7 +61,7 @@ def _played(command: str) -> str:
     return NIGHT.sub(SHOWN_NIGHT, done.stdout or done.stderr)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(38)
 @pytest.mark.parametrize("name", ["README.md", *MANUAL])
 @pytest.mark.usefixtures("lab")
 def test_the_docs_show_what_the_commands_print(name: str, request: pytest.FixtureRequest) -> None:

@@ -33,7 +33,7 @@ def empty(key: str, mode: VgpuMode) -> GpuState:
     return GpuState(replace(gpu("0000:3b:00.0", key, 0, mode), vgpus=()))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("key", "mode"), KINDS)
 @given(data=st.data())
 def test_it_is_where_the_host_lets_it_start(key: str, mode: VgpuMode, data: st.DataObject) -> None:

@@ -97,7 +97,7 @@ def test_a_call_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
     check_seed(3, tmp_path, 2)
 
 
-@pytest.mark.sampled(long=20)
+@pytest.mark.drawn_cases(20)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_calls_are_killed_again_and_again(seed: int, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ STEPS = (
 and then the pool is."""
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("ends_it", [DELETE, ("reclaim", "--due")], ids=["same", "due"])
 @pytest.mark.parametrize("after", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=[f"{name}-{time}" for _, name, time in STEPS])

@@ -309,7 +309,6 @@ def test_an_outbox_that_cannot_be_used_keeps_no_notice_back(state: Path, webhook
     assert "the outbox of notices" in told.lines[0]
 
 
-@pytest.mark.sampled(1)
 def test_no_secret_is_shown_or_kept(state: Path, webhook: Webhook) -> None:
     webhook.status = 500
     told = Told(state, webhook.url, "slack://s3cr3t-t0ken")

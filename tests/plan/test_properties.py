@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +133,6 @@ def overfull(of: Host, world: Inventory) -> list[str]:
     return found
 
 
-@pytest.mark.sampled(1)
 @FAST
 @given(st.data())
 def test_a_gpu_is_never_given_out_twice(data: st.DataObject) -> None:

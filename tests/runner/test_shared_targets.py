@@ -193,7 +193,7 @@ def left_alone(database: Database, folder: Path, host: str, more: str = "", row:
         database.do(f"UPDATE runner_targets SET {row} WHERE site = 'prod'")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("host", "more", "row", "why"),
     [
@@ -253,7 +253,6 @@ def test_the_files_own_settings_of_that_address_come_first(database: Database, t
     assert (found["username"], "verify" in found) == ("mine", False)
 
 
-@pytest.mark.sampled(1)
 def test_a_password_of_the_environment_goes_to_no_other_vcenter(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +264,6 @@ def test_a_password_of_the_environment_goes_to_no_other_vcenter(
     assert any("GPUOPS_PASSWORD would go to each of 2 vCenters" in line for line in machine.said)
 
 
-@pytest.mark.sampled(1)
 def test_no_password_is_kept_there(database: Database, tmp_path: Path) -> None:
     (tmp_path / "password").write_text(SECRET, encoding="utf-8")
     (tmp_path / "password").chmod(0o600)

@@ -110,7 +110,6 @@ def test_a_variable_does_not_decide_it_for_a_rotation(tmp_path: Path) -> None:
         open_site(ConnectionArguments(username="u", password="p"), guarded=True, environ=environ)
 
 
-@pytest.mark.sampled(1)
 def test_a_password_is_not_sent_in_the_clear(tmp_path: Path) -> None:
     with pytest.raises(NotTrusted, match="not encrypted"):
         open_site(

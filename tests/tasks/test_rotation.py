@@ -50,7 +50,6 @@ def test_a_night_and_a_morning(lab: Lab) -> None:
     assert rotation(lab.said, "resumed", apply=True).result["changed"] is False
 
 
-@pytest.mark.sampled(1)
 def test_a_night_takes_no_desktop_that_somebody_began_to_work_with(lab: Lab) -> None:
     used = Rule(Effect.HAPPEN, "SetField", happening="vm.used", target="vdi-*")
     lab.server.world.injector.add(used)

@@ -37,7 +37,7 @@ def test_fillings_are_what_admission_lets_start_in_some_order() -> None:
     assert found == ((0, 1, 1), (0, 2, 0), (3, 0, 1), (4, 1, 0), (7, 0, 0))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", FLEETS, ids=lambda kind: kind.name)
 def test_no_rule_is_above_the_bound(kind: FleetKind) -> None:
     requests = kind.requests(1)

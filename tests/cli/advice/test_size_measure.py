@@ -160,7 +160,7 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
     assert lab.vms == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
 @pytest.mark.parametrize("again", ["the same", "remove"])
 def test_killed_on_its_way_nothing_is_left_after_the_next_call(lab: Lab, effects: int, again: str) -> None:

@@ -123,7 +123,6 @@ def bytes_of(path: Path) -> Iterator[tuple[str, bytes]]:
             yield entry.filename, archive.read(entry)
 
 
-@pytest.mark.sampled(1)
 def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> None:
     machines = list(site.server.world.by_type("VirtualMachine"))
     free = [vm for vm in machines if vm.state.power == "poweredOff" and not (vm.state.managed_by or vm.state.question)]

@@ -191,7 +191,6 @@ def test_what_people_typed_is_printed_harmless(lab: Lab, policy: str) -> None:
     assert done.exit_code == 2 and "control character" in done.stderr and "\x1b" not in done.stderr
 
 
-@pytest.mark.sampled(1)
 def test_what_a_job_wrote_is_followed_whole_and_no_password_of_gpuops_is_shown(
     lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,7 @@ def test_one_process_at_a_time_works_in_the_guests_of_a_pool(
     assert typed.world.use("ds-01", "PING") == ["0 OK", "0 OK 0"], "what was decided is done by the next call"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("script", range(1, 4))
 def test_what_a_killed_lend_has_set_up_is_taken_back_by_a_return(typed: TypedPool, script: int) -> None:
     """Nobody enables it once more before: what may be there is written down before it is made."""
@@ -261,7 +261,7 @@ def test_what_a_killed_lend_has_set_up_is_taken_back_by_a_return(typed: TypedPoo
     assert typed.in_guests() == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("script", range(1, 4))
 def test_a_lease_is_enabled_and_taken_back_whatever_script_gpuops_is_killed_at(typed: TypedPool, script: int) -> None:
     """Three scripts enable a lease of one share: key, server, environment; two take it back."""

@@ -200,7 +200,7 @@ STORIES: dict[Callable[[Bench], None], tuple[JobState, int | None]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_killed_anywhere_and_called_again_it_ends_in_the_same_state(
     story: Callable[[Bench], None], tmp_path: Path, bench: Bench

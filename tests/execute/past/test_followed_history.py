@@ -48,7 +48,7 @@ def written(folder: Path, records: Sequence[Record]) -> None:
                       for number, each in enumerate(records, 1)])  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_undisturbed_nights_its_figures_are_those_of_the_ledger(seed: int, tmp_path: Path) -> None:
     world, records = played(seed, undisturbed=True)
@@ -79,7 +79,7 @@ def is_ml(name: str) -> bool:
     return name.startswith("ml-")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed: int, tmp_path: Path) -> None:
     (_, records), chance = played(seed), Random(seed)

@@ -84,7 +84,7 @@ def _morning(world: World, machine: Machine) -> str | None:
     return morning.ended
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("second", [night, by_markers], ids=["night", "return"])
 def test_in_every_order_of_two_machines_only_the_holder_acts(tmp_path: Path, second: Act) -> None:
     ends: set[tuple[str | None, str | None]] = set()
@@ -142,7 +142,7 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
     return number
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("second", "pause_s", "speed", "stopped"),
     [

@@ -17,7 +17,6 @@ from tests.nights.playing.log import digest
 from tests.sample import every_nth, mostly_long
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
     found = tally(every_nth(range(32), nth), jobs=1)

@@ -32,7 +32,7 @@ def test_one_night_in_twenty_has_one() -> None:
     assert len(SEEDS) / 40 < len(found) < len(SEEDS) / 10
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("half", [RunKind.NIGHT, RunKind.DAY])
 @pytest.mark.parametrize("hours", [1, 4, 9, 12])
 def test_nothing_is_lost_by_it(half: RunKind, hours: int) -> None:

@@ -48,7 +48,6 @@ def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
     return most, [said for point in range(1, most + 1) for said in killed_at(seed, half, point)[1]]
 
 
-@pytest.mark.sampled(1)
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
     for half in ROTATION_RUNS:
         points, broken = killed_everywhere(136, half)

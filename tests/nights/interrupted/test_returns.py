@@ -97,7 +97,6 @@ def returned(seed: int, *, lost: bool) -> tuple[int, int, list[str]]:
     return points, taken, wrong
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])
 def test_a_return_at_once_brings_everybody_back(lost: bool) -> None:
     points, taken, wrong = returned(162, lost=lost)

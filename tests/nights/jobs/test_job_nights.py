@@ -13,7 +13,6 @@ from tests.nights.jobs.story import play
 from tests.nights.jobs.tally import tally
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "seed", [pytest.param(3), pytest.param(8), *(pytest.param(each, marks=pytest.mark.long) for each in (5, 11, 18))]

@@ -66,7 +66,7 @@ def test_the_states_are_those_of_the_code() -> None:
     assert {fault for fault, _ in impossible()} <= set(faults())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize(
     ("fault", "state"),
     [

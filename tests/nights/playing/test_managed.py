@@ -102,7 +102,6 @@ def _is_of_others_now(night: Played, violation: str) -> bool:
     return said == "was started by the night and still runs" and vm is not None and vm.state.managed_by is not None
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nth", mostly_long([6, 1], [6]))
 def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
     done = 0

@@ -21,7 +21,6 @@ from tests.nights.world.worlds import FULL, site_of, size_of
 from tests.sample import every_nth, mostly_long
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_no_night_breaks_an_invariant(nth: int) -> None:
     found = tally(every_nth(range(40), nth), jobs=1)

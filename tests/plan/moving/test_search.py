@@ -151,7 +151,7 @@ def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> No
     confirmed(found, now)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("policy", AssignmentPolicy)
 @pytest.mark.parametrize("seed", mostly_long([*range(8), 111, 118, 142], [1, 2, 5, 111, 118, 142]))
 def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, policy: AssignmentPolicy) -> None:
@@ -173,7 +173,7 @@ def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy)
     assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("policy", AssignmentPolicy)
 @pytest.mark.parametrize("seed", mostly_long(range(60), [2, 5, 7, 12, 13, 15]))
 def test_no_order_of_moves_does_better_where_vms_may_be_bound(seed: int, policy: AssignmentPolicy) -> None:

@@ -15,7 +15,7 @@ from tests.plan.schedule.nights import broken, gpu, made_up, moves, run_of
 UNITS = 20_000
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(30)
 @pytest.mark.parametrize("seed", range(120))
 def test_no_rule_is_broken_and_the_bound_is_above(seed: int) -> None:
     problem = made_up(seed)

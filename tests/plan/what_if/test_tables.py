@@ -65,14 +65,14 @@ def slots(board: str, mode: GpuServing) -> Mapping[str, Slots]:
     return {name: fit.slots for name, fit in room.now.fits.items()}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.quick_cases(120)
 @pytest.mark.parametrize(("board", "profile"), ROWS, ids=name_of)
 def test_a_row_of_the_same_size_table(board: Board, profile: VgpuProfile) -> None:
     expected = same_size(board, profile)
     assert slots(board.key, SAME)[profile.name] == Slots(expected, expected)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.quick_cases(72)
 @pytest.mark.parametrize(("board", "profile"), MIXED_ROWS, ids=name_of)
 def test_a_row_of_the_mixed_size_table(board: Board, profile: VgpuProfile) -> None:
     expected = mixed_size(board, profile)

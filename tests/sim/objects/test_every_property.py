@@ -32,7 +32,7 @@ def chosen(world: World, per_kind: int | None) -> Iterator[ManagedObject]:
             yield obj
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("scenario", "per_kind"), [("lab", None), pytest.param("vdi", None, marks=pytest.mark.long), ("fleet:hosts=20", 2)]
 )
@@ -49,7 +49,7 @@ def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int
         assert server.world.bugs == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0"])
 def test_every_property_is_readable_at_every_version(version: str) -> None:
     with start("supervisor", tls=False, clock="stepped", api_version=version) as server:

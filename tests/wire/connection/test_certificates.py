@@ -106,7 +106,6 @@ def _open(target: Target) -> None:
         pass
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("pin", PINS)
 @pytest.mark.parametrize("shown", SHOWN)

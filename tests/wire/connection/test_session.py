@@ -50,7 +50,6 @@ def expired(tmp_path: Path) -> Iterator[SimServer]:
         yield server
 
 
-@pytest.mark.sampled(1)
 def test_an_expired_certificate_is_refused_before_the_password_is_sent(tmp_path: Path) -> None:
     with expired(tmp_path) as server:
         target = Target("127.0.0.1", "u", Secret("p"), port=server.port, ca_files=(str(server.ca_file),))

@@ -100,7 +100,6 @@ def test_a_guest_that_goes_away_is_told_of(connection: Connection, server: SimSe
     assert "vm-01" in end.error and end.took_s is None
 
 
-@pytest.mark.sampled(1)
 def test_without_a_login_and_with_a_wrong_one_nothing_is_run_and_no_password_is_told(server: SimServer) -> None:
     for login, error in ((None, Refused), (GuestLogin("ml", Secret("wrong-Secret7")), StepFailed)):
         with Connection(replace(target_of(server), guest=login)) as connection:

@@ -134,7 +134,6 @@ def test_the_exit_code_is_all_that_is_told(guests: SimServer, running: str) -> N
     assert end.duration_s == 1.0
 
 
-@pytest.mark.sampled(1)
 def test_a_wrong_password_is_refused_and_never_shown(guests: SimServer, running: str) -> None:
     with pytest.raises(GpuopsError) as refused:
         submit(guests, GuestLogin("ml", Secret("Wr0ngKept")), running)

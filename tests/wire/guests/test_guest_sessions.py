@@ -81,7 +81,6 @@ def guests(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield found
 
 
-@pytest.mark.sampled(1)
 def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Guests) -> None:
     assert guests.why(IDLE) is None
     guests.use(IDLE)

@@ -147,7 +147,6 @@ def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
     assert wire.aside.wrong == []
 
 
-@pytest.mark.sampled(1)
 def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:
     assert lab_wire.night().exit_code == 0
     assert lab_wire.to_power("suspended") == Counter(DESKTOPS)
@@ -162,7 +161,6 @@ def busy_reasons(report: Report) -> set[str]:
     return {outcome.reason.removeprefix("an earlier step failed: ") for outcome in report.outcomes if outcome.reason}
 
 
-@pytest.mark.sampled(1)
 def test_desktops_that_somebody_begins_to_work_with_while_the_night_goes_on_are_left_alone(lab_wire: Wire) -> None:
     """By remote desktop: no console shows it. The one whose suspend was sent before is the last."""
     lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))

@@ -106,7 +106,7 @@ def require_same(was: Inventory, now: Inventory) -> None:
 SCENARIOS: Final = ("lab", "vdi", "scattered", "supervisor", "accelerators", "fleet:hosts=20,vms=150")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_simulator_shows_what_was_read(scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     was, now, made = play(build(scenario))
@@ -281,7 +281,7 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
             yield at, document
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_questions_have_the_same_answers(
     scenario: str, play: Callable[[World], tuple[Site, Site, Bundle]]

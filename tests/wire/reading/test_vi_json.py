@@ -151,7 +151,7 @@ def answering(method: str, reply: HttpReply, *, times: int = 1_000) -> Iterator[
         yield
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(7)
 @pytest.mark.parametrize("reply", SURPRISES.values(), ids=SURPRISES)
 def test_a_surprise_is_warned_of_once_and_read_over_soap(lab_target: Target, reply: HttpReply) -> None:
     warnings: list[str] = []
@@ -166,7 +166,7 @@ def test_a_surprise_is_warned_of_once_and_read_over_soap(lab_target: Target, rep
     assert warnings[0].startswith("VI/JSON is not used any more, SOAP is: ")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.quick_cases(14)
 @pytest.mark.parametrize("method", ["Login", "CreateContainerView", "RetrievePropertiesEx"])
 @pytest.mark.parametrize("reply", SURPRISES.values(), ids=SURPRISES)
 def test_without_soap_it_is_one_error(lab_target: Target, method: str, reply: HttpReply) -> None:

@@ -30,7 +30,7 @@ from tests.wire.conftest import target_of
 from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, TEMPLATE, WHOLE, Training
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("wish", "node", "devices", "cards"),
     [(PVRDMA, 0, 1, ["vmxnet3vrdma"]), (SRIOV, 1, 2, ["sriov"]), (WHOLE, 1, 2, [])],
@@ -234,7 +234,7 @@ def test_a_saved_inventory_makes_nothing(training: Training) -> None:
         api.cluster_create(PVRDMA, saved, apply=False, keep=False, consent=lambda plan: None)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("missing", "subject"),
     [
@@ -258,7 +258,7 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
         assert len(server.world.ledger) == 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("wish", [PVRDMA, SRIOV, WHOLE], ids=["pvrdma", "sriov", "directpath"])
 def test_the_roles_that_come_with_gpuops_are_enough(tmp_path: Path, wish: ClusterWish) -> None:
     roles = yaml.safe_load((TEMPLATE.parent / "roles" / "cluster.yaml").read_text(encoding="utf-8"))["roles"]

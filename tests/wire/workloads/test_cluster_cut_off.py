@@ -208,7 +208,8 @@ def play(seed: int, server: SimServer, countdown: Countdown, folder: Path) -> No
     check_gone(server, state, before)
 
 
-@pytest.mark.sampled(500, long=125)
+@pytest.mark.quick_cases(1)
+@pytest.mark.drawn_cases(125)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_calls_that_are_cut_off_leave_nothing_that_the_next_call_does_not_end(
@@ -221,7 +222,8 @@ STEPS: Final = 50
 """More than the call has events: those beyond its end find it whole."""
 
 
-@pytest.mark.sampled(100, long=10)
+@pytest.mark.quick_cases(1)
+@pytest.mark.drawn_cases(10)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", range(1, STEPS + 1))

@@ -112,7 +112,8 @@ def lab(module_guest: PodmanGuest, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield Lab(module_guest, GuestContainers(guest_work(connection)), vm, tmp_path)
 
 
-@pytest.mark.sampled(48, long=3)
+@pytest.mark.quick_cases(2)
+@pytest.mark.drawn_cases(3)
 @pytest.mark.parametrize(("verb", "at", "after"), POINTS)
 def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bool) -> None:
     attempt = f"{verb}-{at}-{'after' if after else 'before'}"
@@ -139,7 +140,7 @@ def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bo
     assert lab.guest.containers() == [] and lab.left(attempt) == ["revoked"]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, CALLS["revoke"] + 1))
 def test_what_is_revoked_is_started_by_nobody(lab: Lab, at: int, after: bool) -> None:

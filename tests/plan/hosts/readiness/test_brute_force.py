@@ -81,7 +81,7 @@ def test_where_the_usual_order_fails_another_one_is_found() -> None:
     assert found.ready and found.loss.spared
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_it_is_what_brute_force_finds(first: int) -> None:
     ready = sum(check(seed) for seed in range(first, first + 50))

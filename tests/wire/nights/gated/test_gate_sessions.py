@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-import pytest
-
 from gpuops.api import rotate_night
 from gpuops.config.policy import parse_policy
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -14,7 +12,6 @@ from gpuops.plan.core.steps import CloseGate, OpenGate, Step, SuspendVm
 from tests.wire.nights.gated.gates import POLICY, Gated, steps_of
 
 
-@pytest.mark.sampled(1)
 def test_a_session_that_began_before_the_suspend_keeps_the_desktop_and_its_gate_is_opened(vdi: Gated) -> None:
     used: list[str] = []
 
