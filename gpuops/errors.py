@@ -19,12 +19,12 @@
     +- StateDamaged                  exit 7   the journal or a state file cannot be trusted
 
 An infeasible plan is a value (`plan.rejections`), not an exception; the entrance turns it into exit code 3.
-Programs tell errors apart by `code`, made of the class's name: `vm-not-found`. A class that is renamed is a new code.
+Programs tell errors apart by `code`: `vm-not-found`. A code never changes, whatever its class is called. An error that
+is declared in another module has the code of the error that it derives from.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -56,11 +56,6 @@ class GpuopsError(Exception):
     reboot_due: bool = False
     """Whether something was set on a host all the same that may take a reboot of it."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if cls.__module__ == __name__:  # one made elsewhere keeps the code of the error that it is of
-            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
-
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -85,27 +80,38 @@ class GpuopsError(Exception):
 class UsageError(GpuopsError):
     """The request cannot be read as meant."""
 
+    code = "usage-error"
     exit_code = 2
 
 
 class PolicyError(UsageError):
     """A policy or scenario file is unreadable, has an unknown key or a wrong value."""
 
+    code = "policy-error"
+
 
 class TargetError(UsageError):
     """No vCenter is configured, or the named target is not."""
+
+    code = "target-error"
 
 
 class ProfileUnknown(UsageError):
     """No host offers a vGPU profile of that name."""
 
+    code = "profile-unknown"
+
 
 class ProfileAmbiguous(UsageError):
     """Several offered vGPU profiles fit that name."""
 
+    code = "profile-ambiguous"
+
 
 class VmNotFound(UsageError):
     """No VM of that name, path, moid or uuid is visible to this login."""
+
+    code = "vm-not-found"
 
     def __init__(self, name: str, *, near: Sequence[str] = (), hint: str = "") -> None:
         meant = f"; did you mean {', '.join(near)}?" if near else ""
@@ -118,12 +124,16 @@ class VmNotFound(UsageError):
 class VmAmbiguous(UsageError):
     """Several VMs carry that name."""
 
+    code = "vm-ambiguous"
+
     def __init__(self, name: str, paths: Sequence[str]) -> None:
         super().__init__(f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}", hint="name one by its path")
 
 
 class HostNotFound(UsageError):
     """No host of that name."""
+
+    code = "host-not-found"
 
     def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
         meant = f"; did you mean {', '.join(near)}?" if near else ""
@@ -133,36 +143,46 @@ class HostNotFound(UsageError):
 class Refused(GpuopsError):
     """Nothing was changed, for the reasons given."""
 
+    code = "refused"
     exit_code = 3
 
 
 class NoPermission(Refused):
     """The login lacks a privilege on an object."""
 
+    code = "no-permission"
+
 
 class LeaseReverted(Refused):
     """The lock VM carries a lower lease number than was seen before: who holds the lease cannot be told."""
+
+    code = "lease-reverted"
 
 
 class PartlyDone(GpuopsError):
     """Some effects happened, some did not."""
 
+    code = "partly-done"
     exit_code = 4
 
 
 class StepFailed(PartlyDone):
     """A task in vCenter ended in a fault."""
 
+    code = "step-failed"
+
 
 class OutcomeUnknown(PartlyDone):
     """The reply to a change was lost; whether it happened must be read from vCenter."""
 
+    code = "outcome-unknown"
     trouble = Trouble.LOST
 
 
 class NotConnected(GpuopsError):
     """No trusted, logged-in connection to vCenter."""
 
+    code = "not-connected"
     exit_code = 5
     trouble = Trouble.LOST
 
@@ -170,34 +190,45 @@ class NotConnected(GpuopsError):
 class VcenterUnreachable(NotConnected):
     """Nothing answers at the address, or it stopped answering."""
 
+    code = "vcenter-unreachable"
+
 
 class BrokerUnreachable(NotConnected):
     """The connection broker does not answer at its address, or it stopped answering."""
+
+    code = "broker-unreachable"
 
 
 class NotTrusted(NotConnected):
     """The server's certificate is not trusted."""
 
+    code = "not-trusted"
+
 
 class LoginRefused(NotConnected):
     """vCenter refused the user name or password."""
 
+    code = "login-refused"
     trouble = Trouble.SESSION
 
 
 class ProtocolError(NotConnected):
     """The reply is not one a vCenter would send."""
 
+    code = "protocol-error"
+
 
 class Locked(GpuopsError):
     """Another run holds the lock."""
 
+    code = "locked"
     exit_code = 6
 
 
 class StateDamaged(GpuopsError):
     """The journal or a state file cannot be trusted."""
 
+    code = "state-damaged"
     exit_code = 7
 
 

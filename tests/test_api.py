@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -28,6 +29,8 @@ from tests.execute.small_vcenter import SmallVcenter, World, small_world
 @dataclass(frozen=True)
 class Stop:
     """A verb as small as one can be: a VM that runs is to be off."""
+
+    run_kind: ClassVar[str] = "stop"
 
     vm: str
 

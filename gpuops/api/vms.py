@@ -122,7 +122,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
                     return replace(report, applied=True)
                 if report.plan != agreed_to:
                     continue
-            began = journal.begin(type(request).__name__.lower())
+            began = journal.begin(request.run_kind)
             executor = VmExecutor(
                 site.vcenter, journal, began, report.before, passed_s=site.passed_s, with_vgpus=site.with_vgpus
             )

@@ -13,6 +13,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.measurements.component import Component
+from gpuops.model.stored import from_stored
 
 MOST_STEPS: Final = 5000
 MOST_CASES: Final = 100_000
@@ -23,6 +24,8 @@ Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 class FactsSection(BaseModel):
     """What is known of the VM, its host and its GPU beside counters; each may be left out."""
+
+    # the fields are the stored names of `CaseFacts`
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -76,7 +79,7 @@ class CaseLine(BaseModel):
 
     def labelled(self) -> LabelledCase:
         series = {name: np.array(values, dtype=float) for name, values in self.series.items()}
-        facts = CaseFacts(**{name: getattr(self.facts, name) for name in CaseFacts.__slots__})
+        facts = from_stored(CaseFacts, self.facts.model_dump())
         return LabelledCase(
             self.name,
             DiagnosisCase(self.step_s, series, facts),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from gpuops.model.stored import stored_as
+
 
 class ByNight(StrEnum):
     """Who has the GPUs of a pool's servers by night."""
@@ -27,6 +29,7 @@ class LentByNight:
     """How long clients keep what is taken back, or how long before the return the last lease of a given server ends."""
 
 
+@stored_as("ServerNight", night="night", by_night="by_night", until="until", marker="marker")
 @dataclass(frozen=True, slots=True)
 class ServerNight:
     """That a night has a server drained, or has it lend."""

@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.stored import stored_as
 
 
 class Predicted(StrEnum):
@@ -32,6 +33,7 @@ class Predicted(StrEnum):
     """Whether what was set is shown afterwards."""
 
 
+@stored_as("PredictedGpu", address="address", numa_node="numa_node", starts="starts")
 @dataclass(frozen=True, slots=True)
 class PredictedGpu:
     """One GPU that a VM is to be on."""
@@ -46,6 +48,15 @@ class PredictedGpu:
         return f"{self.address}" + (f" (NUMA node {self.numa_node})" if self.numa_node is not None else "")
 
 
+@stored_as(
+    "Prediction",
+    admitted="admitted",
+    refusal="refusal",
+    host="host",
+    gpus="gpus",
+    seconds_at_most="seconds_at_most",
+    free_after="free_after",
+)
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What one step is predicted to do. None = nothing is predicted of that."""
@@ -63,6 +74,7 @@ class Prediction:
     """By `GPUs` or the name of a vGPU profile, how many of them are free on the host afterwards."""
 
 
+@stored_as("Misprediction", what="what", predicted="predicted", found="found", facts="facts")
 @dataclass(frozen=True, slots=True)
 class Misprediction:
     """One difference between what was predicted and what vCenter did."""
@@ -82,6 +94,7 @@ class Comparison(StrEnum):
     CANNOT_SAY = "cannot say"
 
 
+@stored_as("Compared", wrong="wrong", cannot_say="cannot_say")
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A prediction beside what vCenter did."""

@@ -46,7 +46,7 @@ def vm_gpu(
     with site:
         report = run(request, site, apply=apply) if clone is None else foresee(request, clone, site)
     after = inventory_after(report)
-    answer = result_of(report, type(request).__name__.lower(), after, warnings)
+    answer = result_of(report, request.run_kind, after, warnings)
     vm = report.before.find_vm(request.vm)
     answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
     return answer

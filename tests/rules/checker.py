@@ -153,6 +153,15 @@ def _any_json(node: ast.AST) -> bool:
     return called(node) in ("json.loads", "yaml.load", "yaml.safe_load")
 
 
+def _names_of_python(node: ast.AST) -> bool:
+    calls = ("asdict", "astuple", "TypeAdapter", "model_dump", "model_dump_json")
+    if last(called(node)) in calls or called(node).startswith(("msgspec.json.encode", "msgspec.to_builtins")):
+        return True
+    if not isinstance(node, ast.Attribute) or node.attr not in ("__name__", "__qualname__"):
+        return False
+    return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
+
+
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
@@ -239,6 +248,28 @@ RULES: Final = (
             "gpuops/sim/wire/admin.py",
             "gpuops/cli/output.py",  # what it wrote itself
             "gpuops/ansible_collections/",
+        ),
+    ),
+    Rule(
+        "names-of-python",
+        "what is stored has names of its own, of model/stored.py: a class or field may be renamed",
+        _names_of_python,
+        (
+            "gpuops/model/stored.py",
+            "gpuops/config/",  # keys of files that people write are public
+            "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
+            "gpuops/execute/journal/prediction_json.py",
+            "gpuops/execute/measurements/diagnoses.py",
+            "gpuops/execute/pool/book.py",
+            "gpuops/execute/site/kept_measurement.py",
+            "gpuops/execute/change/change_order.py",  # from here on nothing that is stored
+            "gpuops/api/__init__.py",
+            "gpuops/runner/taking_up.py",
+            "gpuops/broker/",
+            "gpuops/cli/",
+            "gpuops/report/",
+            "gpuops/sim/",
+            "gpuops/vsphere/",
         ),
     ),
     Rule("unboxed-template", "a template that people edit must not reach Python", _unboxed_templates),

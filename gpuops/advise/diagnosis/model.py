@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.features import NAMES
 from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
+from gpuops.model.stored import from_stored, stored_as, to_stored
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,6 +63,13 @@ class DecisionTrees:
         return np.vstack(parts) if parts else np.zeros((0, len(COMPONENTS)))
 
 
+@stored_as(
+    "ForestSettings",
+    trees="trees",
+    features_tried="features_tried",
+    least_in_leaf="least_in_leaf",
+    trees_of_each="trees_of_each",
+)
 @dataclass(frozen=True, slots=True)
 class ForestSettings:
     """How a forest is grown."""
@@ -106,7 +114,7 @@ def written(forest: Forest) -> dict[str, Any]:
         "format": FORMAT,
         "features": list(NAMES),
         "components": list(COMPONENTS),
-        "settings": asdict(forest.settings),
+        "settings": to_stored(forest.settings),
         "cases": forest.cases,
         "corrections": list(forest.corrections),
         "right": forest.right,
@@ -134,7 +142,7 @@ def read(told: Mapping[str, Any]) -> Forest:
     try:
         if told["format"] != FORMAT or told["features"] != list(NAMES) or told["components"] != list(COMPONENTS):
             raise ValueError("it is of another version of gpuops")
-        settings = ForestSettings(**told["settings"])
+        settings = from_stored(ForestSettings, told["settings"])
         trees, of_each = _trees(told["trees"]), _trees(told["trees_of_each"])
         if len(of_each.roots) != settings.trees_of_each * len(FAULTS):
             raise ValueError("it has not as many trees of each component as it says")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuops.config.date_text import parse_window
@@ -43,8 +43,7 @@ class ChangeOrder:
 
 def dump_order(order: ChangeOrder) -> str:
     """The order as JSON."""
-    window = order.rolling.window
-    rolling = asdict(replace(order.rolling, window=None)) | {"window": window.name if window is not None else None}
+    rolling = order.rolling
     body = {
         "format": _FORMAT,
         "verb": order.verb,
@@ -53,7 +52,12 @@ def dump_order(order: ChangeOrder) -> str:
         "gpus": _spelled(order.gpus),
         "mig": _spelled(order.mig),
         "uuids": order.uuids,
-        "rolling": rolling,
+        "rolling": {
+            "max_hosts": rolling.max_hosts,
+            "window": rolling.window.name if rolling.window is not None else None,
+            "vms": rolling.vms,
+            "vsan_mode": rolling.vsan_mode,
+        },
         "lock_vm": order.lock_vm,
     }
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"))

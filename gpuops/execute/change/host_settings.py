@@ -33,7 +33,7 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
             return Report(request, report.before, report.plan, applied=True)
-        run = journal.begin(type(request).__name__.lower())
+        run = journal.begin(request.run_kind)
         executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
         outcomes = tuple(executor.set(step) for step in report.plan.steps)
         journal.end(run)

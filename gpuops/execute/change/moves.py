@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuops.errors import NotConnected, StateDamaged
@@ -25,6 +25,7 @@ from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
+from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
@@ -42,6 +43,16 @@ AGAIN: Final = "gpuops defrag plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
+@stored_as(
+    "JournalMove",
+    vm="vm",
+    name="name",
+    source="source",
+    target="target",
+    target_name="target_name",
+    powered_off="powered_off",
+    pins="pins",
+)
 @dataclass(frozen=True, slots=True)
 class JournalMove:
     """One move as the journal keeps it: from host to host, while the VM runs or powered off."""
@@ -69,7 +80,9 @@ class JournalMove:
 
 def dump_moves(moves: Iterable[JournalMove]) -> str:
     """The moves as JSON."""
-    return json.dumps({"format": _FORMAT, "verb": VERB, "moves": [asdict(move) for move in moves]}, ensure_ascii=False)
+    return json.dumps(
+        {"format": _FORMAT, "verb": VERB, "moves": [to_stored(move) for move in moves]}, ensure_ascii=False
+    )
 
 
 def load_moves(text: str) -> tuple[JournalMove, ...] | None:
@@ -78,7 +91,7 @@ def load_moves(text: str) -> tuple[JournalMove, ...] | None:
         body = json.loads(text)
         if body["verb"] != VERB:
             return None
-        return tuple(JournalMove(**move) for move in body["moves"])
+        return tuple(from_stored(JournalMove, move) for move in body["moves"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 

@@ -19,6 +19,7 @@ from gpuops.execute.site import Site
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
+from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.plan.cluster.members import marked_vms
@@ -60,7 +61,7 @@ def _setters(journal: Journal | None) -> dict[str, str | None]:
     for record in journal.records() if journal is not None else ():
         if record.kind is Kind.BEGUN and record.body["kind"] == CLUSTER:
             clusters[record.run] = json.loads(record.body.get("order") or "{}").get("cluster", "")
-        elif record.kind is Kind.INTENT and SetVmDrs.__name__ in record.body["step"]:
+        elif record.kind is Kind.INTENT and stored_name(SetVmDrs) in record.body["step"]:
             step = load_step(record.body["step"])
             if isinstance(step, SetVmDrs):
                 last[step.vm] = clusters.get(record.run)

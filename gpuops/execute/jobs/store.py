@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
+from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 
@@ -242,33 +243,37 @@ def _moment(moment: datetime) -> str:
 
 
 def _job_text(job: ContainerJob) -> str:
-    return json.dumps({**asdict(job), "run_time": job.run_time.total_seconds()})
+    return json.dumps({**to_stored(job), "run_time": job.run_time.total_seconds()})
 
 
 def _job(text: str) -> ContainerJob:
     body = json.loads(text)
-    return ContainerJob(
-        **{
-            **body,
-            "command": tuple(body["command"]),
-            "run_time": timedelta(seconds=body["run_time"]),
-            "runtime": ContainerRuntime(body["runtime"]),
-            "mounts": tuple(Mount(**each) for each in body["mounts"]),
-            "checkpoint": tuple(body["checkpoint"]),
-        }
-    )
+    read = {
+        "command": tuple(body["command"]),
+        "run_time": timedelta(seconds=body["run_time"]),
+        "runtime": ContainerRuntime(body["runtime"]),
+        "mounts": tuple(from_stored(Mount, mount) for mount in body["mounts"]),
+        "checkpoint": tuple(body["checkpoint"]),
+    }
+    return from_stored(ContainerJob, {**body, **read})
 
 
-_PLAIN: Final = ("vm", "vm_name", "exit_code", "saved", "reason")
+_IN_BODY: Final = ("vm", "vm_name", "exit_code", "saved", "reason", "ran_s")
+"""Stored fields of a record that its body has; the others are columns."""
 
 
 def _record_text(record: JobRecord) -> str:
-    body: dict[str, Any] = {key: getattr(record, key) for key in _PLAIN}
-    return json.dumps({**body, "ran_s": None if record.ran is None else record.ran.total_seconds()})
+    ran_s = None if record.ran is None else record.ran.total_seconds()
+    fields = {**to_stored(record), "ran_s": ran_s}
+    return json.dumps({name: fields[name] for name in _IN_BODY})
 
 
 def _record(row: Mapping[Any, Any]) -> JobRecord:
     body = json.loads(row["body"])
-    ran_s = body.pop("ran_s")
-    record = JobRecord(JobEvent(row["event"]), datetime.fromisoformat(row["at"]), **body)
-    return record if ran_s is None else replace(record, ran=timedelta(seconds=ran_s))
+    ran_s = body["ran_s"]
+    read = {
+        "event": JobEvent(row["event"]),
+        "at": datetime.fromisoformat(row["at"]),
+        "ran_s": None if ran_s is None else timedelta(seconds=ran_s),
+    }
+    return from_stored(JobRecord, {**body, **read})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.remembered import DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Role
+from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
@@ -39,7 +39,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
         "lost_closes": [[*key, at.isoformat()] for key, at in state.lost_closes.items()],
         "lost": [[*key, at.isoformat()] for key, at in state.lost.items()],
         "durations": [[*key, *values] for key, values in state.durations.items()],
-        "setbacks": {night: asdict(told) for night, told in state.setbacks.items()},
+        "setbacks": {night: to_stored(counts) for night, counts in state.setbacks.items()},
         "over": sorted(state.over),
         "lease_numbers": state.lease_numbers,
         "leases": {night: sorted(held) for night, held in state.leases.items()},
@@ -79,7 +79,7 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]
     }
-    state.setbacks = {night: StepCounts(**told) for night, told in body["setbacks"].items()}
+    state.setbacks = {night: from_stored(StepCounts, counts) for night, counts in body["setbacks"].items()}
     state.over = set(body["over"])
     state.lease_numbers = dict(body["lease_numbers"])
     state.leases = {night: set(held) for night, held in body["leases"].items()}
@@ -122,11 +122,13 @@ def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
 
 
 def _dump_given_up(each: GivenUp) -> dict[str, Any]:
-    return asdict(each) | {"at": each.at.isoformat()}
+    body: dict[str, Any] = to_stored(each)
+    return body | {"at": each.at.isoformat()}
 
 
 def _load_given_up(body: Mapping[str, Any]) -> GivenUp:
-    return GivenUp(**{**body, "thing": Thing(body["thing"]), "at": datetime.fromisoformat(body["at"])})
+    read = {"thing": Thing(body["thing"]), "at": datetime.fromisoformat(body["at"])}
+    return from_stored(GivenUp, {**body, **read})
 
 
 def _dump_saved(saved: Saved) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
+from gpuops.model.stored import stored_name
 from gpuops.plan.core.host_steps import EndTurn, HostStep, HostTask
 from gpuops.plan.core.steps import Step
 
@@ -18,12 +19,12 @@ Recorded = Step | HostStep | HostTask | EndTurn
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """One adapter per kind: several kinds have the same fields, so the kind's name goes with them."""
-    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Recorded)}
+    """By stored name, one adapter per kind: several kinds have the same fields, so the name goes with them."""
+    return {stored_name(kind): TypeAdapter(kind) for kind in get_args(Recorded)}
 
 
 def dump_step(step: Recorded) -> dict[str, Any]:
-    kind = type(step).__name__
+    kind = stored_name(type(step))
     return {kind: _adapters()[kind].dump_python(step, mode="json")}
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -32,14 +32,20 @@ _ID: Final = re.compile(r"d-[0-9a-f]{10}")
 _TRAIN: Final = "gpuops diagnose train makes a new one"
 
 
-class _Suspected(msgspec.Struct, frozen=True):
+class _Suspected(
+    msgspec.Struct,
+    frozen=True,
+    rename={"component": "component", "probability": "probability", "evidence": "evidence", "by_rule": "by_rule"},
+):
+    """A suspect as it is stored; `rename` has the stored name of each field, here and below."""
+
     component: Component
     probability: float
     evidence: list[str]
     by_rule: bool
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Said(msgspec.Struct, frozen=True, rename={"vcenter": "vcenter", "vm": "vm", "at": "at", "suspects": "suspects"}):
     """Of which VM, when and what."""
 
     vcenter: str
@@ -48,7 +54,7 @@ class _Said(msgspec.Struct, frozen=True):
     suspects: list[_Suspected]
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Kept(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of"}):
     """A file of `diagnosis/cases` without its case, which is long."""
 
     found: list[Component] | None
@@ -86,7 +92,11 @@ class Diagnoses:
         path = self._path(name)
         found = self._read(path)["found"] if path.exists() else None
         self._prepare()
-        said = _Said(vcenter, vm, at, [_Suspected(*astuple(each)) for each in suspects])
+        suspected = [
+            _Suspected(suspect.component, suspect.probability, list(suspect.evidence), suspect.by_rule)
+            for suspect in suspects
+        ]
+        said = _Said(vcenter, vm, at, suspected)
         text = {
             "said": [
                 each.component for each in suspects

@@ -16,6 +16,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.nights.history import FreeGpus, HeldPeriod, Incident, PastNight, PastRun, PastStep, PastVm, RunBy
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.stored import from_stored
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
 
@@ -141,7 +142,7 @@ class NightSoFar:
             (vm for vm in self.vms.values() if uuid is not None and vm.uuid == uuid), None
         )
         if found is None:
-            owner = NotedOwner(**body["owner"]) if "owner" in body else None
+            owner = from_stored(NotedOwner, body["owner"]) if "owner" in body else None
             found = VmSoFar(ref, uuid, body["name"], Role(body["role"]), tuple(body["profiles"]), self, owner=owner)
             self.vms[ref] = found
         return found

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gpuops.errors import Locked, StateDamaged, UsageError
 from gpuops.execute.journal.database import Database
 from gpuops.execute.pool.tables import alone, found_database, leases_table, made_database, pools_table
+from gpuops.model.stored import to_stored, with_field_names
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
 
 SHOWN_ENDED: Final = 20
@@ -204,12 +205,12 @@ def known_book(found: LeaseBook | None, name: str) -> LeaseBook:
 
 
 def _encoded(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(to_stored(value)).decode()
 
 
 def _decoded(body: str, kind: type[Value], pool: str) -> Value:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.convert(with_field_names(kind, msgspec.json.decode(body)), type=kind)
     except msgspec.MsgspecError as error:
         raise StateDamaged(
             f"the book of pool {pool} cannot be read: {error}", hint="bring it back from a backup; nothing is lent"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.stored import to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.rotation.power_moments import started_anew
 from gpuops.plan.rotation.taken_vms import vms_of
@@ -90,7 +91,7 @@ def _body(original: Original) -> dict[str, Any]:
         "host": original.host,
         "profiles": list(original.profiles),
         **({"drs": str(original.drs)} if original.drs is not None else {}),
-        **({"owner": asdict(original.owner)} if original.owner is not None else {}),
+        **({"owner": to_stored(original.owner)} if original.owner is not None else {}),
     }
 
 

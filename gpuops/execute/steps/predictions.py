@@ -22,6 +22,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.prediction import Compared, Predicted, Prediction
+from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import GpuTask
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -170,7 +171,7 @@ class Predictions:
         unmeasured_s, vm = _UNMEASURED_S.get(type(step)), before.vms.get(step.vm)
         if self._durations is None or unmeasured_s is None or vm is None:
             return None
-        return self._durations.at_most_s(type(step).__name__, vm.host, unmeasured_s)
+        return self._durations.at_most_s(stored_name(type(step)), vm.host, unmeasured_s)
 
 
 def failed(at: str, error: Exception) -> str:

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.stored import stored_as
+
 
 class Source(StrEnum):
     """What a verdict on a VM goes by."""
@@ -46,6 +48,7 @@ VGPU_USE_FRESH_S: Final = 30 * 60
 """How old what nvidia-smi told may be: `gpuops observe` asks every 20 minutes, and keeps steps of five. Our figure."""
 
 
+@stored_as("VgpuUse", percent="percent", age_s="age_s", because="because")
 @dataclass(frozen=True, slots=True)
 class VgpuUse:
     """How much the vGPUs of a VM are used, as its host's own nvidia-smi tells it."""
@@ -58,6 +61,17 @@ class VgpuUse:
     """Why it does not tell."""
 
 
+@stored_as(
+    "SessionCount",
+    count="count",
+    used="used",
+    asked="asked",
+    age_s="age_s",
+    oldest_s="oldest_s",
+    youngest_s="youngest_s",
+    disconnected_s="disconnected_s",
+    because="because",
+)
 @dataclass(frozen=True, slots=True)
 class SessionCount:
     """What one source tells of the sessions of a VM: numbers and ages, never who."""

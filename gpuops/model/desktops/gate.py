@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.model.stored import stored_as
 
+
+@stored_as("Gate", closed="closed", machine="machine", refusal="refusal")
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What the broker tells of the gate of one VM at one moment."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.model.devices.gpu import Passthrough, PciAddress
+from gpuops.model.stored import stored_as
 
 
 class DeviceKind(StrEnum):
@@ -29,6 +30,19 @@ class DeviceKind(StrEnum):
         return self in (DeviceKind.GPU, DeviceKind.FPGA, DeviceKind.ACCELERATOR)
 
 
+@stored_as(
+    "OtherDevice",
+    address="address",
+    name="name",
+    kind="kind",
+    vendor_id="vendor_id",
+    device_id="device_id",
+    subsystem_id="subsystem_id",
+    memory_mib="memory_mib",
+    numa_node="numa_node",
+    passthrough="passthrough",
+    carries="carries",
+)
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
     """One such device of a host. A bulk read tells of GPUs, FPGAs and accelerators that can be passed through, and of

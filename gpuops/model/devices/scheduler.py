@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.stored import stored_as
+
 
 class SchedulerPolicy(StrEnum):
     """Who gets the GPU's time (NVIDIA vGPU docs, scheduling policies)."""
@@ -50,6 +52,7 @@ class DriverBranch:
         return f"R{self.number}"
 
 
+@stored_as("TimeSlices", time_slice_ms="time_slice_ms")
 @dataclass(frozen=True, slots=True)
 class TimeSlices:
     """Plain time slices; None = the driver's default (2 ms for up to 8 vGPUs of the type, else 1 ms)."""
@@ -57,6 +60,7 @@ class TimeSlices:
     time_slice_ms: int | None = None
 
 
+@stored_as("Frequency", frequency_hz="frequency_hz", averaging="averaging")
 @dataclass(frozen=True, slots=True)
 class Frequency:
     """Adaptive round robin; None = the driver's default (480 Hz for up to 8 vGPUs of the type, else 960 Hz; 33)."""
@@ -65,6 +69,7 @@ class Frequency:
     averaging: int | None = None
 
 
+@stored_as("VgpuScheduler", policy="policy", slices="slices", weighted="weighted")
 @dataclass(frozen=True, slots=True)
 class VgpuScheduler:
     """What a GPU's scheduler is set to. `slices` None = as the driver's branch does it by itself."""

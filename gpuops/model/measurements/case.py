@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.measurement import (
     CPU_MHZ,
     GPU_MEMORY,
@@ -25,12 +26,12 @@ from gpuops.model.measurements.measurement import (
     SMI_GPU_COUNTERS,
     SMI_VM_COUNTERS,
 )
+from gpuops.model.stored import stored_as, to_stored
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.component import Component
 
 OF_VM: Final = (
@@ -60,6 +61,25 @@ SERIES: Final = tuple(
 """The names of all series that a case may have."""
 
 
+@stored_as(
+    "CaseFacts",
+    vcpus="vcpus",
+    memory_mib="memory_mib",
+    cpu_mhz="cpu_mhz",
+    host_cores="host_cores",
+    host_memory_mib="host_memory_mib",
+    vgpu_mib="vgpu_mib",
+    gpu_mib="gpu_mib",
+    most_per_gpu="most_per_gpu",
+    sharers="sharers",
+    scheduler="scheduler",
+    pcie_width="pcie_width",
+    clock_mhz="clock_mhz",
+    power_limit_w="power_limit_w",
+    remote_memory="remote_memory",
+    host_driver="host_driver",
+    guest_driver="guest_driver",
+)
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
     """What is known of the VM, its host and its GPU beside counters. None = unknown."""
@@ -112,7 +132,7 @@ class LabelledCase:
 
 def plain(case: LabelledCase) -> dict[str, Any]:
     """The case as a line of a file of cases has it; `gpuops.config.case_file` reads it."""
-    facts = {name: getattr(case.case.facts, name) for name in CaseFacts.__slots__}
+    facts = to_stored(case.case.facts)
     return {
         "name": case.name,
         "at_fault": sorted(case.at_fault),

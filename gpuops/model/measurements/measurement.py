@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from gpuops.model.stored import stored_as
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -77,6 +79,7 @@ SMI_GPU_COUNTERS: Final = (
 """What it tells of each GPU; slowed = 1, not slowed = 0."""
 
 
+@stored_as("CounterWindow", highest="highest", since="since", until="until", asked="asked")
 @dataclass(frozen=True, slots=True)
 class CounterWindow:
     """What one counter of a VM said in each sample of a while. Missing samples are missing, never zero."""

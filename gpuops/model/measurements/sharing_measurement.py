@@ -8,6 +8,7 @@ from typing import Self
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
+from gpuops.model.stored import stored_as
 
 PREFIX = "gpuops-measure-"
 """How the names of the VMs begin that a measurement makes."""
@@ -24,6 +25,19 @@ class MeasuredDevice(StrEnum):
     """A GPU of the same model by DirectPath I/O."""
 
 
+@stored_as(
+    "MeasureWish",
+    template="template",
+    profile="profile",
+    command="command",
+    counts="counts",
+    schedulers="schedulers",
+    overlap="overlap",
+    host="host",
+    limit_s="limit_s",
+    whole="whole",
+    sets_schedulers="sets_schedulers",
+)
 @dataclass(frozen=True, slots=True)
 class MeasureWish:
     """VMs of a template that run a command on one GPU, so many at a time."""
@@ -47,6 +61,16 @@ class MeasureWish:
     """Those that are not in force are set in between, and at last the one that was."""
 
 
+@stored_as(
+    "MeasuredCount",
+    scheduler="scheduler",
+    sharers="sharers",
+    times_s="times_s",
+    apart_s="apart_s",
+    error="error",
+    device="device",
+    gpu_use="gpu_use",
+)
 @dataclass(frozen=True, slots=True)
 class MeasuredCount:
     """What so many VMs on the GPU took."""
@@ -63,6 +87,7 @@ class MeasuredCount:
     """How much the GPU was used meanwhile, 0 to 1, by the counters of its host; None = they have no whole sample."""
 
 
+@stored_as("SchedulerBefore", host="host", gpu="gpu", scheduler="scheduler", options="options")
 @dataclass(frozen=True, slots=True)
 class SchedulerBefore:
     """What a GPU's scheduler was set to before it was changed to measure under another one."""
@@ -75,6 +100,7 @@ class SchedulerBefore:
     """All of the host's module options."""
 
 
+@stored_as("SharingMeasurement", id="id", wish="wish", made="made", done="done", before="before")
 @dataclass(frozen=True, slots=True)
 class SharingMeasurement:
     """One that was begun, as the state directory keeps it."""

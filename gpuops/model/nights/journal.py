@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from gpuops.model.stored import stored_as
+
 
 @dataclass(frozen=True, slots=True)
 class AuditedChain:
@@ -45,6 +47,7 @@ class Thing(StrEnum):
     VM = "VM"
 
 
+@stored_as("GivenUp", thing="thing", ref="ref", uuid="uuid", name="name", of="of", at="at", runs="runs")
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """One host or VM that was given up."""

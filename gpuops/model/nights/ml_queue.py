@@ -8,6 +8,7 @@ from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
 
@@ -18,6 +19,7 @@ NAME: Final = "{vm}"
 """Stands for the VM's name where a guest is entered over SSH."""
 
 
+@stored_as("SshDoor", user="user", host="host", port="port")
 @dataclass(frozen=True, slots=True)
 class SshDoor:
     """How a guest is entered over SSH: as whom, at which address."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.reservation import Reservations
 from gpuops.model.vcenter.vm import Vm, VmDrs
@@ -21,6 +22,19 @@ _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid",
 _AS_READ: Final = "_as_read"
 
 
+@stored_as(
+    "Inventory",
+    vcenter="vcenter",
+    api_version="api_version",
+    taken_at="taken_at",
+    hosts="hosts",
+    vms="vms",
+    clusters="clusters",
+    datastores="datastores",
+    user="user",
+    hot_migrate_enabled="hot_migrate_enabled",
+    reservations="reservations",
+)
 @dataclass(frozen=True)
 class Inventory:
     """What one vCenter looked like at `taken_at`. Keys of the mappings are managed object ids.

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import UsageError
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import Vm
 
 NOBODY: Final = ""
 """The owner of VMs that say none, or that are not in vCenter any more."""
 
 
+@stored_as("NotedOwner", by="by", owner="owner")
 @dataclass(frozen=True, slots=True)
 class NotedOwner:
     """The owner of a VM as it said when a night took it."""
@@ -21,6 +23,7 @@ class NotedOwner:
     owner: str
 
 
+@stored_as("OwnerKey", kind="kind", name="name")
 @dataclass(frozen=True, slots=True)
 class OwnerKey:
     """By what of a VM its owner is told: the folder that it lies in, a tag's category, or a custom attribute."""

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.stored import stored_as
 
 
+@stored_as(
+    "ProfileCapacity",
+    profile="profile",
+    place="place",
+    consumed="consumed",
+    maximum="maximum",
+    remaining="remaining",
+    unused_reservation="unused_reservation",
+)
 @dataclass(frozen=True, slots=True)
 class ProfileCapacity:
     """One vGPU profile in one place (vSphere API 9.0, DirectPathProfileManagerCapacityInfo), in vGPUs."""
@@ -26,6 +36,17 @@ class ProfileCapacity:
     """Reserved and not assigned yet: only VMs for which it was reserved start on it."""
 
 
+@stored_as(
+    "DeviceCapacity",
+    name="name",
+    allowed="allowed",
+    label="label",
+    place="place",
+    consumed="consumed",
+    maximum="maximum",
+    remaining="remaining",
+    unused_reservation="unused_reservation",
+)
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
     """The devices of one DirectPath profile of Dynamic DirectPath I/O in one place, each given whole."""
@@ -50,6 +71,7 @@ class DeviceCapacity:
         return (device.vendor_id, device.device_id) in self.allowed and self.label in (None, label)
 
 
+@stored_as("UnknownCapacity", place="place", reason="reason", profile="profile")
 @dataclass(frozen=True, slots=True)
 class UnknownCapacity:
     """What vCenter did not tell; an empty profile stands for any."""
@@ -59,6 +81,7 @@ class UnknownCapacity:
     profile: str = ""
 
 
+@stored_as("Reservations", capacities="capacities", devices="devices", unknown="unknown")
 @dataclass(frozen=True, slots=True)
 class Reservations:
     """What a vCenter tells of what has a DirectPath profile: nothing else can be reserved."""

@@ -14,6 +14,7 @@ from gpuops.model.desktops.evidence import SessionCount, Source, VgpuUse
 from gpuops.model.desktops.gate import Gate
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.measurements.measurement import CounterWindow
+from gpuops.model.stored import stored_as
 
 _PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
 
@@ -53,6 +54,7 @@ class Firmware(StrEnum):
     EFI = "efi"
 
 
+@stored_as("VgpuDevice", key="key", profile="profile", numa_node="numa_node", group="group", kind="kind")
 @dataclass(frozen=True, slots=True)
 class VgpuDevice:
     """An NVIDIA vGPU of a VM (VirtualPCIPassthroughVmiopBackingInfo). `key` is the device key in vCenter."""
@@ -64,6 +66,16 @@ class VgpuDevice:
     kind: Literal["vgpu"] = "vgpu"
 
 
+@stored_as(
+    "DirectPathDevice",
+    key="key",
+    address="address",
+    vendor_id="vendor_id",
+    device_id="device_id",
+    system_id="system_id",
+    group="group",
+    kind="kind",
+)
 @dataclass(frozen=True, slots=True)
 class DirectPathDevice:
     """A DirectPath I/O device of a VM: one given PCI device of one given host."""
@@ -77,6 +89,9 @@ class DirectPathDevice:
     kind: Literal["directpath"] = "directpath"
 
 
+@stored_as(
+    "DynamicDevice", key="key", allowed="allowed", label="label", assigned="assigned", group="group", kind="kind"
+)
 @dataclass(frozen=True, slots=True)
 class DynamicDevice:
     """A Dynamic DirectPath I/O device of a VM: any device of the allowed types, with the label if one is set."""
@@ -90,6 +105,7 @@ class DynamicDevice:
     kind: Literal["dynamic"] = "dynamic"
 
 
+@stored_as("OtherPassthrough", key="key", label="label", kind="kind")
 @dataclass(frozen=True, slots=True)
 class OtherPassthrough:
     """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
@@ -102,6 +118,7 @@ class OtherPassthrough:
 NicKind = Literal["vmxnet3vrdma", "sriov"]
 
 
+@stored_as("VmNic", key="key", kind="kind", network="network", mac="mac")
 @dataclass(frozen=True, slots=True)
 class VmNic:
     """A network card for RDMA of a VM; an SR-IOV card is among its devices too. Other cards are not read."""
@@ -123,6 +140,7 @@ class Guest:
     address: str | None
 
 
+@stored_as("ManagedBy", extension="extension", kind="kind")
 @dataclass(frozen=True, slots=True)
 class ManagedBy:
     """The vCenter extension that a VM belongs to (vSphere API, VirtualMachineConfigInfo.managedBy)."""
@@ -162,6 +180,7 @@ def is_other_device(device: GpuDevice) -> bool:
             return False
 
 
+@stored_as("RunningTask", ref="ref", name="name", state="state")
 @dataclass(frozen=True, slots=True)
 class RunningTask:
     """A task now queued or running on a VM (VirtualMachine.recentTask)."""
@@ -171,6 +190,50 @@ class RunningTask:
     state: str
 
 
+@stored_as(
+    "Vm",
+    ref="ref",
+    name="name",
+    path="path",
+    instance_uuid="instance_uuid",
+    host="host",
+    power="power",
+    suspended_at="suspended_at",
+    started_at="started_at",
+    connected="connected",
+    template="template",
+    vcpus="vcpus",
+    memory_mib="memory_mib",
+    cpu_usage_mhz="cpu_usage_mhz",
+    console_connections="console_connections",
+    question="question",
+    tasks="tasks",
+    attributes="attributes",
+    tags="tags",
+    counters="counters",
+    sessions="sessions",
+    vgpu_use="vgpu_use",
+    gate="gate",
+    datastores="datastores",
+    vapp="vapp",
+    snapshots="snapshots",
+    managed_by="managed_by",
+    devices="devices",
+    nics="nics",
+    extra_config="extra_config",
+    change_version="change_version",
+    firmware="firmware",
+    hardware_version="hardware_version",
+    cores_per_socket="cores_per_socket",
+    cores_per_numa_node="cores_per_numa_node",
+    memory_reservation_mib="memory_reservation_mib",
+    cpu_reservation_mhz="cpu_reservation_mhz",
+    memory_locked="memory_locked",
+    cpu_hot_add="cpu_hot_add",
+    tools_running="tools_running",
+    unreadable="unreadable",
+    awaited="awaited",
+)
 @dataclass(frozen=True, slots=True)
 class Vm:
     """One virtual machine. Fields below `detail` are read only for VMs on GPU hosts; None = unknown."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
+
+from gpuops.model.stored import stored_as, to_stored
 
 MARKER_KEY: Final = "gpuops.cluster"
 """Of extraConfig."""
@@ -47,6 +49,25 @@ class LatencyLevel(StrEnum):
     """All of its CPU is reserved too, and its vCPUs have cores of their own."""
 
 
+@stored_as(
+    "ClusterWish",
+    name="name",
+    template="template",
+    nodes="nodes",
+    gpus="gpus",
+    profile="profile",
+    model="model",
+    rdma="rdma",
+    port_group="port_group",
+    device="device",
+    placement="placement",
+    cpus="cpus",
+    memory_mib="memory_mib",
+    huge_pages="huge_pages",
+    latency="latency",
+    folder="folder",
+    datastore="datastore",
+)
 @dataclass(frozen=True, slots=True)
 class ClusterWish:
     """A cluster as its file wants it."""
@@ -81,7 +102,7 @@ class ClusterWish:
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits; other wishes have others."""
-        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        return sha256(json.dumps(to_stored(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def vm_name(self, rank: int) -> str:
         """`train-00`, `train-01`."""
@@ -112,8 +133,8 @@ class ClusterMarker:
     @property
     def text(self) -> str:
         """As extraConfig keeps it: `v1 train rank=0 nodes=4 id=0a1b2c3d wish=0123456789ab gpus=1 rdma=pvrdma`."""
-        others = {key: value for key, value in asdict(self).items() if key != "cluster"}
-        return " ".join((_FORMAT, self.cluster, *(f"{key}={value}" for key, value in others.items())))
+        place, made = f"rank={self.rank} nodes={self.nodes}", f"id={self.id} wish={self.wish}"
+        return f"{_FORMAT} {self.cluster} {place} {made} gpus={self.gpus} rdma={self.rdma}"
 
     @property
     def devices(self) -> int:

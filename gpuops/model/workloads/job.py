@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from gpuops.model.stored import stored_as
+
 
 class ContainerRuntime(StrEnum):
     """What runs the container in the guest."""
@@ -15,6 +17,7 @@ class ContainerRuntime(StrEnum):
     DOCKER = "docker"
 
 
+@stored_as("Mount", source="source", target="target", writable="writable")
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A directory of the guest that the container sees; both paths are absolute and have no `..`."""
@@ -24,6 +27,25 @@ class Mount:
     writable: bool = False
 
 
+@stored_as(
+    "ContainerJob",
+    name="name",
+    image="image",
+    command="command",
+    profile="profile",
+    vcpus="vcpus",
+    memory_mib="memory_mib",
+    run_time="run_time",
+    runtime="runtime",
+    mounts="mounts",
+    network="network",
+    priority="priority",
+    owner="owner",
+    busy="busy",
+    like="like",
+    checkpoint="checkpoint",
+    resumes="resumes",
+)
 @dataclass(frozen=True, slots=True)
 class ContainerJob:
     """One job. Its VM has one vGPU of `profile`, and runs nothing else."""

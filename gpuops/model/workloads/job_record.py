@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.stored import stored_as
 from gpuops.model.workloads.job import ContainerJob
 
 
@@ -57,6 +58,17 @@ _WHEN_WAITING: Final = frozenset({JobEvent.BEGUN, JobEvent.CANCELLED})
 _WHEN_RUNNING: Final = frozenset(JobEvent) - {JobEvent.BEGUN}
 
 
+@stored_as(
+    "JobRecord",
+    event="event",
+    at="at",
+    vm="vm",
+    vm_name="vm_name",
+    exit_code="exit_code",
+    ran="ran_s",
+    saved="saved",
+    reason="reason",
+)
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """One record."""

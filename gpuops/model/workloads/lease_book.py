@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpuops.model.lent_by_night import ServerNight
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.cluster import Arrangement
 
@@ -46,6 +47,7 @@ class ServerState(StrEnum):
     """It is in its pool no more: what serves in its guest is to be ended still."""
 
 
+@stored_as("ServerGpu", index="index", memory_mib="memory_mib")
 @dataclass(frozen=True, slots=True)
 class ServerGpu:
     """One whole GPU of a server."""
@@ -56,6 +58,19 @@ class ServerGpu:
     """What of its memory is lent: all of it, or what the pool's file says."""
 
 
+@stored_as(
+    "PoolServer",
+    name="name",
+    uuid="uuid",
+    gpus="gpus",
+    host="host",
+    cluster="cluster",
+    state="state",
+    because="because",
+    night="night",
+    started_at="started_at",
+    to_start="to_start",
+)
 @dataclass(frozen=True, slots=True)
 class PoolServer:
     """A VM with whole GPUs."""
@@ -80,6 +95,7 @@ class PoolServer:
     """Its program is to be started in its guest before it serves anybody."""
 
 
+@stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")
 @dataclass(frozen=True, slots=True)
 class LentShare:
     """A part of one GPU's memory."""
@@ -91,6 +107,17 @@ class LentShare:
     memory_mib: int
 
 
+@stored_as(
+    "LeaseWish",
+    client="client",
+    client_uuid="client_uuid",
+    memory_mib="memory_mib",
+    lasts="lasts",
+    gpus="gpus",
+    owner="owner",
+    host="host",
+    cluster="cluster",
+)
 @dataclass(frozen=True, slots=True)
 class LeaseWish:
     """What somebody asks for: shares of `gpus` different GPUs, each of `memory_mib`."""
@@ -110,6 +137,21 @@ class LeaseWish:
     """Name of that host's cluster; empty = none, or not known."""
 
 
+@stored_as(
+    "GpuLease",
+    id="id",
+    wish="wish",
+    lasts="lasts",
+    state="state",
+    asked_at="asked_at",
+    begins_at="begins_at",
+    ends_at="ends_at",
+    shares="shares",
+    follows="follows",
+    not_before="not_before",
+    enabled="enabled",
+    because="because",
+)
 @dataclass(frozen=True, slots=True)
 class GpuLease:
     """Shares of one client until a moment."""
@@ -152,6 +194,7 @@ class GpuLease:
         return self.state in (LeaseState.ASKED, LeaseState.WAITING) or self.holds
 
 
+@stored_as("PoolQuota", memory_mib="memory_mib", shares="shares")
 @dataclass(frozen=True, slots=True)
 class PoolQuota:
     """The most that an owner may have at one moment; None = as much as there is."""
@@ -161,6 +204,18 @@ class PoolQuota:
     """Of several GPUs, one for each."""
 
 
+@stored_as(
+    "LendingPool",
+    name="name",
+    network="network",
+    program="program",
+    longest="longest",
+    placement="placement",
+    grace="grace",
+    owner_by="owner_by",
+    quotas="quotas",
+    quota="quota",
+)
 @dataclass(frozen=True, slots=True)
 class LendingPool:
     """What is agreed for a pool."""

@@ -7,9 +7,11 @@ from datetime import datetime
 
 from gpuops.model.devices.device_mode import DeviceMode
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.host_settings import GraphicsSettings, VsanMode
 
 
+@stored_as("GpuDifference", gpu="gpu", before="before", after="after")
 @dataclass(frozen=True, slots=True)
 class GpuDifference:
     """What a change of a host means for one of its GPUs, in words."""
@@ -19,6 +21,7 @@ class GpuDifference:
     after: str
 
 
+@stored_as("ConfigureModule", host="host", before="before", after="after", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureModule:
     """Replace the option string of a host's `nvidia` kernel module. In force after the host's next boot."""
@@ -30,6 +33,7 @@ class ConfigureModule:
     gpus: tuple[GpuDifference, ...] = ()
 
 
+@stored_as("ConfigureGraphics", host="host", before="before", after="after", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureGraphics:
     """Replace the graphics configuration of a host; what it was planned on must still be there."""
@@ -40,6 +44,7 @@ class ConfigureGraphics:
     gpus: tuple[GpuDifference, ...] = ()
 
 
+@stored_as("PassthroughChange", address="address", enabled="enabled", label="label")
 @dataclass(frozen=True, slots=True)
 class PassthroughChange:
     """DirectPath I/O of one device switched on or off, and its hardware label; None leaves the label as it is."""
@@ -49,6 +54,7 @@ class PassthroughChange:
     label: str | None = None
 
 
+@stored_as("ConfigurePassthrough", host="host", devices="devices", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigurePassthrough:
     """Change DirectPath I/O of devices of a host, in one call."""
@@ -58,6 +64,7 @@ class ConfigurePassthrough:
     gpus: tuple[GpuDifference, ...] = ()
 
 
+@stored_as("ModeChange", address="address", before="before", after="after")
 @dataclass(frozen=True, slots=True)
 class ModeChange:
     """Another mode of one device; `before` is the word that vCenter had for what was configured."""
@@ -67,6 +74,7 @@ class ModeChange:
     after: DeviceMode
 
 
+@stored_as("ConfigureModes", host="host", devices="devices", labels="labels", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureModes:
     """Change the modes of devices of a host by the call of vSphere 9.1, which tells what that takes; and their labels.
@@ -80,6 +88,7 @@ class ConfigureModes:
     gpus: tuple[GpuDifference, ...] = ()
 
 
+@stored_as("ConfigureMig", host="host", devices="devices", on="on", gpus="gpus")
 @dataclass(frozen=True, slots=True)
 class ConfigureMig:
     """Switch MIG mode of GPUs of a host on or off, by the host's own nvidia-smi: vCenter has no call for it."""
@@ -94,6 +103,7 @@ HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | Configur
 """A change of a host's settings, on a host alone: whoever asks for it waits until it is made."""
 
 
+@stored_as("EnterMaintenance", host="host", vsan_mode="vsan_mode", limit_s="limit_s")
 @dataclass(frozen=True, slots=True)
 class EnterMaintenance:
     """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, `limit_s` at the most."""
@@ -103,6 +113,7 @@ class EnterMaintenance:
     limit_s: int = 1800
 
 
+@stored_as("LeaveMaintenance", host="host")
 @dataclass(frozen=True, slots=True)
 class LeaveMaintenance:
     """Have a host serve VMs again."""
@@ -110,6 +121,7 @@ class LeaveMaintenance:
     host: str
 
 
+@stored_as("RebootHost", host="host", booted="booted")
 @dataclass(frozen=True, slots=True)
 class RebootHost:
     """Reboot a host in maintenance mode; done when it is back, with another boot time than `booted`."""
@@ -122,6 +134,7 @@ HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
 """A step of a host that vCenter makes a task of."""
 
 
+@stored_as("EndTurn", host="host")
 @dataclass(frozen=True, slots=True)
 class EndTurn:
     """A line in the journal and nothing in vCenter: all that a rolling change had to do with this host is done."""

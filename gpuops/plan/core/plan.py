@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, Protocol
+from typing import ClassVar, Generic, Protocol
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
@@ -82,6 +82,9 @@ def refuse(
 
 class Request(Protocol):
     """A frozen dataclass whose fields are the options of a verb."""
+
+    run_kind: ClassVar[str]
+    """What journals call a run that carries it out. It is stored, and never changes."""
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""

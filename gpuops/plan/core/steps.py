@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.ml_queue import SshDoor
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.core.host_steps import HostStep, HostTask
 
@@ -23,6 +24,7 @@ COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
 """The call is declared with it whatever the VM does; of a running one it asks for another besides (`privileges.py`)."""
 
 
+@stored_as("NewVgpu", profile="profile", numa_node="numa_node", sequence_id="sequence_id")
 @dataclass(frozen=True, slots=True)
 class NewVgpu:
     """A vGPU to add; `numa_node` is the guest's virtual node, None leaves it to the host."""
@@ -33,6 +35,15 @@ class NewVgpu:
     """Its place in a vendor device group, when the change adds one."""
 
 
+@stored_as(
+    "NewDirectPath",
+    address="address",
+    name="name",
+    system_id="system_id",
+    vendor_id="vendor_id",
+    device_id="device_id",
+    sequence_id="sequence_id",
+)
 @dataclass(frozen=True, slots=True)
 class NewDirectPath:
     """A DirectPath I/O device to add: all that a static backing carries (QueryConfigTarget of the VM's host)."""
@@ -45,6 +56,7 @@ class NewDirectPath:
     sequence_id: int | None = None
 
 
+@stored_as("NewDynamic", allowed="allowed", label="label", sequence_id="sequence_id")
 @dataclass(frozen=True, slots=True)
 class NewDynamic:
     """A Dynamic DirectPath I/O device to add: allowed (vendor id, device id) pairs, and the label if one is wanted."""
@@ -57,6 +69,19 @@ class NewDynamic:
 NewDevice = NewVgpu | NewDirectPath | NewDynamic
 
 
+@stored_as(
+    "VmChange",
+    add="add",
+    remove="remove",
+    replace_profile="replace_profile",
+    device_group="device_group",
+    extra_config="extra_config",
+    memory_locked="memory_locked",
+    memory_reservation_mib="memory_reservation_mib",
+    cpu_hot_add="cpu_hot_add",
+    cores_per_numa_node="cores_per_numa_node",
+    devices_after="devices_after",
+)
 @dataclass(frozen=True, slots=True)
 class VmChange:
     """One ReconfigVM_Task: everything below happens, or nothing does. None leaves a setting as it is."""
@@ -97,6 +122,7 @@ class VmChange:
             yield "VirtualMachine.Config.CPUCount"
 
 
+@stored_as("ReconfigureVm", vm="vm", change="change")
 @dataclass(frozen=True, slots=True)
 class ReconfigureVm:
     """Change a powered-off VM's GPU devices and what must go with them."""
@@ -113,6 +139,7 @@ class ReconfigureVm:
         return tuple(self.change.privileges)
 
 
+@stored_as("RelocateVm", vm="vm", host="host")
 @dataclass(frozen=True, slots=True)
 class RelocateVm:
     """Move a VM to another host, as it is: cold when it is powered off or suspended, by vMotion when it runs."""
@@ -125,6 +152,7 @@ class RelocateVm:
     host: str
 
 
+@stored_as("PowerOnVm", vm="vm", host="host", resumes="resumes")
 @dataclass(frozen=True, slots=True)
 class PowerOnVm:
     """Power on a VM that is off. `host` None leaves the choice to vCenter.
@@ -142,6 +170,7 @@ class PowerOnVm:
     resumes: bool = False
 
 
+@stored_as("ResumeVm", vm="vm", host="host")
 @dataclass(frozen=True, slots=True)
 class ResumeVm:
     """Power on a suspended VM. Never a cold boot: on a VM that is off it is an error, not a power-on."""
@@ -154,6 +183,7 @@ class ResumeVm:
     host: str | None = None
 
 
+@stored_as("SuspendVm", vm="vm", gives_way="gives_way")
 @dataclass(frozen=True, slots=True)
 class SuspendVm:
     """Suspend a running VM; its vGPU slots are free afterwards.
@@ -169,6 +199,7 @@ class SuspendVm:
     gives_way: bool = False
 
 
+@stored_as("PowerOffVm", vm="vm")
 @dataclass(frozen=True, slots=True)
 class PowerOffVm:
     """Power a running VM off, hard. Never applied to a suspended one: that would discard the guest's state."""
@@ -180,6 +211,7 @@ class PowerOffVm:
     vm: str
 
 
+@stored_as("ShutDownGuest", vm="vm", grace_s="grace_s", then_off="then_off")
 @dataclass(frozen=True, slots=True)
 class ShutDownGuest:
     """Ask a running guest to shut down; after `grace_s` seconds it is powered off if `then_off`."""
@@ -193,6 +225,7 @@ class ShutDownGuest:
     then_off: bool = False
 
 
+@stored_as("RunInGuest", vm="vm", program="program", arguments="arguments", limit_s="limit_s", ssh="ssh")
 @dataclass(frozen=True, slots=True)
 class RunInGuest:
     """Run a program in a running guest and give it `limit_s` seconds: an ML VM keeps its work.
@@ -217,6 +250,7 @@ class RunInGuest:
         return GUEST_PRIVILEGES if self.ssh is None else ()
 
 
+@stored_as("SetVmDrs", vm="vm", drs="drs")
 @dataclass(frozen=True, slots=True)
 class SetVmDrs:
     """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
@@ -229,6 +263,7 @@ class SetVmDrs:
     drs: VmDrs
 
 
+@stored_as("SetAttribute", vm="vm", name="name", value="value")
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
@@ -242,6 +277,7 @@ class SetAttribute:
     value: str
 
 
+@stored_as("CloseGate", vm="vm", machine="machine")
 @dataclass(frozen=True, slots=True)
 class CloseGate:
     """Have the connection broker give a desktop to nobody: its machine enters maintenance mode there.
@@ -257,6 +293,7 @@ class CloseGate:
     machine: str
 
 
+@stored_as("OpenGate", vm="vm", machine="machine")
 @dataclass(frozen=True, slots=True)
 class OpenGate:
     """Have the connection broker give a desktop to its users again: its machine leaves maintenance mode there.

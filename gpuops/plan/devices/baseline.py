@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import VmChange
 
@@ -22,6 +23,14 @@ _Setting = TypeVar("_Setting", bool, int)
 _BOOLEAN, _INTEGER = (bool, type(None)), (int, type(None))
 
 
+@stored_as(
+    "Baseline",
+    memory_locked="memory_locked",
+    memory_reservation_mib="memory_reservation_mib",
+    cpu_hot_add="cpu_hot_add",
+    cores_per_numa_node="cores_per_numa_node",
+    extra_config="extra_config",
+)
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """Settings as they were before; None = not changed, so nothing to restore."""
@@ -42,7 +51,7 @@ def read(vm: Vm) -> Baseline | None:
     try:
         fields = json.loads(text)
         version = fields.pop("v")
-        baseline = Baseline(**fields)
+        baseline = from_stored(Baseline, fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return baseline if version == _VERSION and _sound(baseline) else None
@@ -50,7 +59,7 @@ def read(vm: Vm) -> Baseline | None:
 
 def write(baseline: Baseline) -> str:
     """The text for the key: short, and the same for the same values."""
-    fields = {name: value for name, value in asdict(baseline).items() if value is not None}
+    fields = {name: value for name, value in to_stored(baseline).items() if value is not None}
     return json.dumps({"v": _VERSION, **fields}, sort_keys=True, separators=(",", ":"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -24,6 +24,9 @@ from gpuops.plan.core.scope import Scope
 
 class HostRequest(Protocol):
     """A frozen dataclass whose fields are the options of a verb on hosts."""
+
+    run_kind: ClassVar[str]
+    """What journals call a run that carries it out. It is stored, and never changes."""
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose settings the plan needs. Raises UsageError for a name that is not there."""

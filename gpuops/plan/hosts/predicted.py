@@ -16,6 +16,7 @@ from typing import Final
 
 from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.prediction import Compared, Misprediction, Predicted, Prediction
+from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModule, HostStep, HostTask, RebootHost
@@ -67,7 +68,7 @@ def compare_host(
 def _difference(
     step: HostStep | HostTask, prediction: Prediction, host: Host, outcome: Outcome[AnyStep]
 ) -> Misprediction | None:
-    facts = {"step": type(step).__name__, "host version": host.version or "unknown"}
+    facts = {"step": stored_name(type(step)), "host version": host.version or "unknown"}
     if outcome.verdict is Verdict.FAILED:
         return Misprediction(Predicted.ADMISSION, "admitted", f"refused: {outcome.reason}", facts)
     if outcome.verdict is Verdict.UNKNOWN:

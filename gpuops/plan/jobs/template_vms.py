@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from gpuops.advise.managed_vms import managed_elsewhere
 from gpuops.errors import UsageError
@@ -272,6 +272,8 @@ class GiveProfile:
 
     VMs that were made for jobs count as if they ran, so that those of one night do not all fit the same GPU.
     """
+
+    run_kind: ClassVar[str] = "giveprofile"
 
     vm: str
     profile: str

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -89,9 +89,11 @@ def parse_lease(text: str) -> Lease | None:
 
 def lease_text(lease: Lease) -> str:
     """The lease as the text that is kept on the lock VM."""
-    body = asdict(lease) | {
+    body = {
         "format": _FORMAT,
         "owner": lease.owner[:_OWNER_LENGTH],
+        "nonce": lease.nonce,
+        "epoch": lease.epoch,
         "expires": lease.expires.isoformat(),
     }
     return json.dumps(body, sort_keys=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -53,6 +53,8 @@ from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for,
 class Attach:
     """What a VM is to have. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`) and
     `device_group` says which devices; the others how far gpuops may go for them."""
+
+    run_kind: ClassVar[str] = "attach"
 
     vm: VmName
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None

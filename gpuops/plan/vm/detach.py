@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -28,6 +28,8 @@ from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_
 class Detach:
     """What a VM is to lose. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`),
     `device_group` and `all` says which devices."""
+
+    run_kind: ClassVar[str] = "detach"
 
     vm: VmName
     profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
+from typing import ClassVar
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -38,6 +39,8 @@ class SeveralVms:
     With `partial` those that can be done are done, and the others named (exit code 4); without it nothing is done
     unless all can be.
     """
+
+    run_kind: ClassVar[str] = "severalvms"
 
     requests: tuple[Change, ...]
     partial: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -28,6 +28,8 @@ NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCen
 @dataclass(frozen=True, slots=True)
 class SetMig:
     """Have these GPUs in MIG mode, or not."""
+
+    run_kind: ClassVar[str] = "setmig"
 
     on: bool
     gpu: GpusOfHosts = ()

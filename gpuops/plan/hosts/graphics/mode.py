@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -31,6 +31,8 @@ from gpuops.plan.hosts.scheduler.state import scheduler_of
 @dataclass(frozen=True, slots=True)
 class SetMode:
     """Have hosts and their GPUs configured so; None leaves a setting as it is."""
+
+    run_kind: ClassVar[str] = "setmode"
 
     default_type: Annotated[SharedType | None, Option("What a GPU without a setting of its own is.")] = None
     type: Annotated[SharedType | None, Option("How GPUs serve VMs: sharedDirect is vGPU.")] = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeGuard
+from typing import Annotated, ClassVar, TypeGuard
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Board, Catalog
@@ -39,6 +39,8 @@ from gpuops.plan.placement.gpu_filters import holders
 @dataclass(frozen=True, slots=True)
 class SetPassthrough:
     """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
+
+    run_kind: ClassVar[str] = "setpassthrough"
 
     on: bool
     gpu: Annotated[

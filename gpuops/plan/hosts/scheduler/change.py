@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -40,6 +40,8 @@ LIMITED_FRAMES: Final = (
 @dataclass(frozen=True, slots=True)
 class SetScheduler:
     """Have these GPUs shared by this policy, from their hosts' next boot on."""
+
+    run_kind: ClassVar[str] = "setscheduler"
 
     scheduler: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
     time_slice: Annotated[

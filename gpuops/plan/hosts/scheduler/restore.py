@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.scheduler import Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
@@ -25,6 +26,8 @@ from gpuops.plan.hosts.scheduler.change import SetScheduler
 @dataclass(frozen=True, slots=True)
 class RestoreScheduler:
     """Have one GPU shared as before, from its host's next boot on."""
+
+    run_kind: ClassVar[str] = "restorescheduler"
 
     before: SchedulerBefore
     host_name: str

@@ -15,6 +15,7 @@ from typing import Final
 
 from gpuops.errors import Trouble
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -33,6 +34,7 @@ REFUSED_IN_A_ROW: Final = 2
 NOT_DONE: Final = (Verdict.FAILED, Verdict.UNKNOWN)
 
 
+@stored_as("StepCounts", planned="planned", ended="ended", failed="failed", on_host="on_host", refused="refused")
 @dataclass(frozen=True, slots=True)
 class StepCounts:
     """The steps of a night so far: how many were planned, ended and failed. `execute` keeps it in the journal."""

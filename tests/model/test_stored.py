@@ -1,0 +1,220 @@
+"""What is stored has names of its own: all of them are in a table, and each is read again under any name in Python.
+
+`stored_names.yaml` is that table. A line that changes there is a journal that an earlier version cannot read.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from pydantic import TypeAdapter
+
+import gpuops
+from gpuops.config.yaml_file import parse_yaml
+from gpuops.execute.measurements import diagnoses
+from gpuops.model.stored import from_stored, names_of, stored_as, stored_name, to_stored, with_field_names
+
+PACKAGE: Final = Path(gpuops.__file__).parent
+TABLE: Final = parse_yaml(
+    (Path(__file__).parent / "stored_names.yaml").read_text(encoding="utf-8"), "stored_names.yaml"
+)
+MOMENT: Final = datetime(2026, 11, 20, 21, 30, 5, 250_000, tzinfo=UTC)
+
+
+def modules_with(text: str) -> Iterator[ModuleType]:
+    """The modules of gpuops whose source has this text, but for the simulator, which keeps no user's state."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        place = file.relative_to(PACKAGE.parent).with_suffix("")
+        if "sim" not in place.parts and "ansible_collections" not in place.parts and text in file.read_text("utf-8"):
+            yield import_module(".".join(place.parts).removesuffix(".__init__"))
+
+
+@cache
+def stored_classes() -> tuple[type, ...]:
+    """Every class that has stored names, as the sources have them."""
+    members = [member for module in modules_with("@stored_as(") for member in vars(module).values()]
+    return tuple(dict.fromkeys(each for each in members if isinstance(each, type) and "__stored_names__" in vars(each)))
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    """The classes that a field of this type may hold, however deep they are in tuples, mappings and unions."""
+    if isinstance(hint, type) and not get_args(hint):
+        yield hint
+    for argument in get_args(hint) if get_origin(hint) is not Literal else ():
+        yield from types_in(argument)
+
+
+def field_types(kind: type) -> Iterator[tuple[str, type]]:
+    """Stored name of each field, and each class that it may hold."""
+    hints = get_type_hints(kind)
+    for field, stored in names_of(kind).fields.items():
+        for each in types_in(hints[field]):
+            yield stored, each
+
+
+def example(hint: Any, number: int = 1) -> Any:
+    """A value of this type; another number gives another value where the type has one."""
+    plain = {
+        str: f"text {number}", bool: bool(number % 2), int: number, float: number + 0.5, object: f"any {number}",
+        datetime: MOMENT + timedelta(hours=number), timedelta: timedelta(seconds=90 * number + 0.5),
+    }  # fmt: skip
+    if hint in plain:
+        return plain[hint]
+    arguments = [argument for argument in get_args(hint) if argument not in (Ellipsis, NoneType)]
+    match get_origin(hint):
+        case origin if origin is Literal:
+            return arguments[0]
+        case origin if origin in (Union, UnionType):
+            return example(arguments[number % len(arguments)], number)
+        case origin if origin in (tuple, frozenset):
+            return origin(example(argument, number) for argument in arguments)
+        case origin if isinstance(origin, type) and issubclass(origin, Mapping):
+            return {example(arguments[0], number): example(arguments[1], number)}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return list(hint)[number % len(hint)]
+    hints = get_type_hints(hint)
+    return hint(**{name: example(hints[name], at) for at, name in enumerate(names_of(hint).fields, number)})
+
+
+@pytest.fixture(params=stored_classes(), ids=lambda kind: kind.__name__)
+def kind(request: pytest.FixtureRequest) -> type:
+    """Each class that has stored names, in its turn."""
+    found: type = request.param
+    return found
+
+
+def test_the_table_has_every_stored_class_and_its_fields_in_their_order() -> None:
+    declared = [
+        (stored_name(each), [names_of(each).fields[f.name] for f in dataclasses.fields(each)])
+        for each in stored_classes()
+    ]
+    assert len(dict(declared)) == len(declared), "two classes have one stored name"
+    assert dict(declared) == {name: fields.split() for name, fields in TABLE["classes"].items()}
+
+
+def test_the_table_has_every_value_of_a_stored_choice() -> None:
+    declared: dict[str, list[Any]] = {}
+    for each in stored_classes():
+        for field, choice in field_types(each):
+            if issubclass(choice, Enum):
+                declared.setdefault(f"{stored_name(each)} {field}", []).extend(member.value for member in choice)
+    assert declared == TABLE["choices"]
+
+
+def test_a_class_within_a_stored_one_has_stored_names_too(kind: type) -> None:
+    unnamed = [each for _, each in field_types(kind) if dataclasses.is_dataclass(each) or hasattr(each, "_fields")]
+    for each in unnamed:
+        names_of(each)
+
+
+def test_whatever_pydantic_writes_has_stored_names() -> None:
+    written = [
+        (module, call.args[0].id)
+        for module in modules_with("TypeAdapter(")
+        for call in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "TypeAdapter" and isinstance(call.args[0], ast.Name)
+    ]
+    classes = [getattr(module, name) for module, name in written if hasattr(module, name)]
+    assert len(classes) >= 4, "the adapters of predictions, of measurements and of saved inventories"
+    for each in classes:
+        names_of(each)
+
+
+def test_every_stored_name_is_written_and_read(kind: type) -> None:
+    adapter, names = TypeAdapter(kind), names_of(kind).fields
+    for value in (example(kind, 1), example(kind, 2)):
+        written = adapter.dump_python(value, mode="json")
+        assert list(written) == TABLE["classes"][stored_name(kind)].split()
+        assert adapter.validate_python(written) == value
+        assert list(to_stored(value)) == list(written)
+        assert from_stored(kind, {stored: getattr(value, field) for field, stored in names.items()}) == value
+
+
+def test_a_renamed_class_with_renamed_fields_is_stored_as_before(kind: type) -> None:
+    hints, value = get_type_hints(kind), example(kind)
+    fields_as = {f"renamed_{field}": stored for field, stored in names_of(kind).fields.items()}
+    declared = [(f"renamed_{field}", hints[field]) for field in names_of(kind).fields]
+    renamed = stored_as(stored_name(kind), **fields_as)(dataclasses.make_dataclass("Renamed", declared, frozen=True))
+    again = renamed(**{f"renamed_{field}": getattr(value, field) for field in names_of(kind).fields})
+
+    assert stored_name(renamed) == stored_name(kind)
+    written = TypeAdapter(kind).dump_json(value)
+    assert TypeAdapter(renamed).dump_json(again) == written
+    assert TypeAdapter(renamed).validate_json(written) == again
+    assert to_stored(again) == {
+        stored: to_stored(getattr(value, field)) for field, stored in names_of(kind).fields.items()
+    }
+
+
+def test_the_book_of_pools_is_read_under_renamed_fields_at_any_depth() -> None:
+    @stored_as("Share", of="server")
+    @dataclasses.dataclass(frozen=True)
+    class Share:
+        of: str
+
+    @stored_as("Lent", until="ends_at", parts="shares", by_owner="quotas", next_one="follows")
+    @dataclasses.dataclass(frozen=True)
+    class Lent:
+        until: datetime
+        parts: tuple[Share, ...]
+        by_owner: Mapping[str, Share]
+        next_one: Share | None
+
+    hints = {"parts": tuple[Share, ...], "by_owner": Mapping[str, Share], "next_one": Share | None, "until": datetime}
+    Lent.__annotations__ = hints
+    Share.__annotations__ = {"of": str}
+    lent = Lent(MOMENT, (Share("a"), Share("b")), {"team": Share("c")}, Share("d"))
+    text = msgspec.json.encode(to_stored(lent))
+    assert msgspec.json.decode(text) == {
+        "ends_at": "2026-11-20T21:30:05.250000Z",
+        "shares": [{"server": "a"}, {"server": "b"}],
+        "quotas": {"team": {"server": "c"}},
+        "follows": {"server": "d"},
+    }
+    assert msgspec.convert(with_field_names(Lent, msgspec.json.decode(text)), type=Lent) == lent
+    later = {**msgspec.json.decode(text), "of_a_later_version": 1}
+    assert msgspec.convert(with_field_names(Lent, later), type=Lent) == lent
+
+
+@pytest.mark.parametrize("fields_as", [{}, {"vm": "vm"}, {"vm": "vm", "host": "host", "more": "more"}])
+def test_a_field_without_a_stored_name_is_a_mistake_of_the_class(fields_as: dict[str, str]) -> None:
+    kind = dataclasses.make_dataclass("Move", [("vm", str), ("host", str)])
+    with pytest.raises(TypeError, match="differ"):
+        stored_as("Move", **fields_as)(kind)
+
+
+def test_a_class_does_not_inherit_stored_names() -> None:
+    base = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
+    derived = dataclasses.make_dataclass("Derived", [("host", str)], bases=(base,))
+    with pytest.raises(TypeError, match="Derived has no stored names"):
+        names_of(derived)
+
+
+@pytest.mark.parametrize("body", [{"vm": "vm-1", "gone": 1}, ["vm-1"]])
+def test_what_another_version_stored_is_refused_where_it_always_was(body: Any) -> None:
+    kind = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
+    with pytest.raises(TypeError, match="stored field"):
+        from_stored(kind, body)
+
+
+def test_the_files_of_diagnoses_have_names_of_their_own() -> None:
+    structs = [each for each in vars(diagnoses).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    source = Path(diagnoses.__file__).read_text(encoding="utf-8")
+    assert {frozenset(each.__struct_encode_fields__) for each in structs} == {
+        frozenset(("component", "probability", "evidence", "by_rule")),
+        frozenset(("vcenter", "vm", "at", "suspects")),
+        frozenset(("found", "of")),
+    }
+    assert len(re.findall(r"rename=\{", source)) == len(structs)
