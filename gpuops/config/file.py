@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import stat
 import tomllib
@@ -27,6 +28,10 @@ PIPE_S: Final = 10.0
 """For all that a pipe has to say."""
 MOST_DIGITS: Final = 20
 """Of a whole number: more than 64 bits have."""
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: escapes in JSON and YAML can spell it, and no encoding can write it."""
+NO_TEXT: Final = "it holds half of a surrogate pair, which is no character"
+_MAYBE_SURROGATE: Final = re.compile(rf"\\u[dD][89a-fA-F]|{SURROGATE.pattern}")
 _PIECE: Final = 1024 * 1024
 NOT_PARSED: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What a parser, or whoever takes its values for what they should be, raises for a file that is something else."""
@@ -89,10 +94,15 @@ def is_missing(error: GpuopsError) -> bool:
 
 def parse_json(text: str | bytes) -> Any:
     """The values of a JSON text. Raises ValueError for whatever is none that a program writes."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))  # json.loads would let halves of surrogate pairs pass
     try:
-        return json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        values = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        if _MAYBE_SURROGATE.search(text) and SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+            raise ValueError(NO_TEXT)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+    return values
 
 
 def parse_toml(text: str) -> dict[str, Any]:
