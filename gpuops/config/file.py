@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import select
 import stat
@@ -162,4 +163,26 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
     # The specification: a relative path in these variables is invalid and must be ignored.
     named = Path(environ.get(variable, ""))
-    return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / default
+    return named if named.is_absolute() else home_dir(environ) / default
+
+
+def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """$HOME, else this user's home directory by the user database, else `/`, as container engines set it.
+
+    In a container the user may have a number alone: no name, no home directory and no $HOME.
+    """
+    if home := environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def name_missing_user() -> None:
+    """Set $HOME where it is missing, and $LOGNAME for a user without a name: libraries and `~` need them."""
+    os.environ["HOME"] = str(home_dir())
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        os.environ.setdefault("LOGNAME", str(os.geteuid()))
