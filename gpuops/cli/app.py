@@ -28,6 +28,7 @@ from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.config import private_file
+from gpuops.config.file import name_missing_user
 from gpuops.distribution import NAME, refuse_other_project
 
 SECTIONS: Final = {
@@ -211,6 +212,7 @@ def main() -> None:
     # Python ends by looking twice for cycles among all objects, 0.04 s each, whose memory the system takes back anyway.
     atexit.register(gc.freeze)
     private_file.forbid_core_files()
+    name_missing_user()
     signals.install()
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -1,8 +1,8 @@
 """Signals that end the process, by an exception in the main thread: what is open is closed, the session too.
 
 SIGTERM, SIGHUP and SIGINT alike wait a moment where an exception would be lost or leave something broken behind: while
-pyVmomi is imported or makes one of its types, which it cannot do again once it was left half way, and where Python
-clears away an object.
+pyVmomi is imported or makes one of its types, which it cannot do again once it was left half way, while pydantic works,
+which makes an error of a schema of any exception, and where Python clears away an object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _ended(number: int, frame: FrameType | None) -> None:
 
     Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
     """
-    if _makes_a_type(frame):
+    if _must_not_be_left(frame):
         _again(number)
         return
     for ending in ENDING:
@@ -42,21 +42,23 @@ def _ended(number: int, frame: FrameType | None) -> None:
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     """Ctrl-C."""
-    if _makes_a_type(frame):
+    if _must_not_be_left(frame):
         _again(number)
         return
     raise KeyboardInterrupt
 
 
-def _makes_a_type(frame: FrameType | None) -> bool:
-    """Whether the interrupted code is pyVmomi's own work on its types, or its import, and not a request that it waits
-    for."""
+def _must_not_be_left(frame: FrameType | None) -> bool:
+    """Return whether the interrupted code is pydantic's, or pyVmomi's own work on its types or its import, and not a
+    request that pyVmomi waits for."""
     if frame is not None and frame.f_globals.get("__name__") == _TYPES:
         return True
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if (module == _TYPES and function.startswith("Load")) or (
-            module.partition(".")[0] == "pyVmomi" and function == "<module>"
+        if (
+            (module.partition(".")[0] == "pydantic")
+            or (module == _TYPES and function.startswith("Load"))
+            or (module.partition(".")[0] == "pyVmomi" and function == "<module>")
         ):
             return True
         frame = frame.f_back

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import re
 import select
 import stat
 import tomllib
@@ -27,6 +29,10 @@ PIPE_S: Final = 10.0
 """For all that a pipe has to say."""
 MOST_DIGITS: Final = 20
 """Of a whole number: more than 64 bits have."""
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: escapes in JSON and YAML can spell it, and no encoding can write it."""
+NO_TEXT: Final = "it holds half of a surrogate pair, which is no character"
+_MAYBE_SURROGATE: Final = re.compile(rf"\\u[dD][89a-fA-F]|{SURROGATE.pattern}")
 _PIECE: Final = 1024 * 1024
 NOT_PARSED: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What a parser, or whoever takes its values for what they should be, raises for a file that is something else."""
@@ -89,10 +95,15 @@ def is_missing(error: GpuopsError) -> bool:
 
 def parse_json(text: str | bytes) -> Any:
     """The values of a JSON text. Raises ValueError for whatever is none that a program writes."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))  # json.loads would let halves of surrogate pairs pass
     try:
-        return json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        values = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
+        if _MAYBE_SURROGATE.search(text) and SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+            raise ValueError(NO_TEXT)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+    return values
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -152,4 +163,26 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
     # The specification: a relative path in these variables is invalid and must be ignored.
     named = Path(environ.get(variable, ""))
-    return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / default
+    return named if named.is_absolute() else home_dir(environ) / default
+
+
+def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """$HOME, else this user's home directory by the user database, else `/`, as container engines set it.
+
+    In a container the user may have a number alone: no name, no home directory and no $HOME.
+    """
+    if home := environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def name_missing_user() -> None:
+    """Set $HOME where it is missing, and $LOGNAME for a user without a name: libraries and `~` need them."""
+    os.environ["HOME"] = str(home_dir())
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        os.environ.setdefault("LOGNAME", str(os.geteuid()))

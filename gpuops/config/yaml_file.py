@@ -1,7 +1,8 @@
-"""YAML files that people write, read into plain values: small, without objects, duplicate keys or surprises.
+"""YAML files that people write, read into plain values: small, without tags, duplicate keys or surprises.
 
 Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
-`22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text.
+`22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text. A tag
+(`!!bool x`) is refused: what it makes of a text is no plain value, or an exception that is none of YAML's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class _PlainLoader(yaml.SafeLoader):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
                 raise yaml.constructor.ConstructorError(problem=f"more than {MAX_ALIASES} aliases")
+        event = self.peek_event()
+        if (tag := getattr(event, "tag", None)) is not None:
+            problem = f"the tag {tag!r}: a value has no tag here"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.constructor.ConstructorError(problem=f"nested deeper than {MAX_DEPTH}")
@@ -47,6 +52,8 @@ class _PlainLoader(yaml.SafeLoader):
         if node.tag.endswith((":int", ":float")) and len(text) > file.MOST_DIGITS:
             problem = f"a number of {len(text)} digits"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+        if file.SURROGATE.search(text):
+            raise yaml.constructor.ConstructorError(problem=file.NO_TEXT, problem_mark=node.start_mark)
         return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.config import private_file
-from gpuops.config.file import config_file
+from gpuops.config.file import config_file, name_missing_user
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import NamedTargets, read_configuration, resolve
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 _LAST_PORT: Final = 65535
 
 
-def forbid_core_files() -> None:
-    """The first thing of every module and of the inventory plugin: no crash writes the password to a disk."""
+def prepare_process() -> None:
+    """The first thing of every module and of the inventory plugin: no crash writes the password to a disk.
+
+    A user without a home directory or a name gets both, as in the command line.
+    """
     private_file.forbid_core_files()
+    name_missing_user()
 
 
 @dataclass(frozen=True, slots=True)

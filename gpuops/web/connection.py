@@ -21,6 +21,8 @@ REQUEST_S: Final = 10.0
 TAKE_S: Final = 30.0
 """For a client to take the 64 KiB that are waiting for it."""
 HEADER_BYTES: Final = 16 * 1024
+_PIECE: Final = 1024
+"""h11 compares a request with its limit only while the request is incomplete, so it receives a segment in pieces."""
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 10\r\n\r\n"
 
 
@@ -46,6 +48,12 @@ class LimitedConnection(H11Protocol):
         else:
             transport.write(_FULL)
             transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        for begin in range(0, len(data), _PIECE):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[begin : begin + _PIECE])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop(self._request_timer)

@@ -198,6 +198,34 @@ def test_stopped_in_the_middle_of_pyvmomi(
     assert "Traceback" not in run.stderr
 
 
+STOPPED_WHILE_A_SCHEMA_IS_BUILT = """
+import enum, os, signal, sys
+get, number = enum.property.__get__, getattr(signal, sys.argv.pop())
+def stopped(descriptor, member, owner=None):
+    if sys._getframe(1).f_code.co_name == "create_schema_validator":  # from pydantic's Rust code
+        enum.property.__get__ = get
+        os.kill(os.getpid(), number)
+    return get(descriptor, member, owner)
+enum.property.__get__ = stopped
+from gpuops.cli.app import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(
+    ("name", "exit_code", "said"),
+    [("SIGTERM", 143, ""), ("SIGHUP", 129, ""), ("SIGINT", 130, "interrupted\n")],
+)
+def test_stopped_while_pydantic_builds_a_schema(clean: Path, name: str, exit_code: int, said: str) -> None:
+    words = ["rotate", "plan", "--policy", "templates/policy.yaml", "--vcenter", "sim:lab"]
+    run = subprocess.run(
+        [sys.executable, "-c", STOPPED_WHILE_A_SCHEMA_IS_BUILT, *words, name],
+        capture_output=True, encoding="utf-8", timeout=60, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stdout, run.stderr) == (exit_code, "", said)
+
+
 SWALLOWING = """
 import os, signal, sys, time
 from gpuops.cli import app

@@ -84,13 +84,14 @@ def test_an_honest_reply_is_whole() -> None:
     ("head", "body", "read"),
     [
         (b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"content-length: 3\r\n\r\n", b"abcd", b"abc"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 8 + OK + b"Content-Length: 3\r\n\r\n", b"abc", b"abc"),
         (OK + b"Transfer-Encoding: Chunked\r\nContent-Length: 1\r\n\r\n", b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", b"abc"),
         (b"HTTP/1.0 200 OK\n\n", b"abc", b"abc"),
         (OK + b"Content-Length: -1\r\n\r\n", b"abc", b"abc"),
         (OK + b"Content-Length: many\r\n\r\n", b"abc", b"abc"),
         (b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n", b"abc", b""),
     ],
-    ids=["after an interim one", "chunked", "until the end", "negative", "no number", "no content"],
+    ids=["after an interim one", "after several", "chunked", "until the end", "negative", "no number", "no content"],
 )
 def test_where_a_reply_ends(head: bytes, body: bytes, read: bytes) -> None:
     def send(end: socket.socket) -> None:
@@ -113,10 +114,11 @@ def test_every_cookie_that_is_set_is_read() -> None:
         (OK + b"Content-Length 3\r\n\r\nabc", network.UnreadableReply),
         (OK + b"X: y\r\n folded\r\n\r\n", network.UnreadableReply),
         (OK + b"X: y\r\n" * 100 + b"\r\n", http.client.HTTPException),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 9 + OK + b"Content-Length: 0\r\n\r\n", network.UnreadableReply),
         (OK + b"X: " + b"y" * 65536 + b"\r\n\r\n", http.client.LineTooLong),
         (b"HTTP/2 200 OK\r\n\r\n", http.client.UnknownProtocol),
     ],
-    ids=["no colon", "folded", "too many", "too long", "another protocol"],
+    ids=["no colon", "folded", "too many", "too many interim ones", "too long", "another protocol"],
 )
 def test_headers_that_no_vcenter_sends(head: bytes, error: type[Exception]) -> None:
     with answering(lambda end: end.sendall(head)) as connection, pytest.raises(error):

@@ -9,6 +9,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, PolicyFile
+from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def watch(
     with open_site(common, guarded=True) as site, ExitStack() as stack:
         if not dry_run:
             site.say = output.note
+            collect_garbage_often()
             alive = stack.enter_context(served(address)).looked if address is not None else None
             rotate_watch(wanted, site, _tell, alive)
         found = rotate_watch_look(wanted, site)

@@ -10,6 +10,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions
+from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import reads_sites, serves_sites, spread
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, UsageError
 
@@ -98,6 +99,7 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
 
     address, vcenter = OPTION.address(where), label_of(common)
     page, writer = AskedPage(), MetricsWriter(vcenter)
+    collect_garbage_often()
     with ExitStack() as stack:
         reading = _Reading(common, stack)
 
@@ -122,6 +124,7 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
     from gpuops.report.text import count
 
     address = OPTION.address(where)
+    collect_garbage_often()
     processes = [
         SiteProcess(site.name, metrics_of_site, (alone,), lambda _: None, first=number == 0)
         for number, (site, alone) in enumerate(services_of(common))

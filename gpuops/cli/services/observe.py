@@ -9,6 +9,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, HostShellOptions
+from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
 from gpuops.model.measurements.measurement import Retention
 
@@ -70,6 +71,7 @@ def look(
         kept = site.measured.retention
         retention = Retention(fine_days or kept.fine_days, hourly_days or kept.hourly_days)
         if not once:
+            collect_garbage_often()
             observe_for_ever(site, retention, told)
         cycle = look_once(site, retention)
     output.show(cycle_text(cycle), cycle_document(cycle))

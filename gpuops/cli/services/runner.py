@@ -12,6 +12,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions
+from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
 from gpuops.errors import Refused, TargetError, UsageError
 
@@ -117,6 +118,7 @@ def runner_run(
         rotations = obeyed.begin(wall_clock())
         alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, output.note)
         told = stack.enter_context(served(address, STALE_S)) if address is not None else None
+        collect_garbage_often()
         tell_systemd(BEGUN)
         asyncio.run(_run(url, rotations, obeyed, alarm, told))
 

@@ -12,6 +12,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions
+from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import reads_sites, serves_sites, spread
 from gpuops.errors import UsageError
 
@@ -85,6 +86,7 @@ def serve(
     night = load_policy(policy) if policy is not None else None
     if since is not None:
         parse_since("--since", since, clock.wall_clock())
+    collect_garbage_often()
     if common.site is not None:
         raise typer.Exit(_serve_sites(common, option, address, access, (since, policy, by)))
     vcenter = label_of(common)

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuops.config.file import home_dir
 from gpuops.config.private_file import way_open
 from gpuops.errors import StateDamaged
 
@@ -17,8 +18,7 @@ def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(own)
     # The XDG specification: a relative path in the variable is invalid and must be ignored.
     base = Path(environ.get("XDG_STATE_HOME", ""))
-    home = Path(environ.get("HOME") or Path.home())
-    return (base if base.is_absolute() else home / ".local" / "state") / "gpuops"
+    return (base if base.is_absolute() else home_dir(environ) / ".local" / "state") / "gpuops"
 
 
 def prepare_state_dir(path: Path) -> None:

@@ -1,7 +1,8 @@
 """What scenario files declare of hosts, their hardware, VMs and pools; `scenario_file.py` reads and checks them.
 
-Names hold Python format fields, `vdi-{:03}`, filled with numbers from `first` on. A count is a number, the name of a
+Names may hold `{}` or `{:03}` (three digits), which become numbers from `first` on. A count is a number, the name of a
 parameter, or `{percent: 40, of: hosts}`; counts of one list whose percents add up to 100 add up to the parameter.
+`repeated.py` checks and expands both.
 """
 
 from __future__ import annotations
@@ -355,21 +356,3 @@ class ReservationDeclared(Declared, frozen=True):
     profile: str = ""
     vms: tuple[str, ...] = ()
     """Names, where * stands for anything."""
-
-
-def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
-    """What the counts of one list come to; shares of one parameter are rounded so that they add up."""
-    found: list[int] = []
-    so_far: dict[str, float] = {}
-    for count in counts:
-        match count:
-            case Share(percent=percent, of=of):
-                low = so_far.get(of, 0.0)
-                so_far[of] = low + percent
-                total = parameters[of]
-                found.append(round(total * so_far[of] / 100) - round(total * low / 100))
-            case str():
-                found.append(parameters[count])
-            case _:
-                found.append(count)
-    return found

@@ -21,9 +21,9 @@ from gpuops.sim.scenario.declared import (
     HostsDeclared,
     ModelDeclared,
     OtherDeviceDeclared,
-    numbers,
 )
 from gpuops.sim.scenario.networks import equip, port
+from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
 from gpuops.sim.state.gpu_admission import Deviation
@@ -54,11 +54,11 @@ def add_clusters(site: ScenarioSite) -> None:
         number = 0
         while batch := list(islice(waiting, declared.size or len(names))):
             number += 1
-            _add_cluster(site, declared, declared.name.format(number), batch)
+            _add_cluster(site, declared, expand_name(declared.name, number), batch)
 
 
 def _names(hosts: HostsDeclared, count: int) -> Iterator[str]:
-    return (hosts.name.format(number) for number in range(hosts.first, hosts.first + count))
+    return (expand_name(hosts.name, number) for number in range(hosts.first, hosts.first + count))
 
 
 def _add_cluster(

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyVmomi import vmodl
+
 from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.sim.inventory.registration import enter, leave
@@ -208,6 +210,8 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
     if isinstance(known, VirtualMachine):
         leave(known)
     state.guest_boots = state.guest_boots and state.template.boot_s is None  # the others came up meanwhile
+    for reference in filter(None, (state.host, state.pool, state.folder, state.datastore)):
+        world.get(reference)  # raises for one that is not there
     vm = enter(VirtualMachine(world, moid, state))
     for taken in state.snapshots:
         world.register(VirtualMachineSnapshot(world, taken.moid, vm, copy.copy(state)))
@@ -261,6 +265,12 @@ class StateFile:
         raw = read_bytes(self._path, largest=LARGEST_FILE, error=StateDamaged)
         try:
             restore(parse_json(raw))
+        except vmodl.fault.ManagedObjectNotFound as error:
+            raise StateDamaged(
+                f"{self._path} is not the state of this scenario: it names {error.obj._moId[:80]!r}, "
+                "which is not there",
+                hint="remove it to begin afresh",
+            ) from error
         except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
             raise StateDamaged(
                 f"{self._path} is not the state of this scenario: {type(error).__name__}: {error}",

@@ -30,6 +30,7 @@ from gpuops.sim.scenario.declared import (
     SwitchDeclared,
     VmsDeclared,
 )
+from gpuops.sim.scenario.repeated import NAMES_AND_COUNTS, wrong_repetitions
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it
@@ -112,9 +113,12 @@ def parse(text: str, name: str) -> ScenarioFile:
 def _checked(content: object, name: str) -> ScenarioFile:
     """The scenario that plain values declare. Raises PolicyError for the first that is wrong."""
     try:
-        return ScenarioFile.of(content)
+        scenario = ScenarioFile.of(content)
     except msgspec.ValidationError as error:
         raise PolicyError(f"scenario {name}: {_wrong_entry(content) or told(error)}") from error
+    if reason := next(wrong_repetitions(scenario), None):
+        raise PolicyError(f"scenario {name}: {reason}", hint=NAMES_AND_COUNTS)
+    return scenario
 
 
 def _wrong_entry(content: object) -> str:

@@ -21,8 +21,9 @@ from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.operations.vms import snapshots
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.render.pci import nic_addresses
-from gpuops.sim.scenario.declared import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
+from gpuops.sim.scenario.declared import DeviceDeclared, GuestDeclared, VmsDeclared
 from gpuops.sim.scenario.read_vms import runs_as_read, set_as_read
+from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, Disk, Hardware, NetworkCard, StorageController
 from gpuops.sim.state.vm_state import (
@@ -78,7 +79,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     reserved = bool(devices) if declared.reserved is None else declared.reserved
     memory_mib = (declared.memory_gib << 10) if declared.memory_mib is None else declared.memory_mib
     state = VmState(
-        name=declared.name.format(declared.first + index),
+        name=expand_name(declared.name, declared.first + index),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
         template=_template(site.guest(declared.guest), store.name),

@@ -7,7 +7,6 @@ a fault (Broadcom, Virtual Infrastructure JSON API; vSphere Web Services SDK Pro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -131,8 +130,6 @@ class JsonRequest:
             return {}
         try:
             document = parse_json(self.body)
-            if b"\\u" in self.body:
-                json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is no text
         except (ValueError, RecursionError) as error:
             raise vmodl.fault.InvalidRequest(msg="the body is no JSON that a client sends") from error
         if not isinstance(document, dict):

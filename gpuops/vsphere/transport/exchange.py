@@ -33,6 +33,8 @@ _OVERHEAD: Final = 1024 * 1024
 _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
 """Of the headers of one reply, as http.client has it."""
+_MOST_INTERIM: Final = 8
+"""Each costs CPU time and few bytes, so the limit of bytes alone lets a flood of them take seconds."""
 _BODILESS: Final = frozenset({http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED})
 _GZIP: Final = "gzip"
 _UNPACKED: Final = frozenset({"", "identity"})
@@ -155,10 +157,13 @@ class _BoundedResponse(http.client.HTTPResponse):
 
         In place of http.client's, which makes an e-mail message of the headers: that took a twentieth of a small call.
         """
-        status = http.HTTPStatus.CONTINUE
-        while status == http.HTTPStatus.CONTINUE:
+        for _ in range(_MOST_INTERIM + 1):
             version, status, reason = self._read_status()  # type: ignore[attr-defined]
             headers = self._read_headers()
+            if status != http.HTTPStatus.CONTINUE:
+                break
+        else:
+            raise UnreadableReply(f"more than {_MOST_INTERIM} times 100 Continue before one reply")
         if not version.startswith(("HTTP/1.", "HTTP/0.9")):
             raise http.client.UnknownProtocol(version)
         self.version = 10 if version in ("HTTP/1.0", "HTTP/0.9") else 11

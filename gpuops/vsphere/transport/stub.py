@@ -58,13 +58,16 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
         answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
-        if reply.status == http.HTTPStatus.OK:
-            if answer is None and info.isTask:
-                raise network.UnreadableReply("no task where one was begun")
-            return answer
-        if not isinstance(answer, Exception):
+        if isinstance(answer, Exception):  # some proxies send a fault with status 200
+            try:
+                raise answer
+            finally:
+                del answer, reply  # else the fault's traceback, which holds this frame, would keep both in a cycle
+        if reply.status != http.HTTPStatus.OK:
             raise network.UnreadableReply("a fault that is none")
-        raise answer
+        if answer is None and info.isTask:
+            raise network.UnreadableReply("no task where one was begun")
+        return answer
 
     def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
         """Raises ProtocolError for what is no id of an object, UsageError for a text that XML cannot carry."""
@@ -144,10 +147,16 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self.parser.buffer_text = True
         self.parser.buffer_size = _BUFFER
         SoapAdapter.SetHandlers(self.parser, SoapAdapter.GetHandlers(self))
-        self.parser.Parse(response, True)
+        try:
+            self.parser.Parse(response, True)
+            answer = self.deser.GetResult()
+        finally:
+            # The parser, with its buffer, and both deserialisers hold each other by their handlers: only the garbage
+            # collector would free them, and a service reads thousands of replies before it runs.
+            SoapAdapter.SetHandlers(self.parser, _NO_HANDLERS)
+            del self.parser, self.deser
         if not self._answers:
             raise network.UnreadableReply("a reply without an answer")
-        answer = self.deser.GetResult()
         if self.isFault:
             answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
             answer.msg = self.msg
@@ -191,6 +200,8 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
         return _type_of(ns, name, allowManagedObjectReference)
 
 
+_NO_HANDLERS: Final = (None,) * 5
+"""As many as pyVmomi sets."""
 _TOO_DEEP: Final = f"more than {DEEPEST} elements within each other"
 _LOOKUP: Final = SoapAdapter.SoapDeserializer()
 

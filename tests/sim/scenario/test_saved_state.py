@@ -157,6 +157,31 @@ def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
         start("lab", tls=False, clock="stepped", state=state)
 
 
+@pytest.mark.parametrize("key", ["host", "pool", "folder", "datastore"])
+def test_a_vm_with_an_unknown_id_is_refused(tmp_path: Path, key: str) -> None:
+    state = tmp_path / "state.json"
+    with run("lab", state) as lab:
+        lab.run(lab.vm("vdi-01").SuspendVM_Task())
+    document = json.loads(state.read_text(encoding="utf-8"))
+    [vm] = document["vms"].values()
+    vm[key] = "unknown-1"
+    state.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(StateDamaged, match="it names 'unknown-1', which is not there"):
+        start("lab", tls=False, clock="stepped", state=state)
+
+
+@pytest.mark.parametrize("section", ["hosts", "clusters", "datastores", "unregistered", "places"])
+def test_an_unknown_id_of_a_section_is_refused(tmp_path: Path, section: str) -> None:
+    state = tmp_path / "state.json"
+    with run("lab", state):
+        pass
+    document = json.loads(state.read_text(encoding="utf-8"))
+    document[section]["unknown-1"] = {}
+    state.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(StateDamaged, match="it names 'unknown-1', which is not there"):
+        start("lab", tls=False, clock="stepped", state=state)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 3, "scenario": "vdi", "seed": 0}'])
 def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"

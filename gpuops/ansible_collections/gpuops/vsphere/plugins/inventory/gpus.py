@@ -95,12 +95,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _read(self):
         try:
             from gpuops.errors import GpuopsError
-            from gpuops.tasks.connection import ConnectionArguments, forbid_core_files
+            from gpuops.tasks.connection import ConnectionArguments, prepare_process
             from gpuops.tasks.inventory import machines
             from gpuops.tasks.words import in_words_of
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
-        forbid_core_files()
+        prepare_process()
         try:
             connection = ConnectionArguments(**{name: self._option(name) for name in CONNECTION})
             found, warnings = machines(connection, policy=self._option("policy"))

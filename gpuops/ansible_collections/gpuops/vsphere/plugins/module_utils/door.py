@@ -77,11 +77,11 @@ def finish(module, ask):
     """Ends the module with what `ask` answers; an error ends it as one line, its next move and its exit code."""
     try:
         from gpuops.errors import GpuopsError
-        from gpuops.tasks.connection import forbid_core_files
+        from gpuops.tasks.connection import prepare_process
         from gpuops.tasks.words import in_words_of, result_in_words_of
     except ImportError:
         module.fail_json(msg=missing_required_lib("gpuops-vsphere"), exception=traceback.format_exc())
-    forbid_core_files()
+    prepare_process()
     try:
         answer = ask(module)
     except GpuopsError as error:

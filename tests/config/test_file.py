@@ -1,0 +1,30 @@
+"""JSON that a program may send and no text can hold: half of a surrogate pair."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.config.file import parse_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"\ud800"',
+        r'{"name": ["\uDFFF"]}',
+        r'{"\udc00": 1}',
+        r'"\ud83d \ude00"',
+        '"\ud800"',
+        b'"\xed\xa0\x80"',
+        '"\\ud800"'.encode("utf-16"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"half of a surrogate pair|can't decode byte"):
+        parse_json(text)
+
+
+def test_a_pair_is_one_character() -> None:
+    assert parse_json(r'"\ud83d\ude00"') == "\U0001f600"
+    assert parse_json(r'"\\ud800"') == r"\ud800"
+    assert parse_json('"é"'.encode("utf-16")) == "é"
