@@ -1,0 +1,62 @@
+"""Documents that tests of commands show rarely: each is as its published schema says (the fixture `documents_fit`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from typer.testing import Result
+
+from gpuops.advise.diagnosis.learning import Trained
+from gpuops.advise.diagnosis.model import ForestSettings
+from gpuops.model.nights.runners import PolicyTurn, QueueStatus, RunnerSeen
+from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
+from gpuops.plan.cluster_run.launch import LaunchPlan
+from gpuops.plan.core.given_up import Abandonment, GivenUp, Thing
+from gpuops.report.hosts.given_up import abandonment_document
+from gpuops.report.monitoring.diagnosis import trained_document
+from gpuops.report.services.runner import asked_document, init_document, runner_document
+from gpuops.report.workloads.cluster_run import bench_document, run_document
+from tests.document_schemas import misfits
+
+NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)
+MODEL: Final[Any] = SimpleNamespace(cases=3, corrections=(), right=0.9)
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "kind"),
+    [
+        (("sim", "faults"), 0, "faults"),
+        (("mig", "set", "on", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-on"),
+        (("mig", "set", "off", "--host", "esx-01.lab", "--dry-run", "--vcenter", "sim:lab"), 3, "mig-set-off"),
+        (("defrag", "--execute", "--yes", "--vcenter", "sim:scattered"), 0, "defrag-execute"),
+    ],
+)
+def test_a_command_prints_it(
+    gpuops: Callable[..., Result], tmp_path: Path, words: tuple[str, ...], exit_code: int, kind: str
+) -> None:
+    shell = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "missing")) if words[0] == "mig" else ()
+    result = gpuops(*words, *shell, "--output", "json")
+    assert (result.exit_code, json.loads(result.stdout)["kind"]) == (exit_code, kind)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        abandonment_document(Abandonment((GivenUp(Thing.HOST, "host-7", "uuid", "esx-07", "", NOW),), ("means",))),
+        runner_document(QueueStatus((RunnerSeen(1, NOW),), ())),
+        init_document(made=True, before=None, revision="0001"),
+        asked_document(PolicyTurn("prod", "nightly"), "night", asked=True),
+        run_document("train", LaunchPlan(None), None, 3),
+        bench_document(BenchResult("train", AllReduceProgram.MPI4PY, (), simulated=True)),
+        trained_document(Trained(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
+    ],
+    ids=lambda document: str(document["kind"]),
+)
+def test_a_document_of_a_command_that_needs_other_machines_fits(document: dict[str, Any]) -> None:
+    assert misfits(document) == []
