@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tokenize
 from collections.abc import Mapping
@@ -41,8 +42,13 @@ def running(folder: Path) -> dict[str, str]:
 
 
 def _with_other_names(source: str, names: Mapping[str, str]) -> str:
-    """The source with its identifiers renamed; strings and comments stay."""
+    """The source with its identifiers renamed; strings and comments stay, but for the expressions in f-strings."""
+    word = re.compile(rf"\b({'|'.join(names)})\b")
+
+    def renamed(kind: int, text: str) -> str:
+        if kind == tokenize.STRING and "f" in text[:2].lower():  # one token before Python 3.12
+            return word.sub(lambda name: names[name[0]], text)
+        return names.get(text, text) if kind == tokenize.NAME else text
+
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return tokenize.untokenize(
-        (kind, names.get(text, text) if kind == tokenize.NAME else text) for kind, text, *_ in tokens
-    )
+    return tokenize.untokenize((kind, renamed(kind, text)) for kind, text, *_ in tokens)
