@@ -70,7 +70,8 @@ def records_in(state_dir: Path) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize("renamed", ["evening", "morning"])
 def test_a_killed_night_is_finished_and_brought_back_by_the_other_gpuops(renamed: str, tmp_path: Path) -> None:
     package = renamed_copy(tmp_path / "renamed")
-    loop = LoopOfTwo(1, tmp_path, **{renamed: package})
+    evening, morning = (package, None) if renamed == "evening" else (None, package)
+    loop = LoopOfTwo(1, tmp_path, evening=evening, morning=morning)
     found = broken(Seen.read(loop.play(1).folder))
     assert [(run["what"], run["code"]) for run in loop.runs] == [("night", -9), ("resume", 0), ("day", 0)], loop.runs
     assert found == []
