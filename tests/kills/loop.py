@@ -26,6 +26,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.kills.world import FREE, Files, make
+from tests.renamed import running
 
 ROOT: Final = Path(__file__).parents[2]
 READY_S, RUN_S = 90.0, 120.0
@@ -47,6 +48,8 @@ class Loop:
 
     seed: int
     folder: Path
+    other: Path | None = None
+    """The folder of another gpuops, which plays what comes next; None = the one that is tested."""
     kills: int = 0
     later_s: float = 0.0
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -110,7 +113,7 @@ class Loop:
             f"sim@{self._ready}",
         ]
         with subprocess.Popen(
-            command, cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=self.other or ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, encoding="utf-8",
         ) as process:  # fmt: skip
             sent = self._disturb(process, dice) if dice is not None else ""
@@ -190,7 +193,7 @@ class Loop:
         """The environment of a child process of this test, in the minute of this night (`tests/surroundings/child`)."""
         ahead_s = float(os.environ.get("SURROUNDINGS_AHEAD_S", "0")) + self.later_s
         return {
-            **os.environ,
+            **(os.environ if self.other is None else running(self.other)),
             "SURROUNDINGS_AHEAD_S": str(ahead_s),
             "GPUOPS_STATE_DIR": str(self.folder / "state"),
         }

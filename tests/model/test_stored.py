@@ -27,7 +27,7 @@ from gpuops.execute.measurements import diagnoses
 from gpuops.model.stored import from_stored, names_of, stored_as, stored_name, to_stored, with_field_names
 
 PACKAGE: Final = Path(gpuops.__file__).parent
-TABLE: Final = parse_yaml(
+TABLE: Final[Any] = parse_yaml(
     (Path(__file__).parent / "stored_names.yaml").read_text(encoding="utf-8"), "stored_names.yaml"
 )
 MOMENT: Final = datetime(2026, 11, 20, 21, 30, 5, 250_000, tzinfo=UTC)
@@ -82,6 +82,8 @@ def example(hint: Any, number: int = 1) -> Any:
             return origin(example(argument, number) for argument in arguments)
         case origin if isinstance(origin, type) and issubclass(origin, Mapping):
             return {example(arguments[0], number): example(arguments[1], number)}
+        case _:
+            pass
     if isinstance(hint, type) and issubclass(hint, Enum):
         return list(hint)[number % len(hint)]
     hints = get_type_hints(hint)
@@ -133,7 +135,8 @@ def test_whatever_pydantic_writes_has_stored_names() -> None:
 
 
 def test_every_stored_name_is_written_and_read(kind: type) -> None:
-    adapter, names = TypeAdapter(kind), names_of(kind).fields
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    names = names_of(kind).fields
     for value in (example(kind, 1), example(kind, 2)):
         written = adapter.dump_python(value, mode="json")
         assert list(written) == TABLE["classes"][stored_name(kind)].split()
@@ -146,7 +149,8 @@ def test_a_renamed_class_with_renamed_fields_is_stored_as_before(kind: type) -> 
     hints, value = get_type_hints(kind), example(kind)
     fields_as = {f"renamed_{field}": stored for field, stored in names_of(kind).fields.items()}
     declared = [(f"renamed_{field}", hints[field]) for field in names_of(kind).fields]
-    renamed = stored_as(stored_name(kind), **fields_as)(dataclasses.make_dataclass("Renamed", declared, frozen=True))
+    plain = dataclasses.make_dataclass("Renamed", declared, frozen=True)
+    renamed: type = stored_as(stored_name(kind), **fields_as)(plain)
     again = renamed(**{f"renamed_{field}": getattr(value, field) for field in names_of(kind).fields})
 
     assert stored_name(renamed) == stored_name(kind)
@@ -196,7 +200,7 @@ def test_a_field_without_a_stored_name_is_a_mistake_of_the_class(fields_as: dict
 
 
 def test_a_class_does_not_inherit_stored_names() -> None:
-    base = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
+    base: type = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
     derived = dataclasses.make_dataclass("Derived", [("host", str)], bases=(base,))
     with pytest.raises(TypeError, match="Derived has no stored names"):
         names_of(derived)
@@ -204,7 +208,7 @@ def test_a_class_does_not_inherit_stored_names() -> None:
 
 @pytest.mark.parametrize("body", [{"vm": "vm-1", "gone": 1}, ["vm-1"]])
 def test_what_another_version_stored_is_refused_where_it_always_was(body: Any) -> None:
-    kind = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
+    kind: type = stored_as("Move", vm="vm")(dataclasses.make_dataclass("Move", [("vm", str)]))
     with pytest.raises(TypeError, match="stored field"):
         from_stored(kind, body)
 

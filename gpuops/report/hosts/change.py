@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Outcome
-from gpuops.plan.hosts.change.emptying import Away, Leaving
+from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
 from gpuops.report.document import SCHEMA_VERSION, Document
@@ -101,7 +101,7 @@ def _planned_host(planned: PlannedHost) -> Document:
         "vms": [
             {
                 "vm": {"ref": each.vm.ref, "name": each.vm.name},
-                "leaves_by": each.leaving.name.lower(),
+                "leaves_by": LEAVES_BY[each.leaving],
                 "target": each.target.name if each.target is not None else None,
                 "why": list(each.why),
             }

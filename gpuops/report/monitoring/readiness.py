@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.emptying import Leaving, Staying
+from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
 from gpuops.plan.hosts.readiness.loss import HostLoss
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.moving.drs_options import EVACUATION, WHERE
@@ -179,7 +179,7 @@ def _host(each: HostReadiness, found: Readiness) -> Document:
         "leaving": [
             {
                 "vm": {"ref": away.vm.ref, "name": away.vm.name},
-                "leaves_by": away.leaving.name.lower(),
+                "leaves_by": LEAVES_BY[away.leaving],
                 "target": away.target.name if away.target is not None else None,
                 "stun": _stun(each.stuns.get(away.vm.ref)),
             }

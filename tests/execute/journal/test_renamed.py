@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import os
-import shutil
 import subprocess
 import sys
-import tokenize
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-import gpuops
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.runs.nights import NightVms
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from tests.execute.small_vcenter import small_world
+from tests.renamed import renamed_copy, running
 
-RENAMED: Final = {
-    "SuspendVm": "PauseVm",
-    "gives_way": "yields_room",
-    "StepCounts": "NightCounts",
-    "planned": "foreseen",
-}
-"""Names in Python, and what they are called in the copy."""
 NOW: Final = datetime(2026, 11, 20, 21, tzinfo=UTC)
 MORNING: Final = """
 import sys
@@ -52,32 +38,8 @@ journal.close()
 """
 
 
-def with_other_names(source: str, names: Mapping[str, str]) -> str:
-    """The source with its identifiers renamed, as an editor does it: strings and comments stay."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return tokenize.untokenize(
-        (kind, names.get(text, text) if kind == tokenize.NAME else text) for kind, text, *_ in tokens
-    )
-
-
-@pytest.fixture
-def renamed_package(tmp_path: Path) -> Path:
-    """A folder with a copy of gpuops in which these names are others."""
-    package, folder = Path(gpuops.__file__).parent, tmp_path / "renamed"
-    shutil.copytree(package, folder / "gpuops", copy_function=os.symlink)
-    for path in package.rglob("*.py"):
-        source = path.read_text(encoding="utf-8")
-        if "ansible_collections" not in path.parts and any(name in source for name in RENAMED):
-            copy = folder / "gpuops" / path.relative_to(package)
-            copy.unlink()
-            copy.write_text(with_other_names(source, RENAMED), encoding="utf-8")
-    return folder
-
-
-def test_a_gpuops_with_renamed_steps_reads_an_open_night_and_writes_what_this_one_reads(
-    renamed_package: Path, tmp_path: Path
-) -> None:
-    state_dir = tmp_path / "state"
+def test_a_gpuops_with_renamed_steps_reads_an_open_night_and_writes_what_this_one_reads(tmp_path: Path) -> None:
+    renamed, state_dir = renamed_copy(tmp_path / "renamed"), tmp_path / "state"
     journal = Journal.open(state_dir, "vc-1", lambda: NOW)
     run = journal.begin("rotate night", night="2026-11-20", policy="text", steps=2)
     NightVms(journal).save(
@@ -86,9 +48,8 @@ def test_a_gpuops_with_renamed_steps_reads_an_open_night_and_writes_what_this_on
     suspended = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     journal.settled(journal.intend(run, PowerOnVm("vm-3"), small_world().snapshot()), IntentState.DONE)
 
-    environment = {**os.environ, "PYTHONPATH": str(renamed_package), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", MORNING, str(state_dir)]
-    morning = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    morning = subprocess.run(command, env=running(renamed), capture_output=True, text=True, check=False)
 
     assert morning.stderr == ""
     assert morning.stdout.splitlines() == [

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from typing import Final
 
 from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import is_cluster_agent, left_to_manager
@@ -46,6 +47,15 @@ class Leaving(StrEnum):
     """vCenter moves it when the host enters maintenance mode; nobody brings it back."""
     SHUT_DOWN = "shut down"
     POWER_OFF = "shut down, or powered off"
+
+
+LEAVES_BY: Final = {
+    Leaving.VMOTION: "vmotion",
+    Leaving.DRS: "drs",
+    Leaving.SHUT_DOWN: "shut_down",
+    Leaving.POWER_OFF: "power_off",
+}
+"""What documents call each way to leave a host."""
 
 
 @dataclass(frozen=True, slots=True)
