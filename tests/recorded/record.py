@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +90,8 @@ def _record(story: Story, version: str, postgres: Server) -> RecordedState:
         stack.enter_context(environment(copy, again))
         with opened(state, copy) as played:
             evening = {vm["name"]: vm["power"] for vm in yaml.safe_load(state.scenario)["vms"]}
-            commands = [played.run(words) for words in story.morning]
+            with redirect_stdout(StringIO()):
+                commands = [played.run(words) for words in story.morning]
             state = replace(
                 state,
                 commands=commands,
@@ -155,7 +158,7 @@ def _variables(folder: Path, url: str) -> dict[str, str]:
 
 
 @contextmanager
-def environment(folder: Path, url: str):  # type: ignore[no-untyped-def]
+def environment(folder: Path, url: str) -> Iterator[None]:
     """For commands in this process: nothing of this machine, and where the state lies."""
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(FAMILIES)]:
