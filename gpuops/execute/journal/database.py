@@ -65,6 +65,10 @@ heads_table = Table(
 """Written with each append, in its transaction."""
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
+MARKERS_HINT: Final = (
+    "gpuops rotate restore --from-markers --policy FILE returns every desktop from vCenter's markers alone"
+)
+"""For what a later version of gpuops has written: no repair makes it readable here."""
 NOTHING_TAKEN: Final = (
     "nothing is taken without it: free the disk, start the server, or move what is damaged aside; " + RETURN_HINT
 )
@@ -120,7 +124,7 @@ class Database:
         raise StateDamaged(
             f"the {self._keeps} {self.name} has tables of revision {', '.join(map(str, found))}, which is newer than "
             f"this gpuops: it knows them up to {HEAD}",
-            hint=f"use the gpuops that made them, or a later one; until then {RETURN_HINT}",
+            hint=f"use the gpuops that made them, or a later one; until then {MARKERS_HINT}",
         )
 
     @contextmanager
@@ -201,5 +205,5 @@ def has_journal(connection: Connection, database: Database) -> bool:
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
         f"the journal {database.name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
-        hint=f"use the gpuops that wrote it; until then {RETURN_HINT}",
+        hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from gpuops.errors import StateDamaged
+from gpuops.execute.journal.database import MARKERS_HINT
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import load_state
 from gpuops.execute.journal.record import Kind, Record
@@ -153,7 +154,8 @@ class JournalReads:
             found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
             return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
         except StateDamaged as damaged:
-            self._state = self._abandon(damaged, JournalState(self.vcenter))
+            later = StateDamaged(damaged.message, hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}")
+            self._state = self._abandon(later, JournalState(self.vcenter))
             return ()
 
     def starts_of(self, run: Run) -> Mapping[str, bool]:

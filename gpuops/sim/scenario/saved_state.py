@@ -2,7 +2,8 @@
 `StateFile` keeps that between two runs of a server.
 
 Kept: VMs, and what holds them (changed, made, removed; `saved_inventory`), host and GPU settings, DRS, datastore space,
-custom fields, tags, vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
+custom fields, tags, vCenter settings, the ledger, the time and the history of tasks that ended well. Not kept: tasks
+under way or failed, events and sessions.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "direct_path": asdict(world.direct_path),
         "tags": world.tags.to_json(),
         "ledger": world.ledger.to_json(),
+        "tasks": world.tasks.to_json(),
     }
 
 
@@ -111,6 +113,7 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
     world.direct_path = _direct_path_adapter().validate_python(saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
+    world.tasks.load(saved.get("tasks", ()), world.sessions)  # a state of before has none
 
 
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:

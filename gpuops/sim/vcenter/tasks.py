@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState
 from gpuops.sim.fault_injection.task_ends import AwaitingAnswer, lingering, waits_for_answer
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.core.sessions import Sessions
     from gpuops.sim.fault_injection.injector import Injector, TaskTrouble
 
 RETIREMENT_S: Final = 600.0
@@ -158,6 +160,41 @@ class Tasks:
     def history(self) -> list[Task]:
         """The tasks that a history collector finds, oldest first."""
         return list(self._history)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The tasks that have ended well as JSON values, oldest first: what a later run tells of this one."""
+        return [
+            {
+                "moid": task.moid,
+                "name": task.name,
+                "entity": task.entity.moid,
+                "user": task.call.user,
+                "operation_id": task.call.operation_id,
+                "queued_at": task.queued_at.isoformat(),
+                "started_at": task.started_at.isoformat(),
+                "ended_at": task.ended_at.isoformat(),
+            }
+            for task in self._history
+            if task.state is TaskState.SUCCESS and task.started_at is not None and task.ended_at is not None
+        ]
+
+    def load(self, saved: Iterable[Mapping[str, Any]], sessions: Sessions) -> None:
+        """Adds tasks of an earlier run to the history. Their objects are gone, and no new task gets their id."""
+        for values in saved:
+            entity = self._store.find(values["entity"])
+            if entity is None:
+                continue  # removed since
+            session = ClientSession(sessions, "", "", values["user"], "en")
+            call = Call(values["name"], "", session, values["operation_id"])
+            task = Task(
+                self._store, values["moid"], call=call, name=values["name"], entity=entity, cancel=self.cancel,
+            )  # fmt: skip
+            task.state = TaskState.SUCCESS
+            moments = (datetime.fromisoformat(values[key]) for key in ("queued_at", "started_at", "ended_at"))
+            task.queued_at, task.started_at, task.ended_at = moments
+            self._history.append(task)
+        highest = max((int(task.moid.rpartition("-")[2]) for task in self._history), default=100)
+        self._numbers = itertools.count(highest + 1)
 
     def refuse_if_busy(self, entity: ManagedObject) -> None:
         """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""

@@ -111,6 +111,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "tour-night",
         "tour",
         "troubleshooting",
+        "upgrading",
         "vsphere9",
         "watch",
         "what-if",

@@ -105,6 +105,30 @@ def test_the_ledger_goes_on_where_it_stopped(tmp_path: Path) -> None:
         assert [entry["name"] for entry in lab.world.ledger.to_json(after_sequence=1)] == ["vdi-02"]
 
 
+def starts_of(lab: Lab, name: str) -> list[tuple[str, str]]:
+    """(id, user) of each task of a VM in the task history that powered it on."""
+    entity = vim.TaskFilterSpec.ByEntity(entity=lab.vm(name), recursion="self")
+    collector = lab.si.content.taskManager.CreateCollectorForTasks(vim.TaskFilterSpec(entity=entity))
+    tasks = collector.ReadNextTasks(100)
+    collector.DestroyCollector()
+    return [(task.key, task.reason.userName) for task in tasks if task.descriptionId == "VirtualMachine.powerOn"]
+
+
+def test_the_task_history_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """It tells who started a VM: a night that was killed is finished by it."""
+    state = tmp_path / "state.json"
+    with run("lab", state) as lab:
+        lab.power_on("ml-07", "esx-01.lab")
+        [before] = starts_of(lab, "ml-07")
+    with run("lab", state) as lab:
+        assert starts_of(lab, "ml-07") == [before]
+        lab.power_off("ml-07")
+        lab.power_on("ml-07", "esx-01.lab")
+        first, second = starts_of(lab, "ml-07")
+        assert first == before
+        assert second[0] != first[0], "an id is given once"
+
+
 def tagged(lab: Lab, name: str) -> list[str]:
     """The names of the tags of a VM, as a client of the tagging service reads them."""
     store, vm = lab.world.tags, {"object_id": {"type": "VirtualMachine", "id": lab.vm(name)._moId}}
