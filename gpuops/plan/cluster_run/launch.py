@@ -157,8 +157,8 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
     by_address: dict[str, list[str]] = {}
     for each in cluster.members:
-        address = unicast_address(each.address or "")  # one address has several spellings in IPv6
-        by_address.setdefault(str(address or each.address or ""), []).append(each.name)
+        canonical = unicast_address(each.address or "") or each.address or ""  # IPv6 has several spellings of one
+        by_address.setdefault(str(canonical), []).append(each.name)
     for address, names in by_address.items():
         if address and len(names) > 1:
             hint = "give each guest an address of its own"
