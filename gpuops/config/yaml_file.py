@@ -36,7 +36,7 @@ class _PlainLoader(yaml.SafeLoader):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
                 raise yaml.constructor.ConstructorError(problem=f"more than {MAX_ALIASES} aliases")
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if (tag := getattr(event, "tag", None)) is not None:
             problem = f"the tag {tag!r}: a value has no tag here"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=event.start_mark)

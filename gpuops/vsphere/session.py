@@ -306,7 +306,7 @@ class Session:
             raise ProtocolError(f"{self.target.address} does not answer like a vCenter: {fault}") from fault
         about = texts(child(content, "about"))
         if about.get("apiType") != "VirtualCenter":
-            raise ProtocolError(
+            raise network.NoVcenterForUs(
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
         with network.decoding(self.target.address, "RetrieveServiceContent"):

@@ -148,7 +148,7 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
 
     passwords = None
     if login_file is not None:
-        told = read_password_file(login_file, private=True, holds="login")
+        told = read_password_file(login_file, private=True, holds="login", several_lines=True)
         passwords = PasswordLogin.parse(told, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):

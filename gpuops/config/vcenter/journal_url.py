@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 VERIFIED: Final = "verify-full"
 _DRIVER: Final = "postgresql+psycopg"
+_SEVERAL_HOSTS: Final = re.compile(r"(?P<before>\w+(\+\w+)?://([^@/?#]*@)?)(?P<ways>[^@/?#]*,[^@/?#]*)(?P<rest>/[^@]*)")
+_HOST: Final = re.compile(r"(?:(?P<name>[^\[\]:]*)|\[(?P<address>[0-9a-fA-F:.]+)\])(?::(?P<port>[0-9]*))?")
+"""One of libpq's list, with a port of its own (PostgreSQL documentation, Connection URIs)."""
 _SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
 """Names of libpq's parameters that are secrets themselves, as `password` and `sslpassword` are; `passfile` is none."""
 
@@ -64,10 +67,28 @@ def _url(text: str) -> URL | None:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    try:
-        return _decoded(make_url(text))
-    except (ArgumentError, ValueError):
-        return None
+    for spelled in (text, _with_hosts_as_parameters(text)):
+        try:
+            return _decoded(make_url(spelled))
+        except (ArgumentError, ValueError):
+            continue
+    return None
+
+
+def _with_hosts_as_parameters(text: str) -> str:
+    """Return the URL with several hosts and their ports as SQLAlchemy reads them, or the text itself.
+
+    >>> _with_hosts_as_parameters("postgresql://u@db1:5432,db2:5433/j")
+    'postgresql://u@/j?host=db1,db2&port=5432,5433'
+    """
+    url = _SEVERAL_HOSTS.fullmatch(text)
+    ways = [_HOST.fullmatch(way) for way in url["ways"].split(",")] if url is not None else []
+    if url is None or not all(ways):
+        return text
+    hosts = ",".join((way["name"] or way["address"]) for way in ways if way)
+    ports = ",".join(way["port"] or "" for way in ways if way)
+    sign = "&" if "?" in url["rest"] else "?"
+    return f"{url['before']}{url['rest']}{sign}host={hosts}&port={ports}"
 
 
 def _decoded(url: URL) -> URL:

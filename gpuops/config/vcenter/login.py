@@ -78,10 +78,13 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     )
 
 
-def read_password_file(path: Path, *, private: bool = False, holds: str = "password") -> Secret:
-    """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError.
+def read_password_file(
+    path: Path, *, private: bool = False, holds: str = "password", several_lines: bool = False
+) -> Secret:
+    """The file's text without a byte order mark and the line ends behind it. Raises TargetError.
 
-    `holds` is the word that messages have for what is in it.
+    `private` refuses a file that others can read. `holds` is the word that messages have for what is in it, and
+    `several_lines` says that it may be more than one.
     """
     name = f"the {holds} file {path}"
     content = read_bytes(
@@ -93,12 +96,14 @@ def read_password_file(path: Path, *, private: bool = False, holds: str = "passw
         check=partial(_refuse_shared, name, path) if private else None,
     )
     try:
-        text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        text = content.decode("utf-8-sig").rstrip("\r\n")  # editors on Windows write such a mark
     except UnicodeDecodeError:
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
         raise TargetError(f"{name} is not UTF-8 text") from None
     if not text:
         raise TargetError(f"{name} is empty", hint=f"it holds the {holds} and nothing else")
+    if not several_lines and set(text) & set("\r\n"):
+        raise TargetError(f"{name} has several lines", hint=f"it holds the {holds} and nothing else")
     return Secret(text)
 
 

@@ -8,12 +8,14 @@ where the writer saw it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 
 from gpuops.config.vcenter.journal_url import parsed
+from gpuops.errors import UsageError
 from gpuops.execute.journal.database import Database, has_journal, sqlite_engine
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.store import Store
@@ -26,6 +28,8 @@ COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """Files that SQLite keeps beside it, and would follow a link to."""
 
 CONNECT_TIMEOUT_S: Final = "10"
+POOLER_TRIES: Final = 5
+"""Where others use the pooler too, one of them may take the server process in between."""
 
 SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 """After a minute without an answer the database counts as lost: a run must not wait for one for ever."""
@@ -79,6 +83,7 @@ def open_database(text: str, **told: str) -> Database:
     """The database at that URL; nothing is sent to it yet. `told` is for `Database`. Raises UsageError."""
     url = parsed(text)
     engine = create_engine(_patient(url), pool_pre_ping=True)
+    event.listen(engine, "first_connect", partial(_refuse_transaction_pooler, engine, shown(url)))
     event.listen(engine, "connect", _make_commits_durable)
     return Database(engine, shown(url), **told)
 
@@ -92,6 +97,38 @@ def _patient(url: URL) -> URL:
     """With what libpq is told of time, where the URL says nothing of it."""
     given = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "gpuops", **SILENCE}
     return url.update_query_dict({key: value for key, value in given.items() if key not in url.query})
+
+
+def _refuse_transaction_pooler(engine: Engine, name: str, connection: Any, _record: object) -> None:
+    """Raise UsageError where a pooler gives each transaction another connection of the server.
+
+    Settings, prepared statements, locks and notices of a session would be lost between two transactions. A pooler makes
+    up the process id that libpq is told at the start. In transaction mode a second connection then meets the server
+    process that the first one has just used, and in session mode it never does.
+    """
+    if connection.info.backend_pid == _server_pid(connection):
+        return
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    other = engine.dialect.connect(*arguments, **options)
+    try:
+        for _ in range(POOLER_TRIES):
+            ours = _server_pid(connection)
+            if ours == _server_pid(other) or ours != _server_pid(connection):
+                raise UsageError(
+                    f"{name} is reached through a pooler in transaction mode, and gpuops needs sessions of its own",
+                    hint="name the server itself, or a database of the pooler with pool_mode=session",
+                )
+    finally:
+        other.close()
+
+
+def _server_pid(connection: Any) -> int:
+    """The server's process that answers this connection now."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()", prepare=False)
+        pid = int(cursor.fetchone()[0])
+    connection.commit()
+    return pid
 
 
 def _make_commits_durable(connection: Any, _record: object) -> None:

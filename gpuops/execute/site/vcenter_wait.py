@@ -1,7 +1,8 @@
 """Makes a return wait for a vCenter that cannot be reached, and tells the user so.
 
-Only what may end by itself is waited for: nothing that answers, a gateway without a vCenter behind it, a reply that
-breaks off. A login that is refused and a certificate that is not trusted are not: trying again locks accounts.
+Only what may end by itself is waited for: nothing that answers, a reply that breaks off, and any answer that is not
+vCenter's, for load balancers and a vCenter that starts answer 404, 302, 500, or a page of HTML with 200. A login that
+is refused and a certificate that is not trusted are not waited for: trying again locks accounts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
-from gpuops.errors import NotConnected, Trouble, VcenterUnreachable
+from gpuops.errors import NotConnected, ProtocolError, Trouble, VcenterUnreachable
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.rotation.returns.return_time import waits_until
 
@@ -84,4 +85,4 @@ class VcenterWait:
 
 
 def _may_come_back(error: NotConnected) -> bool:
-    return isinstance(error, VcenterUnreachable) and error.trouble is Trouble.LOST
+    return isinstance(error, VcenterUnreachable | ProtocolError) and error.trouble is Trouble.LOST

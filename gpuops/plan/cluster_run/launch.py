@@ -33,6 +33,7 @@ from typing import Final, assert_never
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 from gpuops.model.workloads.cluster_run import Launcher, Rendezvous, RunWish, Transport
 from gpuops.plan.core.alike import said_once
+from gpuops.plan.core.guest_address import unicast_address
 from gpuops.plan.core.plan import Rejection
 
 TORCH_PORT: Final = 29500
@@ -137,7 +138,7 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
         if each.address is None:
             hint = "wait until VMware Tools tell one; gpuops guest check looks at the guest"
             yield Rejection(each.name, "its guest tells no address", hint=hint)
-        elif not _is_reached(each.address):
+        elif unicast_address(each.address) is None:
             hint = "give its guest an address of the cluster's network"
             yield Rejection(each.name, "its guest tells an address by which no other reaches it", hint=hint)
         if not each.gpus:
@@ -156,20 +157,12 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
     by_address: dict[str, list[str]] = {}
     for each in cluster.members:
-        by_address.setdefault(each.address or "", []).append(each.name)
+        canonical = unicast_address(each.address or "") or each.address or ""  # IPv6 has several spellings of one
+        by_address.setdefault(str(canonical), []).append(each.name)
     for address, names in by_address.items():
         if address and len(names) > 1:
             hint = "give each guest an address of its own"
             yield Rejection(cluster.name, f"{', '.join(names)} tell one and the same address", hint=hint)
-
-
-def _is_reached(address: str) -> bool:
-    """Whether it is an IP address by which others may reach a guest. The guest wrote it: it may be any text."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return False
-    return not (found.is_link_local or found.is_unspecified or found.is_multicast)
 
 
 def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:

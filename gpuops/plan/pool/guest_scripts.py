@@ -26,6 +26,7 @@ from typing import Final
 from gpuops.errors import Refused, StepFailed
 from gpuops.model.workloads.lease_book import LentShare
 from gpuops.model.workloads.remote_gpu import LeaseKey, MeasuredShare, RemoteProgram, ServedShare
+from gpuops.plan.core.guest_address import unicast_address
 
 PREFIX: Final = "gpuops-pool-"
 """Of temporary directories in guests, and of ids of operations."""
@@ -250,12 +251,9 @@ def served(printed: str) -> tuple[ServedShare, ...]:
 
 def address(text: str) -> str:
     """The same, of an address by which others reach a guest. Raises Refused: a guest may write any text."""
-    try:
-        found = ip_address(text)
-    except ValueError:
-        raise Refused(f"a guest tells {text[:80]!r}, which is no IP address") from None
-    if found.is_multicast or found.is_unspecified or found.is_link_local:
-        raise Refused(f"a guest tells the address {found}, by which no other reaches it")
+    found = unicast_address(text)
+    if found is None:
+        raise Refused(f"a guest tells {text[:80]!r}, which is no IP address by which others reach it")
     return str(found)
 
 

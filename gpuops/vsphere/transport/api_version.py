@@ -8,7 +8,7 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport.exchange import exchange
-from gpuops.vsphere.transport.network import AWAY, SILENCE_S, UnreadableReply
+from gpuops.vsphere.transport.network import AWAY, SILENCE_S, NoVcenterForUs, UnreadableReply
 from gpuops.vsphere.transport.reply import elements
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
@@ -40,7 +40,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     for version in KNOWN:
         if version in offered:
             return version
-    raise ProtocolError(
+    raise NoVcenterForUs(
         f"{address} speaks no API version known here: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
         hint=f"vSphere {KNOWN[-1]} is the oldest that works",
     )

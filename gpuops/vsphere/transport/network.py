@@ -45,6 +45,12 @@ class UnreadableReply(ValueError):
     """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
 
 
+class NoVcenterForUs(ProtocolError):
+    """The server is no vCenter that gpuops can use, and will be none later."""
+
+    trouble = Trouble.DENIED
+
+
 class EndlessReply(TimeoutError):
     """The server answers, and its answer did not end in time; `limit_s` is that time."""
 

@@ -45,6 +45,8 @@ def test_a_password_is_seen(url: str) -> None:
         "postgresql://db/j",
         "postgresql://u@db/j?passfile=/etc/gpuops/pgpass&sslrootcert=/etc/ssl/ca.pem",
         "postgresql://u:@[::1]:5432/j",
+        "postgresql://u@db1:5432,db2:5432/j",
+        "postgresql://db1:5432,[::1]:5433,db3/j?sslrootcert=/ca.pem",
         "/var/lib/gpuops",
     ],
 )
@@ -91,7 +93,9 @@ def test_on_this_machine_the_mode_is_ones_own(rest: str) -> None:
     [
         (f"mysql://u:{SECRET}@db/j", "none of a PostgreSQL database"),
         (f"postgresql://u:{SECRET}@db", "none of a PostgreSQL database"),
-        (f"postgresql://u:{SECRET}@db1:5432,db2:5432/j", "none of a PostgreSQL database"),
+        (f"postgresql://u:{SECRET}@db1:5432,db2:{SECRET}/j", "none of a PostgreSQL database"),
+        (f"postgresql://u:a@{SECRET}@db1:5432,db2:5432/j", "none of a PostgreSQL database"),
+        ("postgresql://db1:5432,db2:5432/j?host=db3", "cannot be read"),
         (f"postgresql://u:a@{SECRET}@db/j", "more than one @"),
         (f"postgresql://u:a@db/{SECRET}@db/j", "more than one @"),
         (f"postgresql://u:{SECRET}@db/j?sslmode=verify-full&sslmode=disable", "says 'sslmode' more than once"),
@@ -140,6 +144,9 @@ HERE, ELSEWHERE = None, "verify-full"
         ("127.0.0.1%2Eexample.com/j", {}, ELSEWHERE),
         ("[fe80::1]/j", {}, ELSEWHERE),
         ("db1,db2/j", {}, ELSEWHERE),
+        ("db1:5432,db2:5433/j", {}, ELSEWHERE),
+        ("127.0.0.1:5432,db2:5433/j", {}, ELSEWHERE),
+        ("127.0.0.1:5432,[::1]:5433/j", {}, HERE),
         ("/j?host=db1,db2&port=5432,5433", {}, ELSEWHERE),
         ("/j?host=db1:5432&host=db2:5433", {}, ELSEWHERE),
         ("/j?host=127.0.0.1,db", {}, ELSEWHERE),
@@ -175,3 +182,18 @@ def test_a_directory_of_sockets_in_the_place_of_the_host_is_what_the_driver_is_t
     for wrong in ("%2Frun%00", "%ff", "db%0Aname"):
         with pytest.raises(UsageError, match="none of a PostgreSQL database"):
             parsed(f"postgresql://u@{wrong}/j")
+
+
+@pytest.mark.parametrize(
+    ("rest", "host", "port"),
+    [
+        ("db1:5432,db2:5433/j", "db1,db2", "5432,5433"),
+        ("db1:5432,db2/j", "db1,db2", "5432,"),
+        ("[::1]:1,127.0.0.1:2/j?application_name=x", "::1,127.0.0.1", "1,2"),
+    ],
+)
+def test_several_hosts_have_their_ports(rest: str, host: str, port: str) -> None:
+    url = parsed(f"postgresql://u:{SECRET}@{rest}")
+    _, told = url.get_dialect()().create_connect_args(url)
+    assert (told["host"], told["port"], told["user"], told["password"]) == (host, port, "u", SECRET)
+    assert told["dbname"] == "j"

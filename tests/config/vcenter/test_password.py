@@ -64,12 +64,24 @@ def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
     assert caught.value.exit_code == 5
 
 
-def test_only_the_last_line_end_is_dropped(tmp_path: Path) -> None:
+def test_line_ends_and_a_byte_order_mark_are_dropped(tmp_path: Path) -> None:
     assert read_password_file(file(tmp_path, "a", " with blanks \n")) == Secret(" with blanks ")
     assert read_password_file(file(tmp_path, "b", "windows\r\n")) == Secret("windows")
+    assert read_password_file(file(tmp_path, "c", "\ufeffmarked\r\n")) == Secret("marked")
+    assert read_password_file(file(tmp_path, "d", "twice\n\n")) == Secret("twice")
+    assert read_password_file(file(tmp_path, "e", "twice\r\n\r\n")) == Secret("twice")
+    assert read_password_file(file(tmp_path, "f", "a:1\nb:2\n"), several_lines=True) == Secret("a:1\nb:2")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"x" * 70_000])
+@pytest.mark.parametrize("content", ["Cn4ry\nsecond\n", "Cn4ry\r\n# prod\r\n", "\nCn4ry", "old Mac\rCn4ry"])
+def test_several_lines_are_no_password(tmp_path: Path, content: str) -> None:
+    path = file(tmp_path, "pw", content)
+    with pytest.raises(TargetError) as caught:
+        read_password_file(path)
+    assert caught.value.message == f"the password file {path} has several lines"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n\r\n", b"\xef\xbb\xbf", b"\xff\xfe", b"x" * 70_000])
 def test_what_cannot_be_a_password_is_refused_and_not_repeated(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pw"
     path.write_bytes(content)

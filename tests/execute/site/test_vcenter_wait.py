@@ -22,7 +22,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
-from gpuops.vsphere.transport.network import connection_error
+from gpuops.vsphere.transport.network import UnreadableReply, connection_error
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
@@ -169,7 +169,9 @@ def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused
         (ssl.SSLEOFError(), True),
         (http.client.HTTPException("503 Service Unavailable"), True),
         (http.client.HTTPException("502 Bad Gateway"), True),
-        (http.client.HTTPException("404 Not Found"), False),
+        (http.client.HTTPException("404 Not Found"), True),
+        (http.client.HTTPException("302 Found"), True),
+        (UnreadableReply("a reply that is not XML"), True),
     ],
     ids=repr,
 )

@@ -153,7 +153,20 @@ def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["10.1.2.11 slots=99\n10.6.6.6", "$(reboot)", "fe80::1", "169.254.3.4", "0.0.0.0", "\x1b[2J"]
+    "address",
+    [
+        "10.1.2.11 slots=99\n10.6.6.6",
+        "$(reboot)",
+        "fe80::1",
+        "169.254.3.4",
+        "0.0.0.0",
+        "\x1b[2J",
+        "fd00::1%\nevil.example.com slots=8",
+        "fd00::1%eth0",
+        "127.0.0.1",
+        "::1",
+        "255.255.255.255",
+    ],
 )
 def test_an_address_by_which_nobody_reaches_a_guest_is_refused_and_not_shown(address: str) -> None:
     cluster = TrainingCluster("train", (MEMBERS[0], replace(MEMBERS[1], address=address)))
@@ -167,6 +180,12 @@ def test_two_guests_with_one_address_are_refused() -> None:
     cluster = TrainingCluster("train", (*MEMBERS[:2], replace(MEMBERS[2], address=MEMBERS[0].address)))
     found = planned(RunWish(TRAIN), cluster, "r")
     assert [str(each) for each in found.rejections] == ["train: train-00, train-02 tell one and the same address"]
+
+
+def test_one_address_in_two_spellings_is_refused_too() -> None:
+    two = (replace(MEMBERS[0], address="fd00::1"), replace(MEMBERS[1], address="fd00:0:0::0001"))
+    found = planned(RunWish(TRAIN), TrainingCluster("train", two), "r")
+    assert [str(each) for each in found.rejections] == ["train: train-00, train-01 tell one and the same address"]
 
 
 def test_an_ipv6_address_of_the_first_node_stands_in_brackets_to_torchrun() -> None:

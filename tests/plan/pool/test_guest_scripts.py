@@ -52,7 +52,23 @@ def test_an_id_that_is_none_is_in_no_script(lease: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu-01", "192.0.2.7; reboot", "192.0.2.300", "0.0.0.0", "::", "224.0.0.1", "fe80::1", "169.254.1.2"]
+    "text",
+    [
+        "",
+        "gpu-01",
+        "192.0.2.7; reboot",
+        "192.0.2.300",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "fe80::1",
+        "169.254.1.2",
+        "fd00::1%\nreboot",
+        "fd00::1%$(reboot)",
+        "127.0.0.1",
+        "::1",
+        "255.255.255.255",
+    ],
 )
 def test_an_address_by_which_nobody_is_reached_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="a guest tells"):
