@@ -300,6 +300,8 @@ class JournalState:
         saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None and "suspended" in record.body:
             saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
+        if saved is not None and kind == "ShutDownGuest" and intended.state is IntentState.DONE:
+            saved.suspended_at = intended.seen
         if saved is not None and "started" in record.body:
             saved.started_at = datetime.fromisoformat(record.body["started"])
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):

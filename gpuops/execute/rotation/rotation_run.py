@@ -17,8 +17,9 @@ from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
+from gpuops.execute.runs.nights import NightVms, known_originals
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
+from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute
@@ -31,7 +32,7 @@ from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.pool.by_night import as_if_drained, drain_notes
@@ -46,6 +47,7 @@ from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_und
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
+from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class RotationRun:
     """Of a watch, what its earlier looks tell."""
     seen: RunsSeen | None = None
     """The runs that had begun before it looked; None = it is only looked."""
+    clears: bool = False
+    """Whether a restore only clears the markers of its VMs."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
@@ -77,7 +81,8 @@ class RotationRun:
         while True:
             originals = self._originals(journal)
             before, ahead = self._seen()
-            originals = note_later_starts(originals, before, self.site.vcenter)
+            before = with_creation_of_strangers(before, self.policy, originals, self.site.vcenter)
+            originals = note_witnesses(originals, before, self.site.vcenter)
             report = self._planned(before, originals, journal, ahead)
             if not self._takes_more(report):
                 return report
@@ -102,7 +107,8 @@ class RotationRun:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         seen, ahead = self._seen()
         before = as_if_drained(self.policy, seen) if self.kind is RunKind.NIGHT else seen
-        originals = note_later_starts(self._originals(journal), before, self.site.vcenter)
+        before = with_creation_of_strangers(before, self.policy, self._originals(journal), self.site.vcenter)
+        originals = note_witnesses(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
             morning_first(self.kind, left_open)
@@ -143,6 +149,8 @@ class RotationRun:
             here, elsewhere = requests_here(self.policy, self.site)
             request = replace(request, requests=here, elsewhere=elsewhere_by_owners(elsewhere, self.site))
         plan = request.plan(before, catalog_of(before), self.now)
+        if night and is_another_vcenter(originals, before):
+            plan = refuse(another_vcenter(originals, before))
         if night:
             told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
             plan = replace(plan, warnings=(*plan.warnings, *told))
@@ -194,7 +202,7 @@ class RotationRun:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:
                 day = RotateDay(self.policy, originals, measured, elsewhere, self.spare.suspends)
-                return RestoreVms(day, self.only)
+                return RestoreVms(day, self.only, self.clears)
 
     def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
         """What nights came to, where the policy shares by it."""
@@ -373,6 +381,8 @@ class RotationRun:
         originals = NightVms(journal).all()
         if self.kind.takes:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
+            if is_another_vcenter(note_witnesses(originals, report.before, self.site.vcenter), report.before):
+                return report.before
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
                     NightVms(journal).returned(original)
@@ -386,7 +396,10 @@ class RotationRun:
             vm.ref: each.gated_as or "" for each in originals if each.gated_as is not None for vm in vms_of(each, after)
         }
         after = with_gates(after, gated, self.site.gates)
-        for original in note_later_starts(originals, after, self.site.vcenter):
+        noted = note_witnesses(originals, after, self.site.vcenter)
+        if is_another_vcenter(noted, after):
+            return after  # nothing is closed there (`plan.rotation.witness`)
+        for original in noted:
             if self._ends_nights_of(original) and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)
         note_returned(journal, after)

@@ -159,6 +159,10 @@ class Tasks:
         """The tasks that a history collector finds, oldest first."""
         return list(self._history)
 
+    def forget_history(self) -> None:
+        """Collectors know no task from before this moment: vCenter was restored from a backup."""
+        self._history.clear()
+
     def refuse_if_busy(self, entity: ManagedObject) -> None:
         """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
         from pyVmomi import vim
