@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gpuops.execute.past.history import history, past_night, past_predictions
     from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
+    from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
     from gpuops.execute.rotation.queue_look import queue_look
@@ -113,6 +114,7 @@ __all__ = [
     "readiness",
     "roles",
     "rotate_abandon",
+    "rotate_adopt",
     "rotate_audit_verify",
     "rotate_clear_marker",
     "rotate_day",
@@ -162,6 +164,7 @@ _AT_FIRST_USE: Final = {
     "queue_offer": "execute.rotation.queue_look.site_offer",
     "past_predictions": "execute.past.history.past_predictions",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
+    "rotate_adopt": "execute.rotation.adopt.adopt",
     "rotate_audit_verify": "execute.journal.audit.verify",
     "rotate_day": "api.noticed.rotate_day",
     "rotate_init": "execute.rotation.setup.set_up",

@@ -12,6 +12,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.nights_elsewhere import nights_elsewhere
 from gpuops.execute.past.other_vcenters import assignments_of, requests_here
 from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
@@ -42,6 +43,7 @@ from gpuops.plan.rotation.nights.bounds import hours_unsaid
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.returns.adoption import named_of_others
 from gpuops.plan.rotation.returns.day import RotateDay, explained, hooks_of, is_returned
 from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
 from gpuops.plan.rotation.returns.restore import RestoreVms
@@ -154,10 +156,20 @@ class RotationRun:
         if night:
             told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
             plan = replace(plan, warnings=(*plan.warnings, *told))
+        if self.kind is RunKind.DAY:
+            plan = self._with_nights_elsewhere(plan, before)
         if self.unread is not None:
             plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
+
+    def _with_nights_elsewhere(self, plan: Plan, before: Inventory) -> Plan:
+        """The plan with the VMs named that are here and that nights of other vCenters took."""
+        damaged = list[StateDamaged]()
+        nights = nights_elsewhere(self.site, damaged=damaged.append)
+        unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
+        named = named_of_others(nights, before)
+        return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread))
 
     def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
         """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""

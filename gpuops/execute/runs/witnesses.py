@@ -11,6 +11,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.rotation.taken_vms import marked_strangers
 from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
 
@@ -36,7 +37,11 @@ def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
     moment = witness.asks_about
     if moment is None or witness.vm is None:
         return witness
-    return replace(witness, has_task=vcenter.has_power_task_near(witness.vm.ref, moment))
+    ref = witness.vm.ref
+    has_task = vcenter.has_power_task_near(ref, moment)
+    if has_task is False and witness.vm.power is PowerState.ON:
+        has_task = vcenter.started_by_this_login(ref, moment)
+    return replace(witness, has_task=has_task)
 
 
 def with_creation_of_strangers(

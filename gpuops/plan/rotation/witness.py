@@ -58,8 +58,8 @@ class Witness:
     vm: Vm | None
     """None = it is gone, or which one it is cannot be told."""
     has_task: bool | None = None
-    """Whether the task history has a suspend or start of the VM about when the night took it; None = nobody asked, or
-    nothing tells."""
+    """Whether the task history has a suspend or start of the VM about when the night took it, or a start by this login
+    since then, as by a return; None = nobody asked, or nothing tells."""
 
     @property
     def evidence(self) -> Evidence:
@@ -80,7 +80,7 @@ class Witness:
     @property
     def asks_about(self) -> datetime | None:
         """The moment about which the task history must be asked; None = the VM itself tells enough."""
-        if self.has_task is not None or self.original.role is Role.SHUT_DOWN:
+        if self.has_task is not None:
             return None
         without = Witness(self.original, self.vm, has_task=False)
         return moment_of_night(self.original) if without.evidence is Evidence.CONTRADICTS else None
@@ -119,6 +119,8 @@ class Witness:
         original, vm = self.original, self.vm
         if vm is None or vm.power is None or vm.connected is False or vm.ref != original.vm:
             return False
+        if original.stopped:
+            return False  # a return has stopped it here, and cleared its marker
         return original.taken and not (original.unsure or original.returned or original.given_up)
 
 

@@ -131,9 +131,8 @@ def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory:
             told = value if len(value) <= _SHOWN_OF_MARKER else f"{value[:_SHOWN_OF_MARKER]}..."
             clear = command("rotate clear-marker", vm=called(vm)) + " --policy FILE"
             first = f"correct {policy.marker}, or bring the VM back in the vSphere Client"
-            yield Rejection(
-                vm.name, f"may be away for a night: its marker {told!r} cannot be read", first_then(first, clear)
-            )
+            reason = f"may be away for a night: its marker {told!r} cannot be read"
+            yield Rejection(vm.name, reason, hint=first_then(first, clear))
 
 
 def recently_marked_refusal(taken_vm: TakenVm) -> Rejection:

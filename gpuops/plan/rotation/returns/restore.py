@@ -88,7 +88,9 @@ def markers_cleared(day: RotateDay, names: Iterable[str], inventory: Inventory) 
         [vm] = vms
         if vm.ref in held:
             night = held[vm.ref].night
-            refused.append(Rejection(vm.name, f"night {night} holds it: its return clears its marker", RETURN_COMMAND))
+            refused.append(
+                Rejection(vm.name, f"night {night} holds it: its return clears its marker", hint=RETURN_COMMAND)
+            )
             continue
         values = {attribute: vm.attributes.get(attribute, "") for attribute in attributes}
         steps += [SetAttribute(vm.ref, attribute, "") for attribute, value in values.items() if value]
