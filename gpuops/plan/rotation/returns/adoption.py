@@ -7,7 +7,7 @@ copy of it. `gpuops rotate adopt` makes them VMs of nights of this vCenter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuops.model.nights.night_record import Original
@@ -68,6 +68,9 @@ def _named(original: Original, vcenter: str) -> Rejection:
 def adoption(others: NightsElsewhere, inventory: Inventory) -> Adoption:
     """What is adopted of these nights."""
     here = [original for original, _ in others.seen_here(inventory)]
-    missing: Sequence[Original] = [original for original in others.originals if original not in here]
-    names = (tuple(sorted({original.name for original in group})) for group in (here, missing))
-    return Adoption(others.vcenter, inventory.vcenter, *names)
+    missing = [original for original in others.originals if original not in here]
+    return Adoption(others.vcenter, inventory.vcenter, _names(here), _names(missing))
+
+
+def _names(originals: Iterable[Original]) -> tuple[str, ...]:
+    return tuple(sorted({original.name for original in originals}))
