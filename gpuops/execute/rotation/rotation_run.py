@@ -18,7 +18,7 @@ from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
-from gpuops.execute.runs.nights import NightVms, known_originals
+from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Consent, Site, catalog_of
@@ -49,7 +49,7 @@ from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_und
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
-from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter
+from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,14 +408,26 @@ class RotationRun:
             vm.ref: each.gated_as or "" for each in originals if each.gated_as is not None for vm in vms_of(each, after)
         }
         after = with_gates(after, gated, self.site.gates)
-        noted = note_witnesses(originals, after, self.site.vcenter)
-        if is_another_vcenter(noted, after):
+        looked_at = self._looked_at(report, originals)
+        if is_another_vcenter(looked_at, report.before):
             return after  # nothing is closed there (`plan.rotation.witness`)
-        for original in noted:
+        # What contradicted the journal was judged before this run changed anything.
+        contradicting = {key_of(original) for original in looked_at if original.contradiction}
+        for original in note_later_starts(originals, after, self.site.vcenter):
+            if key_of(original) in contradicting:
+                continue
             if self._ends_nights_of(original) and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)
         note_returned(journal, after)
         return after
+
+    def _looked_at(self, report: Report, originals: Sequence[Original]) -> Sequence[Original]:
+        """The originals with what contradicted the journal before this return changed anything; one that goes by
+        markers alone has not asked for that yet."""
+        if self.markers_alone:
+            return note_witnesses(originals, report.before, self.site.vcenter)
+        day = report.request.day if isinstance(report.request, RestoreVms) else report.request
+        return day.originals if isinstance(day, RotateDay) else ()
 
 
 def _unread(why: PolicyError) -> Rejection:
