@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         defrag_execute,
         notify_flush,
         notify_test,
+        rotate_clear_marker,
         rotate_day,
         rotate_night,
         rotate_restore,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from gpuops.execute.past.history import history, past_night, past_predictions
     from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
+    from gpuops.execute.rotation.adopt import adopt as rotate_adopt
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
     from gpuops.execute.rotation.queue_look import queue_look
@@ -112,7 +114,9 @@ __all__ = [
     "readiness",
     "roles",
     "rotate_abandon",
+    "rotate_adopt",
     "rotate_audit_verify",
+    "rotate_clear_marker",
     "rotate_day",
     "rotate_init",
     "rotate_night",
@@ -160,11 +164,13 @@ _AT_FIRST_USE: Final = {
     "queue_offer": "execute.rotation.queue_look.site_offer",
     "past_predictions": "execute.past.history.past_predictions",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
+    "rotate_adopt": "execute.rotation.adopt.adopt",
     "rotate_audit_verify": "execute.journal.audit.verify",
     "rotate_day": "api.noticed.rotate_day",
     "rotate_init": "execute.rotation.setup.set_up",
     "rotate_night": "api.noticed.rotate_night",
     "rotate_plan": "execute.rotation.next_night.preview",
+    "rotate_clear_marker": "api.noticed.rotate_clear_marker",
     "rotate_restore": "api.noticed.rotate_restore",
     "rotate_resume": "api.noticed.rotate_resume",
     "rotate_skip_next": "execute.rotation.next_night.skip_next",

@@ -118,6 +118,27 @@ def rotate_restore(
     return _noticed("rotate restore", site, consent, run, apply)
 
 
+def rotate_clear_marker(
+    policy: Policy | None,
+    site: Site,
+    vms: tuple[str, ...],
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    asks: bool = False,
+) -> Report:
+    """Clears the markers of these VMs and does nothing else to them: copies, and VMs whose marker cannot be read.
+
+    Refused for a VM that an open night of the journal holds. `asks` as for `rotate_night`.
+    """
+    from gpuops.execute.rotation.rotation import clear_marker
+
+    def run(asked: Consent) -> Report:
+        return clear_marker(policy, site, vms, apply=apply, consent=asked, asks=asks)
+
+    return _noticed("rotate clear-marker", site, consent, run, apply)
+
+
 def change(
     request: HostRequest,
     verb: str,

@@ -88,6 +88,7 @@ class Connection(Session):
     inventory = collect.inventory
     observe = collect.observe
     with_drs = collect.with_drs
+    with_creation = collect.with_creation
     networks = networks.read_networks
     with_config_targets = config_targets.with_config_targets
     with_tags = tags.with_tags
@@ -147,6 +148,11 @@ class Connection(Session):
         from gpuops.vsphere.writing import lost_replies
 
         return lost_replies.started_by_others(self, vm, since)
+
+    def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
+        from gpuops.vsphere.writing import lost_replies
+
+        return lost_replies.has_power_task_near(self, vm, moment)
 
     def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
         from gpuops.vsphere.writing import lost_replies

@@ -21,7 +21,7 @@ from gpuops.errors import PolicyError
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
-from gpuops.model.nights.night_record import Marker, Role, marker_value, parse_marker
+from gpuops.model.nights.night_record import Marker, Role, is_unreadable_marker, marker_value, parse_marker
 from gpuops.model.nights.rotation import IdleRule, Limits
 from gpuops.model.nights.selector import Mark
 from gpuops.model.vcenter.vm import Vm, VmDrs
@@ -238,9 +238,25 @@ def test_a_marker_alone_tells_night_and_role() -> None:
             both = Marker(night, role, VmDrs.MANUAL, seen, 7)
             assert parse_marker(marker_value(*both)) == both
     for foreign in ("", "maintenance", "2026-11-20", "2026-11-20 king", "soon desktop", "2026-11-20 ml drs=x",
-                    "2026-11-20 ml seen=now", "2026-11-20 ml seen=2026-11-21T05:00:00", "2026-11-20 ml by=me",
+                    "2026-11-20 ml seen=now", "2026-11-20 ml seen=2026-11-21T05:00:00",
                     "2026-11-20 ml seen"):  # fmt: skip
         assert parse_marker(foreign) is None
+        assert is_unreadable_marker(foreign) is bool(foreign)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-20 ml drs=partiallyAutomated lease=7 ", "\t2026-11-20  ML DRS=PARTIALLYAUTOMATED lease=7\n",
+     "2026-11-20 ml zone=Europe/Berlin drs=partiallyAutomated lease=7 by="],
+)  # fmt: skip
+def test_white_space_upper_case_and_keys_of_a_later_version_leave_a_marker_readable(text: str) -> None:
+    assert parse_marker(text) == Marker("2026-11-20", Role.ML, VmDrs.PARTIAL, lease=7)
+    assert not is_unreadable_marker(text)
+
+
+def test_white_space_alone_is_no_marker() -> None:
+    assert parse_marker("  ") is None
+    assert not is_unreadable_marker("  ")
 
 
 @pytest.mark.parametrize(

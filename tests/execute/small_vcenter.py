@@ -316,6 +316,10 @@ class SmallVcenter:
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return replace(inventory, clusters=dict(self.world.clusters))
 
+    def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        self._reach()
+        return inventory
+
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         self._reach()
         if self.world.unreadable is not None:
@@ -420,6 +424,11 @@ class SmallVcenter:
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return (False, True) in self._starts(vm, since)
+
+    def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
+        self._reach()
+        near = (task for task in self.world.tasks.values() if abs(task.queued - moment) <= timedelta(hours=1))
+        return any(isinstance(task.step, PowerOnVm | SuspendVm) and task.step.vm == vm for task in near)
 
     def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
         self._reach()

@@ -178,9 +178,13 @@ class JournalState:
         self.originals[key] = Saved(
             *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
             policy=self._policy_of(record.run, body["night"]),
+            suspended_at=_moment_in(body, "suspended"), started_at=_moment_in(body, "started"),
+            stopped=body.get("stopped", False),
         )  # fmt: skip
         if body.get("taken", False):  # by whom no record tells: its marker does
             self.takes[key] = 1
+        if "gate" in body:  # of a VM that was adopted from another vCenter
+            self.gates[key] = 1, body["gate"]
 
     def key_of(self, night: str, vm: str, uuid: str | None) -> tuple[str, str]:
         """By which a VM is known that a night has saved: it may have been registered anew since, and a VM is known by
@@ -300,6 +304,8 @@ class JournalState:
         saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None and "suspended" in record.body:
             saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
+        if saved is not None and kind == "ShutDownGuest" and intended.state is IntentState.DONE:
+            saved.suspended_at = intended.seen
         if saved is not None and "started" in record.body:
             saved.started_at = datetime.fromisoformat(record.body["started"])
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
@@ -342,6 +348,10 @@ class JournalState:
         of = self.runs.get(record.run)
         if of is not None and of.run.returns:
             self.return_seen = max(record.at, self.return_seen or record.at)
+
+
+def _moment_in(body: Mapping[str, Any], field: str) -> datetime | None:
+    return datetime.fromisoformat(body[field]) if field in body else None
 
 
 def _gave_way(saved: Saved) -> bool:

@@ -16,7 +16,7 @@ from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
-FOLD: Final = 17
+FOLD: Final = 18
 """A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
 
 

@@ -102,7 +102,8 @@ class Saved:
     policy: str = ""
     """Text of the policy under which a night took it last, or was to; empty = no record tells."""
     suspended_at: datetime | None = None
-    """When the night suspended it, as vCenter showed that; None = no record tells."""
+    """When the night suspended it, as vCenter showed that; of one that was shut down, the look before. None = no record
+    tells."""
     started_at: datetime | None = None
     """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
     stopped: bool = False

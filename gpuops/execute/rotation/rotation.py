@@ -112,12 +112,14 @@ def rotate(
     unattended: bool = False,
     spare: SpareNow = NOTHING_KNOWN,
     asks: bool = False,
+    clears: bool = False,
 ) -> Report:
     """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
     rest, and without one that of the last night in the journal.
 
     `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone. `asks`: the
-    consent waits for somebody's answer, so it is asked for before the lock is taken.
+    consent waits for somebody's answer, so it is asked for before the lock is taken. `clears`: a restore only clears
+    the markers of its VMs.
 
     A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
     Where a VM of a cluster does not start, those of it that did are stopped again.
@@ -136,6 +138,7 @@ def rotate(
             markers_alone=markers_alone,
             unattended=unattended,
             spare=spare,
+            clears=clears,
         )
 
     cut_off = _starts_cut_off(site) if apply and kind.takes else {}
@@ -177,6 +180,7 @@ def _one_run(
     markers_alone: bool,
     unattended: bool,
     spare: SpareNow,
+    clears: bool,
 ) -> Report:
     unread = policy if isinstance(policy, PolicyError) else None
     if kind.takes and isinstance(policy, Policy):
@@ -192,7 +196,16 @@ def _one_run(
                 no_change_open(journal)
             obeyed, nights = _obeyed(policy, journal, returning=returning)
             this_run = RotationRun(
-                kind, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread, spare=spare
+                kind,
+                obeyed,
+                site,
+                site.clock(),
+                only,
+                markers_alone,
+                others=nights,
+                unread=unread,
+                spare=spare,
+                clears=clears,
             )
             report = this_run.look_only(journal)
             if kind is RunKind.NIGHT:
@@ -228,6 +241,7 @@ def _one_run(
                     unattended,
                     spare,
                     seen,
+                    clears,
                 )
                 settled = this_run.settle(left_open, journal)
                 report = this_run.look(journal)
@@ -370,6 +384,23 @@ def restore(
     return rotate(
         kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare, asks=asks
     )
+
+
+def clear_marker(
+    policy: Policy | None,
+    site: Site,
+    vms: tuple[str, ...],
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    asks: bool = False,
+) -> Report:
+    """Clears the markers of these VMs and does nothing else to them: copies, and VMs whose marker cannot be read.
+
+    `policy` says which custom attribute holds markers; None = that of the last night. Refused for a VM of an open night
+    of the journal.
+    """
+    return rotate(RunKind.RESTORE, policy, site, apply=apply, consent=consent, only=vms, asks=asks, clears=True)
 
 
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:

@@ -12,6 +12,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
+from gpuops.execute.past.nights_elsewhere import nights_elsewhere
 from gpuops.execute.past.other_vcenters import assignments_of, requests_here
 from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
@@ -19,6 +20,7 @@ from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
+from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.steps.plan_executor import execute
@@ -31,7 +33,7 @@ from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.pool.by_night import as_if_drained, drain_notes
@@ -41,11 +43,13 @@ from gpuops.plan.rotation.nights.bounds import hours_unsaid
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.returns.adoption import named_of_others
 from gpuops.plan.rotation.returns.day import RotateDay, explained, hooks_of, is_returned
 from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of
+from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class RotationRun:
     """Of a watch, what its earlier looks tell."""
     seen: RunsSeen | None = None
     """The runs that had begun before it looked; None = it is only looked."""
+    clears: bool = False
+    """Whether a restore only clears the markers of its VMs."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
@@ -77,7 +83,8 @@ class RotationRun:
         while True:
             originals = self._originals(journal)
             before, ahead = self._seen()
-            originals = note_later_starts(originals, before, self.site.vcenter)
+            before = with_creation_of_strangers(before, self.policy, originals, self.site.vcenter)
+            originals = note_witnesses(originals, before, self.site.vcenter)
             report = self._planned(before, originals, journal, ahead)
             if not self._takes_more(report):
                 return report
@@ -102,7 +109,8 @@ class RotationRun:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         seen, ahead = self._seen()
         before = as_if_drained(self.policy, seen) if self.kind is RunKind.NIGHT else seen
-        originals = note_later_starts(self._originals(journal), before, self.site.vcenter)
+        before = with_creation_of_strangers(before, self.policy, self._originals(journal), self.site.vcenter)
+        originals = note_witnesses(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
             morning_first(self.kind, left_open)
@@ -143,13 +151,25 @@ class RotationRun:
             here, elsewhere = requests_here(self.policy, self.site)
             request = replace(request, requests=here, elsewhere=elsewhere_by_owners(elsewhere, self.site))
         plan = request.plan(before, catalog_of(before), self.now)
+        if night and is_another_vcenter(originals, before):
+            plan = refuse(another_vcenter(originals, before))
         if night:
             told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
             plan = replace(plan, warnings=(*plan.warnings, *told))
+        if self.kind is RunKind.DAY:
+            plan = self._with_nights_elsewhere(plan, before)
         if self.unread is not None:
             plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
+
+    def _with_nights_elsewhere(self, plan: Plan, before: Inventory) -> Plan:
+        """The plan with the VMs named that are here and that nights of other vCenters took."""
+        damaged = list[StateDamaged]()
+        nights = nights_elsewhere(self.site, damaged=damaged.append)
+        unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
+        named = named_of_others(nights, before)
+        return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread))
 
     def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
         """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""
@@ -194,7 +214,7 @@ class RotationRun:
                 return RotateDay(self.policy, originals, measured, elsewhere)
             case RunKind.RESTORE:
                 day = RotateDay(self.policy, originals, measured, elsewhere, self.spare.suspends)
-                return RestoreVms(day, self.only)
+                return RestoreVms(day, self.only, self.clears)
 
     def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
         """What nights came to, where the policy shares by it."""
@@ -373,6 +393,8 @@ class RotationRun:
         originals = NightVms(journal).all()
         if self.kind.takes:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
+            if is_another_vcenter(note_witnesses(originals, report.before, self.site.vcenter), report.before):
+                return report.before
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
                     NightVms(journal).returned(original)
@@ -386,11 +408,26 @@ class RotationRun:
             vm.ref: each.gated_as or "" for each in originals if each.gated_as is not None for vm in vms_of(each, after)
         }
         after = with_gates(after, gated, self.site.gates)
+        looked_at = self._looked_at(report, originals)
+        if is_another_vcenter(looked_at, report.before):
+            return after  # nothing is closed there (`plan.rotation.witness`)
+        # What contradicted the journal was judged before this run changed anything.
+        contradicting = {key_of(original) for original in looked_at if original.contradiction}
         for original in note_later_starts(originals, after, self.site.vcenter):
+            if key_of(original) in contradicting:
+                continue
             if self._ends_nights_of(original) and self._may_close(original) and is_returned(original, after):
                 NightVms(journal).returned(original)
         note_returned(journal, after)
         return after
+
+    def _looked_at(self, report: Report, originals: Sequence[Original]) -> Sequence[Original]:
+        """The originals with what contradicted the journal before this return changed anything; one that goes by
+        markers alone has not asked for that yet."""
+        if self.markers_alone:
+            return note_witnesses(originals, report.before, self.site.vcenter)
+        day = report.request.day if isinstance(report.request, RestoreVms) else report.request
+        return day.originals if isinstance(day, RotateDay) else ()
 
 
 def _unread(why: PolicyError) -> Rejection:

@@ -13,8 +13,9 @@ from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.past.overdue_vcenters import overdue_vcenters
 from gpuops.execute.pool.by_night import standing_now
 from gpuops.execute.runs.given_up import still_given_up
-from gpuops.execute.runs.nights import NightVms, note_later_starts
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
+from gpuops.execute.runs.witnesses import note_witnesses, with_creation_of_strangers
 from gpuops.execute.site import Site
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation import Policy
@@ -38,7 +39,8 @@ def status(site: Site, policy: Policy | None = None, now: Inventory | None = Non
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = site.tagged(now, policy)
-        originals = note_later_starts(NightVms(journal).all(returned=True), now, site.vcenter) if journal else ()
+        originals = note_witnesses(NightVms(journal).all(returned=True), now, site.vcenter) if journal else ()
+        now = with_creation_of_strangers(now, policy, originals, site.vcenter)
         found = taken_vms(policy, originals, now)
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)

@@ -38,6 +38,10 @@ class NightVms:
         """Keeps a VM that its marker alone says was taken."""
         self._journal.save([{**_body(original), "taken": True}])
 
+    def save_adopted(self, originals: Sequence[Original], run: Run) -> None:
+        """Keeps VMs that a night of another vCenter took, with all that its journal knows of them."""
+        self._journal.save([_adopted_body(original) for original in originals], run)
+
     def returned(self, original: Original) -> None:
         """The VM was seen as it was before the night."""
         self._journal.returned(original.night, original.vm)
@@ -92,6 +96,18 @@ def _body(original: Original) -> dict[str, Any]:
         "profiles": list(original.profiles),
         **({"drs": str(original.drs)} if original.drs is not None else {}),
         **({"owner": to_stored(original.owner)} if original.owner is not None else {}),
+    }
+
+
+def _adopted_body(original: Original) -> dict[str, Any]:
+    suspended, started = original.suspended_at, original.started_at
+    return {
+        **_body(original),
+        "taken": True,
+        **({"suspended": suspended.isoformat()} if suspended is not None else {}),
+        **({"started": started.isoformat()} if started is not None else {}),
+        **({"stopped": True} if original.stopped else {}),
+        **({"gate": original.gated_as} if original.gated_as is not None else {}),
     }
 
 

@@ -180,6 +180,10 @@ class Vcenter(Protocol):
         """The same snapshot with what the clusters of these VMs say of DRS read anew."""
         ...
 
+    def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with the moments at which these VMs were made, where vCenter tells them."""
+        ...
+
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         """The same snapshot with these VMs, their datastores and their hosts' GPUs read anew; a VM that is gone is
         dropped. Tags are left as they were."""
@@ -256,6 +260,11 @@ class Vcenter(Protocol):
     def started_by_others(self, vm: str, since: datetime) -> bool:
         """Whether somebody else has started this VM since then; a restart that nobody asked for, as of vSphere HA, is
         nobody's."""
+        ...
+
+    def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
+        """Whether the task history has a suspend or start of this VM within an hour of the moment, before or after;
+        None = this vCenter does not tell."""
         ...
 
     def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:

@@ -114,6 +114,9 @@ class SavedVcenter:
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory
 
+    def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
+
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory
 
@@ -160,6 +163,9 @@ class SavedVcenter:
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
         return False
+
+    def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
+        return None
 
     def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
         return ()

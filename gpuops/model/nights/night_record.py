@@ -15,6 +15,9 @@ MOST_LEASES: Final = 999_999_999_999
 """The highest lease number that is written and read: hundredths of a second since 1970 pass it in the year 2286."""
 
 
+_DRS_BY_WORD: Final = {drs.lower(): drs for drs in VmDrs}
+
+
 class Role(StrEnum):
     """What the night did with a VM."""
 
@@ -48,7 +51,8 @@ class Original:
     drs: VmDrs | None = None
     """What DRS did with it; None = the night left that alone."""
     suspended_at: datetime | None = None
-    """When the night suspended it, as vCenter showed that just afterwards; None = nothing tells."""
+    """When the night suspended it, as vCenter showed that just afterwards; of a desktop that was shut down, a moment
+    before that at which it still ran. None = nothing tells."""
     started_at: datetime | None = None
     """When the night started it, likewise."""
     unsure: bool = False
@@ -66,6 +70,9 @@ class Original:
     open again; empty = the id is not known."""
     owner: NotedOwner | None = None
     """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
+    contradiction: str = ""
+    """Why this vCenter cannot be the one of its night, by what it shows of the VM; empty = nothing speaks against it.
+    Such an original stays open, and its VM is not touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +119,35 @@ def marker_value(
 
 
 def parse_marker(text: str) -> Marker | None:
-    """The marker of that value; None when gpuops did not write it."""
+    """The marker of that value; None when there is none, or gpuops cannot read it (`is_unreadable_marker`).
+
+    White space and upper case do not matter, for people copy and repair markers. A key that this version does not know
+    is left out: a later version may write more.
+    """
     if not text:
         return None  # most VMs have none
-    words = text.split(" ")
+    words = text.split()
     try:
-        datetime.fromisoformat(words[0])
-        night, role, *others = words
-        told = dict(word.split("=", 1) for word in others)
-        if len(told) < len(others) or not told.keys() <= {"drs", "seen", "lease"}:
-            return None
-        drs, seen, lease = told.get("drs"), told.get("seen"), told.get("lease")
+        night = words[0].upper()
+        datetime.fromisoformat(night)
+        role, *others = words[1:]
+        pairs = (word.split("=", 1) for word in others)
+        fields = {key.lower(): value for key, value in pairs}
+        drs, seen, lease = fields.get("drs"), fields.get("seen"), fields.get("lease")
         return Marker(
             night,
-            Role(role),
-            VmDrs(drs) if drs is not None else None,
-            _moment(seen) if seen is not None else None,
+            Role(role.lower()),
+            _DRS_BY_WORD[drs.lower()] if drs is not None else None,
+            _moment(seen.upper()) if seen is not None else None,
             lease_number(lease) if lease is not None else None,
         )
-    except ValueError:
+    except (IndexError, KeyError, ValueError):
         return None
+
+
+def is_unreadable_marker(text: str) -> bool:
+    """Whether something is written where a marker belongs, and it cannot be read as one."""
+    return bool(text.strip()) and parse_marker(text) is None
 
 
 def lease_number(text: str) -> int:

@@ -249,6 +249,9 @@ class Vm:
     """When it was last suspended, whether or not it runs again since (VirtualMachineRuntimeInfo.suspendTime)."""
     started_at: datetime | None = None
     """When it was last powered on from off; a resume is no start (VirtualMachineRuntimeInfo.bootTime)."""
+    created_at: datetime | None = None
+    """When it was made, a clone when it was cloned (VirtualMachineConfigInfo.createDate); None = nobody asked, or
+    vCenter does not tell."""
     connected: bool | None = None
     template: bool | None = None
     vcpus: int | None = None

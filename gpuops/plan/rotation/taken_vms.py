@@ -20,19 +20,20 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.advise.managed_vms import managed_elsewhere
-from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.rotation.power_moments import another_state, gave_way
+from gpuops.plan.rotation.marker_doubts import BELIEVED, Doubt, copy_doubt, nights_known, policy_doubt
+from gpuops.plan.rotation.power_moments import GRAIN, another_state, gave_way
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
 _GATED: Final = "the broker may still keep users from it"
+_OTHER_VCENTER: Final = "return that night in its own vCenter"
 _REGISTER_AGAIN: Final = "register it anew if it still exists (else the next night lets it go)"
 
 
@@ -132,20 +133,35 @@ def taken_vms(
             continue
         if before is None:
             foreign[vm.ref] = marked
-        known[vm.ref] = _closed_but_marked(before) if before is not None else _from_marker(marked, vm, policy)
+        known[vm.ref] = _closed_but_marked(before, vm) if before is not None else _from_marker(marked, vm, policy)
         markers[vm.ref].add(name)
     # 3. Where each of them is now, and what a return does with it.
+    nights = nights_known(original for original, _ in entries)
     located = []
     for ref, original in known.items():
         vm_then = inventory.vms.get(ref)
-        doubt = _doubt(original, vm_then) if ref in foreign and vm_then is not None else ""
-        taken_vm = _judge(original, inventory, vm_then, "" if ref in believed else doubt)
+        doubt = BELIEVED
+        if ref in foreign and vm_then is not None:
+            copied = copy_doubt(foreign[ref], vm_then, nights.get(original.night), policy)
+            doubt = copied or policy_doubt(original, vm_then)
+        taken_vm = _judge(original, inventory, vm_then, BELIEVED if ref in believed else doubt)
         if original.given_up and ref not in believed:
             taken_vm = _given_up(taken_vm)
         elif original.gated_as is not None and taken_vm.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED):
             taken_vm = replace(taken_vm, reason=f"{taken_vm.reason}; {_GATED}", command=RETURN_COMMAND)
-        located.append(replace(taken_vm, foreign=foreign.get(ref), doubt=doubt, markers=tuple(sorted(markers[ref]))))
+        located.append(
+            replace(taken_vm, foreign=foreign.get(ref), doubt=doubt.reason, markers=tuple(sorted(markers[ref])))
+        )
     return tuple(sorted(located, key=lambda taken_vm: (taken_vm.original.role, taken_vm.original.name)))
+
+
+def marked_strangers(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> frozenset[str]:
+    """VMs (refs) with a marker of a night that the journal knows, of which they are no original: copies perhaps."""
+    known = list(originals)
+    nights = {original.night for original in known}
+    refs = {vm.ref for original in known for vm in vms_of(original, inventory)}
+    marked_vms = _marked(inventory, [marker_of(policy)]) if nights else ()
+    return frozenset(vm.ref for vm, _, marked in marked_vms if marked.night in nights and vm.ref not in refs)
 
 
 def _given_up(taken_vm: TakenVm) -> TakenVm:
@@ -187,12 +203,20 @@ def vms_of(original: Original, inventory: Inventory) -> tuple[Vm, ...]:
     return () if vm is None else (vm,)
 
 
-def _closed_but_marked(closed: Original) -> Original:
-    """An original that the journal closed, while its marker could not be cleared.
+def _closed_but_marked(closed: Original, vm: Vm) -> Original:
+    """An original that the journal closed, while its marker could not be cleared, or in a copy of this vCenter.
 
-    An ML VM of such a night that runs was started by somebody else since, and is not stopped.
+    An ML VM of such a night that runs was started by somebody else since, and is not stopped, unless it runs by the
+    very start of its night.
     """
-    return replace(closed, taken=False) if closed.role is Role.ML else closed
+    return closed if closed.role is not Role.ML or runs_since_its_night(closed, vm) else replace(closed, taken=False)
+
+
+def runs_since_its_night(original: Original, vm: Vm) -> bool:
+    """Whether an ML VM runs by the very start of its night, whatever else the journal says; False where nothing tells.
+    Then it was not stopped since."""
+    then, now = original.started_at, vm.started_at
+    return vm.power is PowerState.ON and then is not None and now is not None and abs(now - then) <= GRAIN
 
 
 def _from_marker(marked: Marker, vm: Vm, policy: Policy | None) -> Original:
@@ -219,7 +243,7 @@ def _may_be_gated(vm: Vm, policy: Policy | None) -> bool:
     return pool.gated if pool is not None else policy is not None and policy.gates
 
 
-def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: str) -> TakenVm:
+def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: Doubt) -> TakenVm:
     """Where the VM is now. `under_its_id`: the VM that has its managed object id now.
 
     First whether it can be told which VM it is, then whether its state can be read and is settled; only then does its
@@ -234,9 +258,9 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
     [vm] = vms
     if vm.instance_uuid is None:
         return _without_uuid(original, vm)
-    if doubt:
-        asked = f"{command('rotate restore', vm=called(vm))} --policy FILE"
-        return TakenVm(original, vm, Whereabouts.FOREIGN, f"{doubt}: not touched", asked)
+    not_ours = _not_ours(original, vm, doubt)
+    if not_ours is not None:
+        return not_ours
     if vm.power is None or vm.connected is False:
         reason = "is not connected, its state cannot be read"
         return TakenVm(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "connect its host")
@@ -249,10 +273,21 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         case Role.SHUT_DOWN:
             return _shut_down(original, vm)
         case Role.ML:
-            ours = original.taken and not original.stopped
+            ours = original.taken and (not original.stopped or runs_since_its_night(original, vm))
             return _ml(original, vm, taken=ours or _taken_by_other_machine(original, vm))
         case _:
             assert_never(original.role)
+
+
+def _not_ours(original: Original, vm: Vm, doubt: Doubt) -> TakenVm | None:
+    """That the VM is not touched, since nothing proves that a night of this vCenter took it; None = it did."""
+    if doubt.reason:
+        return TakenVm(original, vm, Whereabouts.FOREIGN, f"{doubt.reason}: not touched", doubt.command)
+    if original.contradiction:
+        gives_up = command("rotate abandon", vm=called(vm))
+        first = f"{_OTHER_VCENTER} (if this is it: {gives_up})"
+        return TakenVm(original, vm, Whereabouts.UNKNOWN, original.contradiction, RETURN_COMMAND, first)
+    return None
 
 
 def is_gone(original: Original, inventory: Inventory) -> bool:
@@ -324,18 +359,6 @@ def stays_running(vm: Vm) -> bool:
     A suspend that waits for an answer goes on when somebody gives it, long after the run that sent it has ended.
     """
     return vm.power is PowerState.ON and power_change_under_way(vm) is None
-
-
-def _doubt(original: Original, vm: Vm) -> str:
-    """Why the marker of a VM that the journal does not know is not believed; empty = the policy covers the VM."""
-    policy, alone = original.policy, "only its marker says that a night took it, and"
-    if policy is None:
-        return ""
-    if original.role is Role.ML:
-        return "" if entry_of(policy.ml, vm) is not None else f"{alone} no entry of the policy's queue means it"
-    if policy.in_folder(vm):
-        return ""
-    return f"{alone} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
 
 
 def _taken_by_other_machine(original: Original, vm: Vm) -> bool:

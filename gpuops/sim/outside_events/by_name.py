@@ -40,6 +40,7 @@ OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "datastore.gone": OutsideEvent("Datastore", vcenter_events.lose_datastore),
     "vcenter.away": OutsideEvent("", vcenter_events.lose_vcenter, is_unseen=True),
     "vcenter.restarted": OutsideEvent("", vcenter_events.restart_vcenter, is_unseen=True),
+    "vcenter.rebuilt": OutsideEvent("", vcenter_events.rebuild_vcenter, is_unseen=True),
     "permission.revoked": OutsideEvent("", vcenter_events.revoke_permissions, is_unseen=True),
     "reads.frozen": OutsideEvent("ManagedEntity", vcenter_events.freeze_properties, is_unseen=True),
     "certificate.changed": OutsideEvent("", vcenter_events.change_certificate, is_unseen=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import NAMESPACE_URL, uuid5
 
 from gpuops.sim.vcenter.authority import READ_ONLY
 
@@ -44,6 +45,21 @@ def restart_vcenter(world: World, rule: Rule) -> None:
     for task in world.tasks.readable():
         world.tasks.forget(task)
     world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
+
+
+def rebuild_vcenter(world: World, rule: Rule) -> None:
+    """vCenter is installed anew and the hosts are added to it: another instance uuid, no custom attributes, no history.
+
+    The VMs keep their instance uuids and power states.
+    """
+    for session in world.sessions:
+        world.sessions.close(session)
+    world.get("ServiceInstance").instance_uuid = str(uuid5(NAMESPACE_URL, f"gpuops-sim:rebuilt:{world.clock.now()}"))
+    for vm in world.by_type("VirtualMachine"):
+        for key in vm.attributes:
+            vm.set_attribute(key, "")
+    world.custom_fields.load([])
+    world.tasks.forget_history()
 
 
 def lose_vcenter(world: World, rule: Rule) -> None:

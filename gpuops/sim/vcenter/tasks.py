@@ -196,6 +196,10 @@ class Tasks:
         highest = max((int(task.moid.rpartition("-")[2]) for task in self._history), default=100)
         self._numbers = itertools.count(highest + 1)
 
+    def forget_history(self) -> None:
+        """Collectors know no task from before this moment: vCenter was restored from a backup."""
+        self._history.clear()
+
     def refuse_if_busy(self, entity: ManagedObject) -> None:
         """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
         from pyVmomi import vim

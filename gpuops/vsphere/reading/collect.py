@@ -163,6 +163,19 @@ def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> In
     return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in fresh}})
 
 
+def with_creation(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
+    """The same snapshot with the moments at which these VMs were made."""
+    refs = [("VirtualMachine", ref) for ref in sorted(vms)]
+    with reading(session) as reader:
+        moments = dict(reader.read_named({"VirtualMachine": ("config.createDate",)}, refs, _decode_creation))
+    fresh = {ref: replace(inventory.vms[ref], created_at=at) for ref, at in moments.items() if ref in inventory.vms}
+    return replace(inventory, vms={**inventory.vms, **fresh})
+
+
+def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
+    return vm.ref, moment(text(vm.properties.get("config.createDate")))
+
+
 def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
     """The same snapshot with every device of these hosts that could be passed through, and what the host has it for."""
     version = session.api_version

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError
+from gpuops.errors import GpuopsError, NoPermission
 from gpuops.model.vcenter.task import GpuTask, TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
 from gpuops.vsphere.faults import is_gone
@@ -55,6 +55,9 @@ PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.sta
 UNENDED: Final = ("queued", "running")
 """TaskInfo.state of a task that has not ended (vSphere API reference, TaskInfoState)."""
 FAILED: Final = "error"
+
+_NEAR: Final = timedelta(hours=1)
+"""A suspend may last half an hour (`limits.step_timeout_s`), and the clocks of hosts and vCenter differ."""
 
 _MOST: Final = 1000
 """More tasks than one VM has unended at once, as recent ones, or in a night; ReadNextTasks takes no more."""
@@ -114,6 +117,22 @@ def started_by_others(session: Session, vm: str, since: datetime) -> bool:
     vSphere HA restarts a VM without a task, and what vCenter does by itself has no user: neither counts.
     """
     return (False, True) in _starts(session, vm, since)
+
+
+def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | None:
+    """Whether the task history has a suspend or start of a VM that was queued within an hour of the moment and has not
+    failed, whoever asked for it. None = this login may not read the history."""
+    from pyVmomi import vim
+
+    window = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=moment - _NEAR, endTime=moment + _NEAR)
+    try:
+        told = _history(session, session.vm(vm), time=window)
+    except NoPermission:
+        return None
+    kinds = (DESCRIPTIONS[SuspendVm], DESCRIPTIONS[PowerOnVm])
+    with session.decoding("a read of tasks"):
+        tasks = [info for _, info in told if info.get("info.descriptionId") in kinds]
+        return any(info.get("info.state") != FAILED for info in tasks)
 
 
 def _starts(session: Session, vm: str, since: datetime) -> list[tuple[bool | None, bool]]:

@@ -53,6 +53,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "comparison",
         "connection",
         "container",
+        "copies",
         "cron",
         "defrag",
         "devices",

@@ -37,6 +37,8 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "with_counters": LOOK,
     "samples": LOOK,
     "with_drs": LOOK,
+    "with_creation": LOOK,
+    "has_power_task_near": LOOK,
     "lacking": LOOK,
     "lacking_on_clusters": LOOK,
     "networks": LOOK,

@@ -7,7 +7,7 @@ fault becomes is what `vsphere` makes of it. The engine above is the same code i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pyVmomi import vim, vmodl
@@ -152,6 +152,9 @@ class DirectVcenter(DirectSession):
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_drs(inventory))
 
+    def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return self._read(lambda: self._showing.with_creation(inventory, vms))
+
     def find_task(self, step: Step, since: datetime) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
@@ -188,6 +191,19 @@ class DirectVcenter(DirectSession):
         def look() -> bool:
             starts = self._starts(vm, since)
             return any(task.call.user != USER and task.state is not TaskState.ERROR for task in starts)
+
+        return bool(self._read(look))
+
+    def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
+        def look() -> bool:
+            kinds = (DESCRIPTIONS[PowerOnVm], DESCRIPTIONS[SuspendVm])
+            return any(
+                task.state is not TaskState.ERROR
+                and task.entity.moid == vm
+                and (task.description_id or description_id(task.name)) in kinds
+                and abs(task.queued_at + task.skew - moment) <= timedelta(hours=1)
+                for task in self._world.tasks.history()
+            )
 
         return bool(self._read(look))
 

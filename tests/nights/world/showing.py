@@ -118,6 +118,14 @@ class Showing:
         """The same snapshot with its clusters as they are now."""
         return replace(seen, clusters=self._clusters())
 
+    def with_creation(self, seen: Inventory, refs: Collection[str]) -> Inventory:
+        """The same snapshot with the moments at which these VMs were made."""
+        vms: dict[str, Any] = {ref: self._world.find(ref) for ref in refs if ref in seen.vms}
+        made = {
+            ref: replace(seen.vms[ref], created_at=vm.state.created_at) for ref, vm in vms.items() if vm is not None
+        }
+        return replace(seen, vms={**seen.vms, **made})
+
     def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with these VMs, their datastores and their hosts' GPUs as they are now."""
         found = [self._world.find(ref) for ref in sorted(refs)]  # in one order: a fault may hide the first few

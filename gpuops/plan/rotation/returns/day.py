@@ -45,6 +45,7 @@ from gpuops.plan.rotation.returns.other_machines import (
     recently_marked_refusal,
     refused_for_lease,
     split_by_lease,
+    with_unknown_marker,
     with_unreadable_marker,
 )
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime
@@ -56,9 +57,11 @@ from gpuops.plan.rotation.taken_vms import (
     is_marked,
     power_as_before,
     power_change_under_way,
+    runs_since_its_night,
     taken_vms,
     vms_of,
 )
+from gpuops.plan.rotation.witness import is_another_vcenter
 
 NO_CHECKPOINT: Final = Checkpoint()
 _EARLY: Final = timedelta(hours=2)
@@ -117,7 +120,9 @@ class RotateDay:
         # A step of another machine may still arrive: such a marker stays until it has been seen for ten minutes.
         recent = recently_marked(of_nights, inventory)
         # Without a journal a marker that cannot be read is the only record of its desktop, so such VMs are named.
-        unread = () if self.originals else tuple(with_unreadable_marker((*of_nights, *leased), self.policy, inventory))
+        of_any = (*of_nights, *leased)
+        unread = () if self.originals else tuple(with_unreadable_marker(of_any, self.policy, inventory))
+        unread += tuple(with_unknown_marker(of_any, self.policy, inventory))
         finished = [taken_vm for taken_vm in _returnable(of_nights) if taken_vm not in recent]
         # GPUs are free only when their ML VMs are off, so all of these stop before the first desktop resumes. The
         # markers go last: a run that is killed before has lost nothing.
@@ -133,8 +138,9 @@ class RotateDay:
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
         )
+        another = is_another_vcenter(self.originals, inventory)
         return Plan(
-            waves=tuple(wave for wave in waves if wave.steps),
+            waves=_resumes_alone(waves) if another else tuple(wave for wave in waves if wave.steps),
             warnings=stops.warnings,
             unmet=(
                 *(_unmet(taken_vm) for taken_vm in of_nights if taken_vm.whereabouts in _REPORTED),
@@ -146,6 +152,14 @@ class RotateDay:
             choices=(*map(_choice, of_nights), *(replace(_choice(taken_vm), chosen=False) for taken_vm in leased)),
             disruptive=bool(ml),
         )
+
+
+def _resumes_alone(waves: Iterable[Wave]) -> tuple[Wave, ...]:
+    """What of the plan is done in another vCenter than that of the nights: desktops that do not run are resumed."""
+    narrowed = (
+        Wave(wave.title, tuple(step for step in wave.steps if isinstance(step, ResumeVm | PowerOnVm))) for wave in waves
+    )
+    return tuple(wave for wave in narrowed if wave.steps)
 
 
 def _resume_order(
@@ -247,7 +261,7 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     """Whether a VM is as it was before the night, so that the journal may close it."""
     vms = vms_of(original, inventory)
     vm = vms[0] if len(vms) == 1 else None
-    if vm is None or vm.power is None or power_change_under_way(vm) is not None:
+    if vm is None or vm.power is None or original.contradiction or power_change_under_way(vm) is not None:
         return False
     if original.unsure and power_as_before(original, vm):
         return False
@@ -258,7 +272,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False
-        ours = original.taken and not original.stopped and manager_of(vm) is None
+        was_stopped = original.stopped and not runs_since_its_night(original, vm)
+        ours = original.taken and not was_stopped and manager_of(vm) is None
         return vm.power is not PowerState.ON or not ours
     # A guest may shut down long after the step was called failed: while the VM is marked, it may be of the night.
     return vm.power is PowerState.ON or not (original.taken or is_marked(vm))

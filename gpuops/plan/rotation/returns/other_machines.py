@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpuops.model.nights.night_record import marker_value
+from gpuops.model.nights.night_record import is_unreadable_marker, marker_value
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, first_then, power_as_before
@@ -26,6 +27,8 @@ _AGAIN: Final = first_then("wait ten minutes", "the same command again")
 _MARKERS: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
+_SHOWN_OF_MARKER: Final = 60
+"""So many characters of a marker that cannot be read are shown."""
 _AS_IT_WAS: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 
@@ -117,6 +120,19 @@ def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, invento
             continue
         if policy.in_folder(vm) or policy.pool_of(vm) is not None:
             yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("log in as somebody who may read it"))
+
+
+def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
+    """A refusal for each VM whose marker is not empty and cannot be read, and of which nothing else is known."""
+    known = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
+    for vm in inventory.vms.values():
+        value = vm.attributes.get(policy.marker, "") if vm.attributes else ""
+        if vm.ref not in known and is_unreadable_marker(value):
+            told = value if len(value) <= _SHOWN_OF_MARKER else f"{value[:_SHOWN_OF_MARKER]}..."
+            clear = command("rotate clear-marker", vm=called(vm)) + " --policy FILE"
+            first = f"correct {policy.marker}, or bring the VM back in the vSphere Client"
+            reason = f"may be away for a night: its marker {told!r} cannot be read"
+            yield Rejection(vm.name, reason, hint=first_then(first, clear))
 
 
 def recently_marked_refusal(taken_vm: TakenVm) -> Rejection:

@@ -9,11 +9,11 @@ from datetime import datetime
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
-from gpuops.plan.core.steps import ShutDownGuest, SuspendVm
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.returns.day import RotateDay, reverted_desktops
 from gpuops.plan.rotation.returns.way_free import away_desktops, running_ml, way_free_for
-from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, marker_of, taken_vms, vms_of
 
 _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
@@ -28,6 +28,8 @@ class RestoreVms:
 
     day: RotateDay
     names: tuple[str, ...]
+    clears: bool = False
+    """Whether only their markers are cleared (`gpuops rotate clear-marker`)."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -38,6 +40,8 @@ class RestoreVms:
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """The plan of a morning for them; refused for a name of no VM, or of one that no night took."""
+        if self.clears:
+            return markers_cleared(self.day, self.names, inventory)
         asked_for = {vm.ref for name in self.names for vm in _vms_called(name, inventory)}
         of_nights = taken_vms(self.day.policy, self.day.originals, inventory, believed=asked_for)
         # Which of the names are of VMs that nights took; any other name must be of a VM that runs anyhow.
@@ -66,6 +70,46 @@ class RestoreVms:
                 *(f"{name}: is running, and no night holds it" for name in others),
             ),
         )
+
+
+def markers_cleared(day: RotateDay, names: Iterable[str], inventory: Inventory) -> Plan:
+    """The plan that clears the markers of these VMs and does nothing else to them: copies of VMs of a night, and VMs
+    whose marker cannot be read. Refused for a VM that an open night of the journal holds: its return clears it."""
+    attributes = sorted({marker_of(day.policy), *(marker_of(original.policy) for original in day.originals)})
+    held = {
+        vm.ref: original for original in day.originals if not original.returned for vm in vms_of(original, inventory)
+    }
+    refused, choices, steps = list[Rejection](), list[Choice](), list[SetAttribute]()
+    for name in names:
+        vms = _vms_called(name, inventory)
+        if len(vms) != 1:
+            refused.append(_not_one(name, vms))
+            continue
+        [vm] = vms
+        if vm.ref in held:
+            night = held[vm.ref].night
+            refused.append(
+                Rejection(vm.name, f"night {night} holds it: its return clears its marker", hint=RETURN_COMMAND)
+            )
+            continue
+        values = {attribute: vm.attributes.get(attribute, "") for attribute in attributes}
+        steps += [SetAttribute(vm.ref, attribute, "") for attribute, value in values.items() if value]
+        told = " and ".join(f"{attribute} {value!r}" for attribute, value in values.items() if value)
+        choices.append(Choice(vm.name, bool(told), f"carries {told}" if told else "carries no marker"))
+    if refused:
+        return refuse(*refused)
+    return Plan(
+        waves=(Wave("clear the markers", tuple(steps)),) if steps else (),
+        choices=tuple(choices),
+        because=tuple(f"{choice.subject}: {choice.reason}" for choice in choices if not choice.chosen),
+        disruptive=bool(steps),
+    )
+
+
+def _not_one(name: str, vms: Collection[Vm]) -> Rejection:
+    if not vms:
+        return Rejection(name, "no VM is called so", hint="gpuops rotate status lists those that have a marker")
+    return Rejection(name, "several VMs are called so", hint="moid:ID names one; gpuops rotate status lists them")
 
 
 def _named(users: Iterable[TakenVm]) -> str:

@@ -11,6 +11,7 @@ from gpuops.model.nights.night_record import Marker, Original, Role, marker_valu
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ResumeVm, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
@@ -93,6 +94,19 @@ def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker
     assert found.unmet == ()
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(("later_s", "is_stopped"), [(0, True), (60, False)])
+def test_a_marked_ml_vm_that_runs_since_its_night_is_stopped_whatever_the_journal_closed(
+    world: World, stopped: bool, later_s: int, is_stopped: bool
+) -> None:
+    """As a return against a copy of vCenter has closed it. One that was started again is somebody else's."""
+    over = replace(original(world, "vm-91", Role.ML), returned=True, stopped=stopped, started_at=world.now)
+    world.set("vm-91", started_at=world.now + timedelta(seconds=later_s))
+    found = plan(world, (*(each for each in journal(world) if each.vm != "vm-91"), over))
+    assert (ShutDownGuest("vm-91", 120, then_off=True) in found.steps) is is_stopped
+    assert SetAttribute("vm-91", "gpuops.rotation", "") in found.steps
+
+
 def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_policy_names_something(
     world: World,
 ) -> None:
@@ -154,3 +168,28 @@ def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> Non
     }
     assert all("its marker cannot be read" in named.rule for named in found.unmet)
     assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
+
+
+@pytest.mark.parametrize("ref", ["vm-1", "vm-3", "vm-91"])
+def test_a_marker_with_text_that_is_none_is_named_with_a_command_that_clears_it(world: World, ref: str) -> None:
+    world.set(ref, attributes={"gpuops.rotation": "2026-11-20 desk top"})
+    without = [each for each in journal(world) if each.vm != ref]
+    for originals in ((), without):
+        [named] = [each for each in plan(world, tuple(originals)).unmet if each.subject == world.vms[ref].name]
+        assert "its marker '2026-11-20 desk top' cannot be read" in named.rule
+        assert named.hint.endswith(f"then gpuops rotate clear-marker --vm {named.subject} --policy FILE")
+    known = plan(world, (*without, original(world, ref, Role.ML if ref == "vm-91" else Role.DESKTOP)))
+    assert world.vms[ref].name not in {each.subject for each in known.unmet}, "the journal knows it"
+
+
+def test_clearing_a_marker_leaves_the_vm_as_it_is_and_is_refused_for_one_of_an_open_night(world: World) -> None:
+    def cleared(*names: str) -> Plan:
+        request = RestoreVms(RotateDay(POLICY, (original(world, "vm-1"),)), names, clears=True)
+        return request.plan(world.snapshot(), CATALOG, MORNING)
+
+    assert cleared("desktop-02").steps == (SetAttribute("vm-2", "gpuops.rotation", ""),)
+    assert cleared("desktop-02").disruptive
+    assert cleared("desktop-03").because == ("desktop-03: carries no marker",)
+    for name, rule in (("desktop-01", "holds it"), ("nobody", "no VM is called so")):
+        [refused] = cleared("desktop-02", name).rejections
+        assert rule in refused.rule

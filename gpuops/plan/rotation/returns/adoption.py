@@ -1,0 +1,76 @@
+"""VMs of open nights of other vCenters of the journal that are in this vCenter now: a vCenter that was rebuilt at night
+has a new instance uuid and no markers, and the same VMs. Pure.
+
+A return names those that are not as they were and touches none: the other vCenter may still be there, and this one a
+copy of it. `gpuops rotate adopt` makes them VMs of nights of this vCenter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuops.model.nights.night_record import Original
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.command_line import command
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.rotation.taken_vms import first_then, power_as_before
+from gpuops.plan.rotation.witness import the_vm
+
+
+@dataclass(frozen=True, slots=True)
+class NightsElsewhere:
+    """The open nights of another vCenter in the same journal."""
+
+    vcenter: str
+    """Its instance uuid."""
+    originals: tuple[Original, ...]
+    """What they have taken and not brought back."""
+
+    def seen_here(self, inventory: Inventory) -> Iterator[tuple[Original, Vm]]:
+        """Those of its VMs that are in this vCenter, by their instance uuids."""
+        for original in self.originals:
+            vm = the_vm(original, inventory) if original.uuid is not None else None
+            if vm is not None:
+                yield original, vm
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What `gpuops rotate adopt` does, or would do."""
+
+    from_vcenter: str
+    to_vcenter: str
+    adopted: tuple[str, ...]
+    """Names of the VMs whose return is this vCenter's from then on."""
+    not_here: tuple[str, ...] = ()
+    """Names of those that this vCenter does not have: they stay with the other one."""
+    applied: bool = False
+
+
+def named_of_others(nights: Iterable[NightsElsewhere], inventory: Inventory) -> tuple[Rejection, ...]:
+    """A refusal for each VM here that a night of another vCenter took, and that is not as it was before."""
+    return tuple(
+        _named(original, others.vcenter)
+        for others in nights
+        for original, vm in others.seen_here(inventory)
+        if not power_as_before(original, vm)
+    )
+
+
+def _named(original: Original, vcenter: str) -> Rejection:
+    reason = f"night {original.night} of vCenter {vcenter} took it, and it is in this vCenter now: not touched"
+    adopt = command("rotate adopt", **{"from": vcenter})
+    return Rejection(original.name, reason, hint=first_then("make sure that this vCenter has replaced that one", adopt))
+
+
+def adoption(others: NightsElsewhere, inventory: Inventory) -> Adoption:
+    """What is adopted of these nights."""
+    here = [original for original, _ in others.seen_here(inventory)]
+    missing = [original for original in others.originals if original not in here]
+    return Adoption(others.vcenter, inventory.vcenter, _names(here), _names(missing))
+
+
+def _names(originals: Iterable[Original]) -> tuple[str, ...]:
+    return tuple(sorted({original.name for original in originals}))

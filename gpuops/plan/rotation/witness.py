@@ -1,0 +1,199 @@
+"""Whether this vCenter is the one in which the nights of the journal took their VMs, by what it shows of them. Pure.
+
+A journal is kept by the instance uuid of its vCenter, and a copy of vCenter has the same one: a lab made from a backup,
+the twin of a disaster recovery. A return that believed a copy would see every desktop run there, close the night, and
+leave the desktops of the original suspended.
+
+**Invariant: when an original may be closed.** Only while all of this holds: the VM is as it was before the night, what
+vCenter shows of it does not contradict the journal, and this is not another vCenter. It is another one where at least
+one VM of an open night contradicts the journal and none agrees with it. There nothing is closed, no marker is cleared,
+no VM is stopped and no night begins; the VMs are named (exit code 4). A desktop that does not run and that contradicts
+nothing is resumed even there: that loses nothing, and a false alarm must leave nobody without a desktop.
+
+What the witnesses are worth:
+
+- The moments of the VM (`runtime.suspendTime`, `runtime.bootTime`) come from the hosts. They agree, they are older than
+  what the night did, or they say nothing. What is unknown never contradicts.
+- The night's marker on the VM shows that this vCenter, or one of which it is a copy, saw the night: then nothing
+  contradicts. Reverting a VM to a snapshot changes its moments and leaves its marker.
+- The task history of vCenter knows the night's own task. It is asked only where marker and moments do not tell.
+- Address and certificate change in healthy vCenters: they never count.
+
+Example: the night suspended vdi-07 at 20:14. Here it runs, has no marker, was last suspended on Monday, and the task
+history knows no suspend about 20:14: it contradicts. Had a user resumed it at night, it would show 20:14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from gpuops.model.nights.night_record import Original, Role, parse_marker
+from gpuops.model.nights.rotation import LATE
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.core.plan import Rejection
+
+OriginalKey = tuple[str, str]
+"""Night and managed object id of an original."""
+_NOT_TOUCHED: Final = "it is not touched, and its night stays open"
+
+
+class Evidence(StrEnum):
+    """What a VM of a night says about the vCenter that shows it."""
+
+    AGREES = "agrees"
+    SILENT = "silent"
+    CONTRADICTS = "contradicts"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A VM that the journal says a night took, as this vCenter shows it."""
+
+    original: Original
+    vm: Vm | None
+    """None = it is gone, or which one it is cannot be told."""
+    has_task: bool | None = None
+    """Whether the task history has a suspend or start of the VM about when the night took it, or a start by this login
+    since then, as by a return; None = nobody asked, or nothing tells."""
+
+    @property
+    def evidence(self) -> Evidence:
+        then, shown = moment_of_night(self.original), self._moment_shown
+        if then is None or self.vm is None or not self._is_settled:
+            return Evidence.SILENT
+        if shown is not None and abs(shown - then) <= LATE:
+            # a desktop that a night shut down may have been started just before
+            return Evidence.SILENT if self.original.role is Role.SHUT_DOWN else Evidence.AGREES
+        if self.has_task or has_marker_of(self.original, self.vm):
+            return Evidence.SILENT
+        if shown is not None and shown < then:
+            return Evidence.CONTRADICTS if self._runs or self.original.role is Role.DESKTOP else Evidence.SILENT
+        as_before = self._runs is (self.original.role is not Role.ML)
+        unknown_moment = shown is None and as_before and self.original.role is not Role.SHUT_DOWN
+        return Evidence.CONTRADICTS if unknown_moment and self.has_task is False else Evidence.SILENT
+
+    @property
+    def asks_about(self) -> datetime | None:
+        """The moment about which the task history must be asked; None = the VM itself tells enough."""
+        if self.has_task is not None:
+            return None
+        without = Witness(self.original, self.vm, has_task=False)
+        return moment_of_night(self.original) if without.evidence is Evidence.CONTRADICTS else None
+
+    @property
+    def reason(self) -> str:
+        """Why it contradicts the journal, for people."""
+        then, shown = moment_of_night(self.original), self._moment_shown
+        night = f"night {self.original.night}"
+        match self.original.role:
+            case Role.DESKTOP:
+                taken = f"{night} suspended it at {_shown(then)}"
+                here = f"was last suspended at {_shown(shown)}" if shown is not None else "shows no suspend since then"
+            case Role.SHUT_DOWN:
+                taken = f"{night} shut it down after {_shown(then)}"
+                here = f"has been running since {_shown(shown)}"
+            case Role.ML:
+                taken = f"{night} started it at {_shown(then)}"
+                here = f"has been running since {_shown(shown)}" if shown is not None else "shows no start since then"
+        return f"this may be a copy of its vCenter: {taken}, and here it {here}; {_NOT_TOUCHED}"
+
+    @property
+    def _runs(self) -> bool:
+        return self.vm is not None and self.vm.power is PowerState.ON
+
+    @property
+    def _moment_shown(self) -> datetime | None:
+        if self.vm is None:
+            return None
+        return self.vm.suspended_at if self.original.role is Role.DESKTOP else self.vm.started_at
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the night took it for certain, and vCenter shows its state now. A VM that was registered anew has
+        lost what tells of its night."""
+        original, vm = self.original, self.vm
+        if vm is None or vm.power is None or vm.connected is False or vm.ref != original.vm:
+            return False
+        if original.stopped:
+            return False  # a return has stopped it here, and cleared its marker
+        return original.taken and not (original.unsure or original.returned or original.given_up)
+
+
+@dataclass(frozen=True, slots=True)
+class VcenterVerdict:
+    """What all witnesses together say."""
+
+    is_another: bool
+    """Whether this is another vCenter than that of the nights."""
+    contradictions: Mapping[OriginalKey, str]
+    """Why the VM of an original is not touched and the original stays open."""
+
+
+def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
+    """The decision: which originals stay open and untouched, and whether this is another vCenter. See the invariant."""
+    contradicting = [witness for witness in witnesses if witness.evidence is Evidence.CONTRADICTS]
+    is_another = bool(contradicting) and not any(witness.evidence is Evidence.AGREES for witness in witnesses)
+    reasons = {key_of(witness.original): witness.reason for witness in contradicting}
+    if is_another:
+        names = ", ".join(witness.original.name for witness in contradicting[:3])
+        why = f"this may be a copy of its vCenter, for {names} contradict the journal; {_NOT_TOUCHED}"
+        for witness in witnesses:
+            if not _may_be_resumed(witness):
+                reasons.setdefault(key_of(witness.original), why)
+    return VcenterVerdict(is_another, reasons)
+
+
+def is_another_vcenter(originals: Iterable[Original], inventory: Inventory) -> bool:
+    """The same decision, of originals that carry their contradictions."""
+    open_originals = [original for original in originals if not original.returned]
+    if not any(original.contradiction for original in open_originals):
+        return False
+    witnesses = (Witness(original, the_vm(original, inventory)) for original in open_originals)
+    return not any(witness.evidence is Evidence.AGREES for witness in witnesses)
+
+
+def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Rejection:
+    """Why no night begins in another vCenter than that of the open nights."""
+    names = [original.name for original in originals if original.contradiction]
+    return Rejection(
+        inventory.vcenter,
+        f"it may be a copy of the vCenter of open nights, for {', '.join(names[:3])} contradict the journal",
+        hint="gpuops rotate status says how; gpuops help copies",
+    )
+
+
+def key_of(original: Original) -> OriginalKey:
+    return original.night, original.vm
+
+
+def the_vm(original: Original, inventory: Inventory) -> Vm | None:
+    """The VM as it is now; None where it is gone, or several have its instance uuid."""
+    if original.uuid is None:
+        return inventory.vms.get(original.vm)
+    vms = inventory.vms_with_uuid(original.uuid)
+    return vms[0] if len(vms) == 1 else None
+
+
+def has_marker_of(original: Original, vm: Vm) -> bool:
+    """Whether the VM carries the marker of this night, in whatever attribute."""
+    markers = (parse_marker(value) for value in vm.attributes.values())
+    return any(marker is not None and marker.night == original.night for marker in markers)
+
+
+def moment_of_night(original: Original) -> datetime | None:
+    """When the night took the VM, as far as the journal has noted it."""
+    return original.started_at if original.role is Role.ML else original.suspended_at
+
+
+def _may_be_resumed(witness: Witness) -> bool:
+    """Whether it is a desktop that does not run: bringing it back loses nothing, wherever that is."""
+    return witness.original.role is not Role.ML and witness.vm is not None and not witness._runs
+
+
+def _shown(moment: datetime | None) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment is not None else "an unknown time"
