@@ -225,6 +225,11 @@ class Connection(Session):
 
         return attributes.defined_attributes(self)
 
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        from gpuops.vsphere.writing import attributes
+
+        attributes.check_attribute_names(self, names)
+
     def define_attribute(self, name: str, op_id: str) -> None:
         from gpuops.vsphere.writing import attributes
 
