@@ -18,7 +18,7 @@ from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
