@@ -10,6 +10,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
+from gpuops.cli.nights.rotate_mark import mark
 from gpuops.cli.nights.rotate_state import abandon, audit, status, unlock
 from gpuops.cli.nights.rotate_watch import watch
 from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved
@@ -284,3 +285,4 @@ for command in (night, day, status, plan, watch, resume, restore, init, skip_nex
 rotate.add_typer(audit)
 rotate.command()(unlock)
 rotate.command()(abandon)
+rotate.command()(mark)
