@@ -16,7 +16,9 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm
 _NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
 _CORRECT_FOLDER: Final = "correct the pool's `folder` in the policy, or remove the pool from it"
-_AGREE: Final = "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+_AGREE: Final = (
+    "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+)
 
 
 def not_over(night: str, away: Sequence[TakenVm]) -> Rejection:
