@@ -131,10 +131,10 @@ class RotateMark:
         """Why the attribute of the VM stays as it is; None = it is changed."""
         present = vm.attributes.get(attribute, "")
         if self._is_another_value(vm, mark, attribute):
-            return f"carries attribute {attribute} = {present}: that is left alone"
+            return f"attribute {attribute} = {present} is left alone"
         if self.clear:
-            return None if present else f"does not carry {mark}"
-        return f"carries {mark} already" if present else None
+            return None if present else f"{mark} is not set"
+        return f"{mark} is set already" if present else None
 
     def _is_another_value(self, vm: Vm, mark: Mark, attribute: str) -> bool:
         """Whether it carries the attribute with a value that is not the one that is meant."""
