@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuops.advise.evidence import SourceReading, Use, readings, told
+from gpuops.advise.left_alone import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.nights.rotation import IdleRule, Policy
 from gpuops.model.vcenter.vm import Vm
@@ -46,6 +47,8 @@ class JudgedVm:
     pool: str | None
     """None = it is in no pool of the policy, or there is no policy."""
     verdict: Idleness
+    kept_by_marks: str | None = None
+    """Why no night takes it, idle or not: it opted out, or its owner has not agreed; None = nothing of the kind."""
 
 
 def judged(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
@@ -55,7 +58,8 @@ def judged(vms: Iterable[Vm], policy: Policy | None) -> tuple[JudgedVm, ...]:
     for vm in vms:
         pool = policy.pool_of(vm) if policy is not None else None
         rule = pool.idle if pool is not None else None
-        found.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule)))
+        kept = kept_by_marks(policy, pool, vm) if policy is not None and pool is not None else None
+        found.append(JudgedVm(vm, pool.name if pool is not None else None, idleness(vm, rule), kept))
     return tuple(sorted(found, key=lambda each: (order.get(each.pool or "", len(order)), each.vm.name, each.vm.ref)))
 
 

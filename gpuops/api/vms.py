@@ -133,8 +133,11 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 def _look(request: Request, site: Site) -> Report:
     from gpuops.plan.core.outcome import Report
+    from gpuops.plan.rotation.marks import RotateMark
 
     before = site.vcenter.inventory()
+    if isinstance(request, RotateMark) and request.policy.needs_tags:
+        before = site.vcenter.with_tags(before)
     vms = request.vm_details(before)
     if vms:
         before = site.vcenter.observe(before, vms)

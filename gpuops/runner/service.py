@@ -63,6 +63,8 @@ class Service:
     """By site: when it last began a return beside a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
     """Returns that it began so and that have not ended; and what assigns requests across sites."""
+    unasked: set[PolicyTurn] = field(default_factory=set)
+    """Returns that it began so, and for which the queue has not been asked for a turn yet."""
     assigning_since: datetime | None = None
     """The latest turn of assigning requests across sites that somebody has offered."""
     assigning_code: int = 0
@@ -193,6 +195,7 @@ class Service:
         self._return_beside()
         try:
             await self._offer()
+            await self._ask_for_turns()
             rescued = await self.queue.rescue()
             await self.queue.status()
         except QueueAway as away:
@@ -247,6 +250,18 @@ class Service:
                     self.not_offered[site] = away.message
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
         await self._offer_assigning(now)
+
+    async def _ask_for_turns(self) -> None:
+        """Has the queue hold a turn for each return that this runner began on its own account.
+
+        Such a return may run without a turn: the database was lost, or another runner took the turn over while this one
+        stood still. Without a turn in the queue no other runner would go on with the return if this one died. Whoever
+        takes the turn waits for the return if it runs there, or goes on with it.
+        """
+        for turn in tuple(self.unasked):
+            if (turn.site, Half.DAY) in self.children.running:
+                await self.queue.ask(turn)
+            self.unasked.discard(turn)
 
     async def _offer_assigning(self, now: datetime) -> None:
         """Offers to assign requests across sites every ten minutes: a turn like others, so that a runner plays it that
@@ -316,6 +331,7 @@ class Service:
 
     def _begin_return(self, turn: PolicyTurn, file: Path) -> None:
         begun = self.children.begin(Half.DAY, turn.site, file)
+        self.unasked.add(turn)
         watched = asyncio.create_task(self._ended(begun, Half.DAY, turn))
         self.alone.add(watched)
         watched.add_done_callback(self.alone.discard)

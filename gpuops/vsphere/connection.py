@@ -18,7 +18,7 @@ from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
@@ -230,6 +230,11 @@ class Connection(Session):
         from gpuops.vsphere.writing import attributes
 
         return attributes.defined_attributes(self)
+
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        from gpuops.vsphere.writing import attributes
+
+        attributes.check_attribute_names(self, names)
 
     def define_attribute(self, name: str, op_id: str) -> None:
         from gpuops.vsphere.writing import attributes

@@ -89,6 +89,7 @@ SWEPT: Final = (
     f"rotate day --policy {POLICY} --yes",
     "rotate resume --yes",
     f"rotate skip-next --policy {POLICY}",
+    f"rotate mark --opt-out --vm vdi-01 --policy {POLICY}",
     f"rotate restore --policy {POLICY} --yes",
     "rotate unlock --id 0123456789abcdef",
     "rotate audit verify",

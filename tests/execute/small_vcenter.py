@@ -401,6 +401,9 @@ class SmallVcenter:
     def defined_attributes(self) -> frozenset[str]:
         return frozenset(self.world.attributes)
 
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        """All attributes here are those of VMs."""
+
     def define_attribute(self, name: str, op_id: str) -> None:
         self.world.attributes.add(name)
 

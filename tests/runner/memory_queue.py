@@ -29,6 +29,7 @@ class MemoryQueue:
     offered: list[tuple[PolicyTurn, datetime]] = field(default_factory=list)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     lost: int = 0
+    asked: list[PolicyTurn] = field(default_factory=list)
     refuses: tuple[str, ...] = ()
     """Sites whose turns it does not take."""
 
@@ -47,6 +48,8 @@ class MemoryQueue:
         return True
 
     async def ask(self, turn: PolicyTurn) -> bool:
+        self._reach()
+        self.asked.append(turn)
         return True
 
     async def serve(self, sites: Callable[[], Sequence[str]], play: Play) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,6 +35,34 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def let_in(server: Server, url: str) -> None:
     server._do(f"ALTER DATABASE {urlsplit(url).path.strip('/')} ALLOW_CONNECTIONS true")
+
+
+def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgresql: Server, at: object) -> None:
+    """It began the return beside its night, and the turn of these ten minutes has been played elsewhere."""
+    at("2026-11-03T04:31:10")  # type: ignore[operator]
+
+    async def story() -> None:
+        async with queues(postgresql.database(), 2) as (lost, other):
+            dies, its_children, _ = service_of(lost)
+            lives, children, _ = service_of(other)
+            serving = asyncio.create_task(other.serve(lambda: [TURN.site], lives.play))
+
+            async def played(returns: int) -> bool:
+                return children.called == [(Half.DAY, TURN.site)] * returns and await states(other) == []
+
+            await dies._look()
+            await until(lambda: played(1))
+            its_children.lasts = asyncio.Event()
+            night = its_children.begin(Half.NIGHT, TURN.site, Path("policy.yaml"))
+            await dies._look()
+            assert its_children.called == [(Half.NIGHT, TURN.site), (Half.DAY, TURN.site)]
+            await until(lambda: played(2))
+            its_children.lasts.set()
+            await asyncio.gather(night, *dies.alone)
+            other.stop()
+            await asyncio.wait_for(serving, 20)
+
+    asyncio.run(story())
 
 
 @pytest.mark.usefixtures("soon")

@@ -143,6 +143,47 @@ def test_a_return_is_begun_beside_a_night_that_does_not_end(at: object) -> None:
     assert children.called == [(Half.NIGHT, "prod"), (Half.DAY, "prod"), (Half.DAY, "prod")]
 
 
+def test_a_return_beside_a_night_has_a_turn_in_the_queue_even_if_its_runner_lost_its_own(at: object) -> None:
+    """Its turn was given to another runner while it stood still, or the database was lost: if it dies now, nobody else
+    knows of the return before the next full ten minutes."""
+    at("2026-11-03T04:31:10")  # type: ignore[operator]
+    queue = MemoryQueue()
+    service, children, _ = service_of(queue)
+
+    async def beside() -> None:
+        children.lasts = asyncio.Event()
+        night = children.begin(Half.NIGHT, "prod", Path("policy.yaml"))
+        await looks(service, 3)
+        assert children.called == [(Half.NIGHT, "prod"), (Half.DAY, "prod")]
+        assert queue.asked == [TURN], "once for each return"
+        taking = asyncio.create_task(service.play(TURN))
+        await looks(service, 2)
+        assert not taking.done(), "whoever takes it here waits for the return"
+        assert len(children.called) == 2
+        children.lasts.set()
+        await asyncio.gather(night, taking)
+
+    asyncio.run(beside())
+
+
+def test_a_return_that_was_begun_without_the_database_has_a_turn_once_it_answers(at: object) -> None:
+    at("2026-11-03T06:00:10")  # type: ignore[operator]
+    queue = MemoryQueue(away=True)
+    service, children, _ = service_of(queue)
+
+    async def alone() -> None:
+        children.lasts = asyncio.Event()
+        await looks(service, 4, minutes=1)
+        assert (children.called, queue.asked) == ([(Half.DAY, "prod")], [])
+        queue.away = False
+        await looks(service, 2)
+        assert queue.asked == [TURN]
+        children.lasts.set()
+        await asyncio.gather(*service.alone)
+
+    asyncio.run(alone())
+
+
 def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
     """It is neither offered nor played nor begun alone, until the last window of the vCenter has closed."""
     at("2026-11-02T23:00:10")  # type: ignore[operator]

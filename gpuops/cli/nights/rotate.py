@@ -10,6 +10,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
+from gpuops.cli.nights.rotate_mark import mark
 from gpuops.cli.nights.rotate_repair import adopt, clear_marker
 from gpuops.cli.nights.rotate_state import abandon, audit, status, unlock
 from gpuops.cli.nights.rotate_watch import watch
@@ -287,3 +288,4 @@ rotate.command()(unlock)
 rotate.command()(abandon)
 rotate.command()(clear_marker)
 rotate.command()(adopt)
+rotate.command()(mark)

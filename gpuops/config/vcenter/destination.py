@@ -65,6 +65,8 @@ class Destination:
     credential: str | None = None
     target_password_file: Path | None = None
     """The configuration's word, used when nothing before it holds a password."""
+    password_of_other: str | None = None
+    """User name of the target, whose password the target names while another user logs in; None = no such password."""
     keyring: bool = False
     journal_url: str | None = field(default=None, repr=False)
     """The PostgreSQL database that keeps the journal; None = a file in the state directory."""

@@ -72,8 +72,15 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         return found
     if ask is not None:
         return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
+    missing = f"no password for {destination.username} at {destination.address}"
+    if destination.password_of_other is not None:
+        raise LoginRefused(
+            f"{missing}: [targets.{destination.name}] names the password of {destination.password_of_other} alone",
+            hint=f"use --password-file, --password-stdin or GPUOPS_PASSWORD for that of {destination.username}; or log "
+            f"in as {destination.password_of_other}: leave --username out, and GPUOPS_USERNAME",
+        )
     raise LoginRefused(
-        f"no password for {destination.username} at {destination.address}",
+        missing,
         hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
     )
 

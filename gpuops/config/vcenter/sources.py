@@ -217,6 +217,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         name=meant.name,
         credential=own.credential if own else None,
         target_password_file=own.password_file if own else None,
+        password_of_other=named.username if named is not None and own is None and _names_password(named) else None,
         keyring=named.keyring if named else False,
         reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
@@ -243,6 +244,10 @@ def _broker(name: str | None, named: NamedTarget | None, environ: Mapping[str, s
 def _is_own_login(username: str | None, named: NamedTarget) -> bool:
     """Whether the login is the one that the target's password is of; a target without a user says nobody's."""
     return username is None or named.username is None or username.casefold() == named.username.casefold()
+
+
+def _names_password(named: NamedTarget) -> bool:
+    return named.credential is not None or named.password_file is not None
 
 
 def notify_settings(flag: str | None, environ: Mapping[str, str], configuration: NamedTargets) -> NotifySettings | None:

@@ -40,6 +40,7 @@ from gpuops.plan.pool.by_night import as_if_drained, drain_notes
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
 from gpuops.plan.rotation.nights.bounds import hours_unsaid
+from gpuops.plan.rotation.nights.floors import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
@@ -276,7 +277,12 @@ class RotationRun:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
-        guard = Guard(self.policy.to_go_on, before, catalog, plan.not_after, taken) if night else None
+        known = report.request.originals if isinstance(report.request, RotateNight) else ()
+        guard = (
+            Guard(self.policy.to_go_on, before, catalog, plan.not_after, taken, other_open_policies(self.policy, known))
+            if night
+            else None
+        )
         executor = VmExecutor(
             self.site.vcenter,
             journal,

@@ -29,6 +29,8 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     """
     vcenter = site.vcenter
     wanted = setup_of(policy, _seen(policy, vcenter), vcenter.defined_attributes())
+    if wanted.undefined:
+        vcenter.check_attribute_names(wanted.undefined)
     if not apply or wanted.complete:
         return wanted
     made: list[str] = []

@@ -231,6 +231,10 @@ class Vcenter(Protocol):
         """Names of the custom attributes that a VM may carry."""
         ...
 
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        """Raises Refused where a custom attribute of one of these names exists and VMs cannot carry it."""
+        ...
+
     def define_attribute(self, name: str, op_id: str) -> None:
         """There is a custom attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
         ...

@@ -142,6 +142,9 @@ class SavedVcenter:
         """As far as a snapshot tells: those that a VM carries."""
         return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
 
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        """All attributes here are those of VMs."""
+
     def define_attribute(self, name: str, op_id: str) -> None:
         _refuse()
 

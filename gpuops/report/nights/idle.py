@@ -30,7 +30,7 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
             Text(verdict.use, _STYLES[verdict.use]),
             _for(verdict.idle_for_s) if verdict.use is Use.IDLE else "-",
             verdict.decided_by or "all",
-            visible(verdict.reason),
+            visible(_because(each)),
         )
     numbers = Counter(each.verdict.use for each in judged)
     return (heading, table, Text(", ".join(f"{numbers[use]} {use}" for use in Use), "bold"))
@@ -51,6 +51,7 @@ def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str 
                 "pool": each.pool,
                 "verdict": each.verdict.use.value,
                 "because": each.verdict.reason,
+                "kept_by_marks": each.kept_by_marks,
                 "decided_by": each.verdict.decided_by,
                 "idle_for_s": each.verdict.idle_for_s,
                 "sources": [_source(reading) for reading in each.verdict.readings],
@@ -80,7 +81,7 @@ def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
     verdict = judged.verdict
     pool = f" (pool {visible(judged.pool)})" if judged.pool is not None else ""
     head = Text(f"{visible(judged.vm.name)}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {visible(verdict.reason)}")
+    head.append(f"; {visible(_because(judged))}")
     table = TextTable("source", "says", "value", "idle below", "age", "weight", "because", right=(2, 3))
     for each in verdict.readings:
         table.add_row(
@@ -93,6 +94,11 @@ def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
             visible(each.reason),
         )
     return head, table
+
+
+def _because(judged: JudgedVm) -> str:
+    reason, kept = judged.verdict.reason, judged.kept_by_marks
+    return f"{reason}; no night takes it: {kept}" if kept is not None else reason
 
 
 def _number(value: int | None, unit: str) -> str:

@@ -51,7 +51,7 @@ def _unmarked(each: Unmarked) -> str:
     shown = ", ".join(each.desktops[:SHOWN]) + (f" and {more} more" if more > 0 else "")
     return visible(
         f"warning: pool {each.pool}: {len(each.desktops)} of {count(each.of, 'desktop')} without {each.mark}, "
-        f"so they stay: {shown}"
+        f"so they stay: {shown}; gpuops help marks says how to set it"
     )
 
 

@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
+from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
+
+_OTHER_NAME: Final = (
+    "name another attribute in the policy; or rename that one in the vSphere Client (Tags & Custom Attributes, Custom "
+    "Attributes), then the same command again"
+)
 
 
 def set_attribute(connection: Connection, ref: str, name: str, value: str, *, subject: str, op_id: str) -> None:
@@ -31,6 +37,19 @@ def defined_attributes(connection: Connection) -> frozenset[str]:
     return frozenset(connection.attribute_keys)
 
 
+def check_attribute_names(connection: Connection, names: Collection[str]) -> None:
+    """Raises Refused where vCenter has an attribute of one of these names that VMs cannot carry.
+
+    Names are unique over all types of objects (vSphere API, AddCustomFieldDef: DuplicateName), and the type of an
+    attribute cannot be changed.
+    """
+    defined = defined_attributes(connection)
+    undefined = [name for name in names if name not in defined]
+    others = {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
+    for name, of_type in others.items():
+        raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
+
+
 def define_attribute(connection: Connection, name: str, op_id: str) -> None:
     """There is an attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
     from pyVmomi import vim
@@ -43,7 +62,10 @@ def define_attribute(connection: Connection, name: str, op_id: str) -> None:
             raise
         # somebody was faster, or made it for another kind of object
         if name not in defined_attributes(connection):
-            raise
+            of_type = _types(connection).get(name)
+            if of_type is None:
+                raise
+            raise StepFailed(_of_other_type(name, of_type), hint=_OTHER_NAME) from error
     else:
         if field is None:
             raise OutcomeUnknown(f"attribute {name}: vCenter answered without it; whether it was made is not known")
@@ -58,6 +80,22 @@ def _defined(connection: Connection) -> dict[str, int]:
     general = {field.name: field.key for field in fields if field.managedObjectType is None}
     of_vms = {field.name: field.key for field in fields if field.managedObjectType is vim.VirtualMachine}
     return {**general, **of_vms}
+
+
+def _types(connection: Connection) -> dict[str, str]:
+    """The type of object that carries each attribute, by name; those for all types are not there."""
+    from pyVmomi import VmomiSupport
+
+    fields = connection.read(lambda: _manager(connection).field) or ()
+    return {
+        field.name: VmomiSupport.GetWsdlName(field.managedObjectType)
+        for field in fields
+        if field.managedObjectType is not None
+    }
+
+
+def _of_other_type(name: str, of_type: str) -> str:
+    return f"custom attribute {name} is defined for objects of type {of_type}: VMs cannot carry it"
 
 
 def _manager(connection: Connection) -> Any:

@@ -27,6 +27,7 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     assert made.exit_code == 0
     assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in made.stdout
     assert "without attribute gpuops.owner = office, so they stay:" in made.stdout
+    assert "gpuops help marks says how to set it" in " ".join(made.stdout.split())
     before = lab.effects
     again = json.loads(lab.run("rotate", "init", "--output", "json", *named).stdout)
     assert (again["complete"], again["changed"], lab.effects) == (True, False, before)

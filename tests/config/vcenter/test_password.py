@@ -14,7 +14,10 @@ import pytest
 
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import Destination
+from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import find_password, read_password_file
+from gpuops.config.vcenter.sources import resolve
+from gpuops.config.vcenter.targets import Configuration
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.vcenter.target import Secret
 
@@ -62,6 +65,27 @@ def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
         find_password(THERE, {}, None)
     assert "--password-file" in caught.value.hint
     assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("entry", "others"),
+    [
+        ({"password_file": "/etc/gpuops/prod"}, "night@vsphere.local"),
+        ({"credential": "prod"}, "night@vsphere.local"),
+        ({}, None),
+    ],
+)
+def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str, str], others: str | None) -> None:
+    """The password of the target is sent for no other user."""
+    target = {"host": "vc.example.com", "username": "night@vsphere.local", **entry}
+    configuration = Configuration.model_validate({"targets": {"prod": target}})
+    where = resolve(Flags(vcenter="prod", username="admin@vsphere.local"), {}, configuration)
+    assert isinstance(where, Destination)
+    with pytest.raises(LoginRefused) as caught:
+        find_password(where, {}, None)
+    names = f": [targets.prod] names the password of {others} alone" if others else ""
+    assert caught.value.message == f"no password for admin@vsphere.local at https://vc.example.com{names}"
+    assert (f"or log in as {others}" in caught.value.hint) is (others is not None)
 
 
 def test_line_ends_and_a_byte_order_mark_are_dropped(tmp_path: Path) -> None:

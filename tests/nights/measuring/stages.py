@@ -44,6 +44,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "networks": LOOK,
     "no_way_in": LOOK,
     "defined_attributes": LOOK,
+    "check_attribute_names": LOOK,
     "folder_at": LOOK,
     SUBMIT: SUBMIT,
     "define_attribute": DEFINE,

@@ -300,6 +300,9 @@ class DirectVcenter(DirectSession):
     def defined_attributes(self) -> frozenset[str]:
         return self._read(lambda: frozenset(each.name for each in self._world.custom_fields.fields.values()))
 
+    def check_attribute_names(self, names: Collection[str]) -> None:
+        """All attributes here are those of VMs."""
+
     def define_attribute(self, name: str, op_id: str) -> None:
         raise NotImplementedError("nights define their marker as they set it first")
 

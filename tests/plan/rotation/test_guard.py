@@ -221,3 +221,13 @@ def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
     assert guard.idle_rule(SuspendVm("vm-1"), world.snapshot()) == IdleRule(500)
     assert guard.idle_rule(PowerOnVm("vm-91"), world.snapshot()) is None
     assert guard.idle_rule(SuspendVm("vm-404"), world.snapshot()) is None
+
+
+def test_the_floor_of_another_open_policy_is_looked_at_once_more() -> None:
+    world = small_world()
+    other = Policy("other", (replace(POOL, name="desks", floor=4),))
+    guard = Guard(POLICY, StepCounts(4), CATALOG, others=(other,))
+    assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
+    refused = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ("vm-2",))
+    assert refused == "floor: 4 of pool desks of policy other, whose night is open, stay running"
+    assert "vm-5" in guard.counted_vms([], world.snapshot(), ())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, time
 
+import pytest
+
 from gpuops.catalog import load
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.nights.ml_queue import QueuedVm
@@ -78,9 +80,7 @@ def test_the_second_run_is_empty() -> None:
 
 
 def test_what_a_policy_does_not_mean_is_warned_of() -> None:
-    mistyped = Pool(
-        name="mistyped", select=Selector(folder="desktop"), idle=IdleRule(500), parked=True, owner=Mark("o")
-    )
+    mistyped = Pool(name="mistyped", select=Selector(name="desk-*"), idle=IdleRule(500), parked=True, owner=Mark("o"))
     resting = replace(POOL, name="resting", parked=False)
     policy = replace(POLICY, pools=(resting, mistyped), ml=(QueuedVm("no-such-ml"),))
     assert plan(small_world(), policy).warnings == (
@@ -88,6 +88,31 @@ def test_what_a_policy_does_not_mean_is_warned_of() -> None:
         "pool mistyped: no VM is in it",
         "ML queue: no VM 'no-such-ml' in this vCenter",
     )
+
+
+@pytest.mark.parametrize(
+    ("folder", "meant"),
+    [
+        ("desktop", "; did you mean desktops?"),
+        ("Desktops", "; did you mean desktops?"),
+        ("vm/desktop", "; did you mean vm/desktops?"),
+        ("/dc/vm/desktop", "; did you mean /dc/vm/desktops, /dc/vm/ml, /dc/vm?"),
+        ("somewhere", ""),
+    ],
+)
+def test_a_night_is_refused_where_no_vm_is_in_the_folder_of_a_pool(folder: str, meant: str) -> None:
+    mistyped = replace(POOL, name="mistyped", select=Selector(folder=folder))
+    refused = plan(small_world(), replace(POLICY, pools=(POOL, mistyped)))
+    assert (refused.feasible, refused.steps) == (False, ())
+    [rejection] = refused.rejections
+    assert rejection.subject == "pool mistyped"
+    assert rejection.rule == f"no VM is in folder {folder}{meant}"
+    assert rejection.hint == "correct the pool's `folder` in the policy, or remove the pool from it"
+
+
+def test_a_folder_of_a_pool_that_no_night_takes_from_refuses_none() -> None:
+    resting = replace(POOL, name="resting", select=Selector(folder="desktop"), parked=False)
+    assert plan(small_world(), replace(POLICY, pools=(POOL, resting))).feasible
 
 
 def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() -> None:

@@ -10,6 +10,7 @@ import pytest
 from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
+from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease
@@ -79,6 +80,32 @@ def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name
             assert refused.value.message == f"lock_vm: {name} is {whose}"
         assert effects(lab) == []
         assert rotate_day(wrong, site, apply=True).exit_code == 0, "a return goes on"
+
+
+def test_an_attribute_of_hosts_is_refused_before_anything_is_made(lab: SimServer, tmp_path: Path) -> None:
+    """Its name is taken, and no VM can carry it."""
+    lab.world.custom_fields.define("gpuops.rotation", "HostSystem")
+    with site_of(lab, tmp_path) as site:
+        for apply in (False, True):
+            with pytest.raises(Refused) as refused:
+                rotate_init(LEASED, site, apply=apply)
+            assert refused.value.message == (
+                "custom attribute gpuops.rotation is defined for objects of type HostSystem: VMs cannot carry it"
+            )
+            assert refused.value.hint.startswith("name another attribute in the policy; or rename that one")
+        assert effects(lab) == []
+
+
+def test_a_marker_that_is_an_attribute_of_hosts_takes_no_desktop(lab: SimServer, tmp_path: Path) -> None:
+    """Without a lock VM nobody needs `rotate init`: the night says it, and suspends nothing."""
+    lab.world.custom_fields.define("gpuops.rotation", "HostSystem")
+    with site_of(lab, tmp_path) as site:
+        report = rotate_night(replace(LEASED, lock_vm=None), site, apply=True)
+    assert report.exit_code == 4
+    failed = [outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
+    assert failed
+    assert all(reason.startswith("custom attribute gpuops.rotation is defined for objects of ") for reason in failed)
+    assert not any(effect.startswith(("Suspend", "PowerOn")) for effect in effects(lab))
 
 
 def test_desktops_without_their_owner_are_named(lab: SimServer, tmp_path: Path) -> None:

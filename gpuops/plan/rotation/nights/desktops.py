@@ -21,6 +21,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.return_order import role_of
+from gpuops.plan.rotation.nights.floors import Floors
 from gpuops.plan.rotation.taken_vms import is_marked, stays_running
 
 SPACE_FACTOR: Final = 1.1
@@ -56,11 +57,12 @@ def survey(
     catalog: Catalog,
     left_alone: Mapping[str, str],
     away: Iterable[Vm] = (),
+    others: tuple[Policy, ...] = (),
 ) -> Survey:
     """Which desktops may be suspended now.
 
     `left_alone`: VM ref -> why it stays for what happened to it tonight; `away`: the VMs that tonight has suspended, or
-    is suspending.
+    is suspending; `others`: other policies that have an open night, whose floors hold as well.
     """
     # 1. Each desktop by itself: what the policy, its state and its host say.
     kept: list[Choice] = []
@@ -78,7 +80,8 @@ def survey(
     # 3. What counts together: the floor of each pool, and then the space on each datastore. A desktop that the floor
     # keeps must not use up space that another one needs.
     free_mib = _free_mib(inventory, away, catalog)
-    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, free_mib, kept)
+    floors = Floors(policy, others)
+    taken = _within_space(_above_floor(candidates, floors, inventory, kept), inventory, catalog, free_mib, kept)
     seen = {pool.name for pool, _ in pooled}
     return Survey(
         free_to_take=tuple(taken),
@@ -196,17 +199,18 @@ def suspendable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> fr
 
 
 def _above_floor(
-    candidates: Iterable[tuple[Pool, Vm]], pooled: Iterable[tuple[Pool, Vm]], kept: list[Choice]
+    candidates: Iterable[tuple[Pool, Vm]], floors: Floors, inventory: Inventory, kept: list[Choice]
 ) -> list[Vm]:
-    """The candidates, in their order, as long as more of their pool run than its floor; the others go to `kept`."""
-    running = Counter(pool.name for pool, vm in pooled if stays_running(vm))
+    """The candidates, in their order, as long as more run than each floor asks for; the others go to `kept`."""
+    running = floors.count_running(inventory.vms.values())
     taken: list[Vm] = []
-    for pool, vm in candidates:
-        if running[pool.name] > pool.floor:
-            running[pool.name] -= 1
+    for _, vm in candidates:
+        reason = floors.objection(vm, running)
+        if reason is None:
+            running.subtract(key for key, _, _ in floors.pools_of(vm))
             taken.append(vm)
         else:
-            kept.append(Choice(vm.name, chosen=False, reason=f"floor: {pool.floor} of pool {pool.name} stay running"))
+            kept.append(Choice(vm.name, chosen=False, reason=reason))
     return taken
 
 

@@ -33,6 +33,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.nights.desktops import no_space_for, reason_to_stay
+from gpuops.plan.rotation.nights.floors import Floors
 from gpuops.plan.rotation.nights.spare import SpareRoom, place_of
 from gpuops.plan.rotation.nights.stop_conditions import (
     POOL_LEFT_ALONE,
@@ -59,6 +60,8 @@ class Guard:
     """VM ref -> when the return to its host begins: from then on nothing is taken there."""
     taken: frozenset[str] = frozenset()
     """Desktops (refs) that earlier runs of the night have taken."""
+    others: tuple[Policy, ...] = ()
+    """Other policies that have an open night: their floors hold as well."""
 
     def idle_rule(self, step: Step, inventory: Inventory) -> IdleRule | None:
         """When the VM of the step is idle; None = it is in no pool."""
@@ -74,16 +77,17 @@ class Guard:
         return frozenset(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None)
 
     def counted_vms(self, pools: Collection[str], inventory: Inventory, ended: Sequence[Outcome]) -> frozenset[str]:
-        """The VMs of these pools whose state must be fresh: they count towards a floor, or were taken tonight."""
-        taken = self._taken(ended)
-        return frozenset(
-            vm.ref
-            for vm in inventory.vms.values()
-            if (vm.ref in taken or vm.power is PowerState.ON)
-            and (pool := self.policy.pool_of(vm)) is not None
-            and pool.name in pools
-            and (vm.ref in taken or pool.floor)
-        )
+        """The VMs whose state must be fresh: they count towards a floor of these pools or of another policy, or were
+        taken tonight."""
+        taken, floors = self._taken(ended), Floors(self.policy, self.others)
+
+        def counts(vm: Vm) -> bool:
+            pool = self.policy.pool_of(vm)
+            of_pools = pool is not None and pool.name in pools
+            numbers = [number for (number, _), _, _ in floors.pools_of(vm) if number or of_pools]
+            return (of_pools and vm.ref in taken) or (vm.power is PowerState.ON and bool(numbers))
+
+        return frozenset(vm.ref for vm in inventory.vms.values() if counts(vm))
 
     def _taken(self, ended: Sequence[Outcome]) -> frozenset[str]:
         """The desktops (refs) that the night has taken, in earlier runs and in this one."""
@@ -144,7 +148,7 @@ class Guard:
         return (
             _planned_differently(step, vm)
             or _gate_open(pool, vm)
-            or self._floor(pool, inventory, leaving)
+            or self._floor(vm, inventory, leaving)
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
             or self._pool_left_alone(pool, inventory, ended)
         )
@@ -191,16 +195,13 @@ class Guard:
         suspended = (ref for ref in self._taken(ended) if _is_suspended(inventory.vms.get(ref)))
         return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
 
-    def _floor(self, pool: Pool, inventory: Inventory, leaving: Collection[str]) -> str | None:
-        """That no more desktops of the pool run than must stay running; None = more do."""
-        if not pool.floor:
+    def _floor(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
+        """That no more desktops of a pool of the VM run than must stay running; None = more do."""
+        floors = Floors(self.policy, self.others)
+        if not any(floors.pools_of(vm)):
             return None
-        running = sum(
-            1
-            for other in inventory.vms.values()
-            if stays_running(other) and other.ref not in leaving and self.policy.pool_of(other) == pool
-        )
-        return f"floor: {pool.floor} of pool {pool.name} stay running" if running <= pool.floor else None
+        running = floors.count_running(other for other in inventory.vms.values() if other.ref not in leaving)
+        return floors.objection(vm, running)
 
 
 def _marks_a_desktop(step: SetAttribute) -> bool:

@@ -17,6 +17,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.across_sites import NOTHING_ELSEWHERE, NOTHING_HERE, Elsewhere, RequestsHere
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
@@ -40,8 +41,9 @@ from gpuops.plan.rotation.ml_queue.team_shares import TeamShares
 from gpuops.plan.rotation.ml_queue.whole_clusters import decide_with_clusters
 from gpuops.plan.rotation.nights.bounds import Bounds, closed, evening_off, hours_unsaid
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE, KeptForUsers, Survey, survey
+from gpuops.plan.rotation.nights.floors import floors_broken_by_others, other_open_policies
 from gpuops.plan.rotation.nights.night_plan import NO_NIGHT, NightPlan
-from gpuops.plan.rotation.nights.night_refusals import nobody_agreed, not_over, takes_nothing_more
+from gpuops.plan.rotation.nights.night_refusals import nobody_agreed, not_over, takes_nothing_more, unknown_folders
 from gpuops.plan.rotation.nights.nights_of_policy import NightsOfPolicy
 from gpuops.plan.rotation.nights.reserved import reserved_objection
 from gpuops.plan.rotation.nights.spare import Key, SpareRoom
@@ -178,6 +180,8 @@ class RotateNight(NightsOfPolicy):
             opened=tuple(self._not_taken_after_all(night, decision.desktops, inventory)),
             queue=queue,
             shares=shares,
+            also_kept=tuple(other.name for other in self._others if any(pool.floor for pool in other.pools)),
+            unmet=tuple(floors_broken_by_others(self.policy, self.away(inventory), inventory)),
         )
 
     def _shares(
@@ -287,8 +291,14 @@ class RotateNight(NightsOfPolicy):
         """Which desktops this night may suspend, whether or not the queue needs their GPUs."""
         night = self.night(inventory, now)
         return survey(
-            self.policy, inventory, catalog, self._left_alone(night, inventory), self.suspended(night, inventory)
-        )
+            self.policy, inventory, catalog, self._left_alone(night, inventory), self.suspended(night, inventory),
+            self._others,
+        )  # fmt: skip
+
+    @property
+    def _others(self) -> tuple[Policy, ...]:
+        """Other policies that have an open night: their floors hold as well."""
+        return other_open_policies(self.policy, self.originals)
 
     def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
         """The limits of this night, with the desktops and ML VMs that it has taken before."""
@@ -362,7 +372,7 @@ class RotateNight(NightsOfPolicy):
             steps = self.step_counts.get(night, NO_STEP_COUNTS)
             if stopped := takes_nothing_more(night, steps, inventory):
                 return stopped
-        return nobody_agreed(self.policy, desktops)
+        return unknown_folders(self.policy, inventory) or nobody_agreed(self.policy, desktops)
 
     def _is_over(self, night: str, inventory: Inventory) -> bool:
         """Whether the return of this night has begun: nothing is taken in its window then, however often cron calls."""

@@ -62,6 +62,10 @@ class NightPlan:
     """The ML queue in the order in which it is served."""
     shares: TeamShares | None = None
     """How its teams stand; None = the policy knows none."""
+    also_kept: tuple[str, ...] = ()
+    """Names of other policies with open nights, whose floors hold as well."""
+    unmet: tuple[Rejection, ...] = ()
+    """The pools of which fewer desktops run than their floor, since another night has taken some."""
 
     def plan(self) -> Plan:
         """The plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
@@ -76,6 +80,7 @@ class NightPlan:
             choices=self.choices,
             disruptive=bool(self.decision.starts),
             not_after=self.not_after,
+            unmet=self.unmet,
         )
 
     @property
@@ -169,6 +174,7 @@ class NightPlan:
             yield f"spare capacity: {', '.join(map(str, spare.keep_free))} are kept free for desktops"
             return
         yield f"night {self.night}"
+        yield from (f"the floors of policy {name} hold as well: its night is open" for name in self.also_kept)
         yield f"{self.desktops.other_vms} other VMs are in no pool of this policy"
         if not self.policy.ml:
             yield "the ML queue is empty: no desktop is suspended for nothing"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from gpuops.model.nights.rotation import Policy
@@ -14,7 +15,10 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm
 
 _NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
-_AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+_CORRECT_FOLDER: Final = "correct the pool's `folder` in the policy, or remove the pool from it"
+_AGREE: Final = (
+    "gpuops help marks: put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+)
 
 
 def not_over(night: str, away: Sequence[TakenVm]) -> Rejection:
@@ -41,3 +45,37 @@ def nobody_agreed(policy: Policy, desktops: Survey) -> list[Rejection]:
         Rejection(f"pool {name}", f"none of its desktops carries {mark}", hint=_AGREE)
         for name, mark in disowned.items()
     ]
+
+
+def unknown_folders(policy: Policy, inventory: Inventory) -> list[Rejection]:
+    """A refusal for each pool whose desktops a night may take and in whose folder this login sees no VM at all.
+
+    The folder is misspelt, was renamed or cannot be seen. A pool that is empty for another reason is only warned of.
+    """
+    takes_desktops = policy.spare is None or policy.spare.take_idle
+    pools = (pool for pool in policy.pools if takes_desktops and pool.users_kept_away)
+    return [
+        Rejection(f"pool {pool.name}", f"no VM is in folder {folder}{_meant(folder, inventory)}", hint=_CORRECT_FOLDER)
+        for pool in pools
+        if (folder := pool.select.folder) is not None
+        and not any(pool.select.in_folder(vm) for vm in inventory.vms.values())
+    ]
+
+
+def _meant(folder: str, inventory: Inventory) -> str:
+    near = get_close_matches(folder, sorted(set(_folders(folder, inventory))), n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def _folders(folder: str, inventory: Inventory) -> Iterator[str]:
+    """The folders that VMs are in, in the form of this one: paths from the root, or as many names in a row.
+
+    For `desktops/cad` and a VM `/dc/vm/desktops/cad/desk-01`: `dc/vm`, `vm/desktops` and `desktops/cad`.
+    """
+    length = folder.strip("/").count("/") + 1
+    for above in {vm.path.strip("/").rpartition("/")[0] for vm in inventory.vms.values()}:
+        names = above.split("/")
+        if folder.startswith("/"):
+            yield from (f"/{'/'.join(names[:end])}" for end in range(1, len(names) + 1))
+        else:
+            yield from ("/".join(names[start : start + length]) for start in range(len(names) - length + 1))

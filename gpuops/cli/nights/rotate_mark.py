@@ -1,0 +1,61 @@
+"""`gpuops rotate mark`: the mark of desktops' owners, and the opt-out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion
+from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions
+from gpuops.cli.spread import spread
+from gpuops.errors import UsageError
+
+
+@spread
+def mark(
+    common: CommonOptions,
+    run_options: RunOptions,
+    policy: Annotated[Path, PolicyFile],
+    owner: Annotated[bool, typer.Option("--owner", help="The mark by which owners agree (`owner`).")] = False,
+    opt_out: Annotated[
+        bool, typer.Option("--opt-out", help="The mark that keeps a desktop out of every night (`opt_out`).")
+    ] = False,
+    vm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="This desktop; may be repeated.", autocompletion=completion.vms),
+    ] = None,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="The desktops of this pool of the policy.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The policy's desktops in this folder: desktops/cad.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The attribute's value where the policy accepts any: true.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Clear the mark: the undo.")] = False,
+) -> None:
+    """Set or clear the custom attribute by which owners agree to nights, or keep a desktop out of them.
+
+    A second run changes nothing. Another owner's value is neither overwritten nor cleared. A tag is set in vCenter.
+
+    \b
+    Examples:
+      gpuops rotate mark --owner --pool office --dry-run --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-out --vm vdi-07 --policy templates/policy.yaml --vcenter prod
+      gpuops rotate mark --opt-out --vm vdi-07 --clear --policy templates/policy.yaml --vcenter prod
+    """
+    from gpuops.api import run
+    from gpuops.cli.running import carry_out
+    from gpuops.config.policy import load_policy
+    from gpuops.plan.rotation.marks import RotateMark
+
+    if owner is opt_out:
+        raise UsageError("say exactly one of --owner and --opt-out", hint="gpuops help marks")
+    request = RotateMark(load_policy(policy), opt_out, tuple(vm or ()), pool, folder, value, clear)
+    carry_out(
+        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
+        "rotate-mark",
+        common,
+        run_options,
+    )

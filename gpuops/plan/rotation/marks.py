@@ -1,0 +1,165 @@
+"""The request `RotateMark`: set or clear the mark of desktops' owners, or the opt-out, that a policy asks for.
+
+Both are custom attributes that people set on VMs; a night only reads them. A mark of another value is another owner's:
+it is neither overwritten nor cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import SetAttribute
+
+ANY_VALUE: Final = "true"
+"""The value that is set where the policy accepts any."""
+_IN_NO_POOL: Final = "gpuops idle --policy FILE lists the desktops of its pools"
+
+
+@dataclass(frozen=True, slots=True)
+class RotateMark:
+    """Which mark of the policy, and on which of its desktops: those named, those of a pool, those in a folder."""
+
+    policy: Policy
+    opt_out: bool = False
+    """The opt-out; otherwise the owner's mark."""
+    vm: tuple[str, ...] = ()
+    pool: str | None = None
+    folder: str | None = None
+    value: str | None = None
+    """The attribute's value where the policy accepts any."""
+    clear: bool = False
+
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """One attribute of each desktop that is meant. Raises UsageError for names that mean nothing here."""
+        self._check()
+        desktops, refusals = self._desktops(inventory)
+        steps: list[SetAttribute] = []
+        left: list[Choice] = []
+        for pool, vm in desktops:
+            mark = self._mark(pool)
+            refusal = _not_by_gpuops(pool, mark)
+            if mark is None or mark.attribute is None or refusal is not None:
+                refusals += [refusal] if refusal is not None else []
+                continue
+            value = "" if self.clear else self._value(pool, mark)
+            reason = self._reason_to_leave(vm, mark, mark.attribute)
+            if reason is None:
+                steps.append(SetAttribute(vm.ref, mark.attribute, value))
+            elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named(inventory):
+                refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
+            else:
+                left.append(Choice(vm.name, chosen=False, reason=reason))
+        if refusals:
+            return refuse(*refusals, withheld=tuple(steps))
+        title = f"{'clear' if self.clear else 'set'} the {'opt-out' if self.opt_out else 'mark of owners'}"
+        return Plan(
+            waves=(Wave(title, tuple(steps)),) if steps else (),
+            because=tuple(_counted(left)),
+            choices=tuple(left),
+        )
+
+    def _check(self) -> None:
+        if not (self.vm or self.pool is not None or self.folder is not None):
+            raise UsageError("which desktops?", hint="say --vm NAME, --pool NAME or --folder FOLDER")
+        names = [pool.name for pool in self.policy.pools]
+        if self.pool is not None and self.pool not in names:
+            raise UsageError(f"there is no pool {self.pool!r}", hint=f"pools of the policy: {', '.join(names)}")
+        if self.value == "":
+            raise UsageError("--value is empty", hint="--clear clears the attribute")
+
+    def _desktops(self, inventory: Inventory) -> tuple[list[tuple[Pool, Vm]], list[Rejection]]:
+        """The desktops that are meant, with their pools, by name; and a refusal for each VM that is no desktop.
+
+        Raises UsageError where no desktop is meant, VmNotFound, VmAmbiguous.
+        """
+        named = self._named(inventory)
+        pooled = {
+            vm.ref: (pool, vm)
+            for vm in inventory.vms.values()
+            if not vm.template and (pool := self.policy.pool_of(vm)) is not None
+        }
+        refusals = [
+            Rejection(inventory.vms[ref].name, f"is in no pool of policy {self.policy.name}", hint=_IN_NO_POOL)
+            for ref in named
+            if ref not in pooled
+        ]
+        inside = Selector(folder=self.folder)
+        meant = [
+            (pool, vm)
+            for ref, (pool, vm) in pooled.items()
+            if (not self.vm or ref in named)
+            and self.pool in (None, pool.name)
+            and (self.folder is None or inside.selects(vm))
+        ]
+        if not meant and not refusals:
+            where = [f"of pool {self.pool}"] if self.pool is not None else []
+            where += [f"in folder {self.folder}"] if self.folder is not None else []
+            raise UsageError(f"policy {self.policy.name} has no desktop {' '.join(where)}", hint=_IN_NO_POOL)
+        return sorted(meant, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
+
+    def _named(self, inventory: Inventory) -> frozenset[str]:
+        return frozenset(inventory.find_vm(name).ref for name in self.vm)
+
+    def _mark(self, pool: Pool) -> Mark | None:
+        return self.policy.opt_out if self.opt_out else pool.owner
+
+    def _value(self, pool: Pool, mark: Mark) -> str:
+        """The value to set. Raises UsageError where the policy accepts another one alone."""
+        if mark.value is not None and self.value not in (None, mark.value):
+            raise UsageError(
+                f"--value {self.value!r}: the policy asks for {mark}", hint=f"leave --value out, or say {mark.value!r}"
+            )
+        return mark.value or self.value or ANY_VALUE
+
+    def _reason_to_leave(self, vm: Vm, mark: Mark, attribute: str) -> str | None:
+        """Why the attribute of the VM stays as it is; None = it is changed."""
+        present = vm.attributes.get(attribute, "")
+        if self._is_another_value(vm, mark, attribute):
+            return f"attribute {attribute} = {present} is left alone"
+        if self.clear:
+            return None if present else f"{mark} is not set"
+        return f"{mark} is set already" if present else None
+
+    def _is_another_value(self, vm: Vm, mark: Mark, attribute: str) -> bool:
+        """Whether it carries the attribute with a value that is not the one that is meant."""
+        present, meant = vm.attributes.get(attribute, ""), mark.value or (self.value if self.clear else None)
+        return bool(present) and meant is not None and present != meant
+
+
+def _not_by_gpuops(pool: Pool, mark: Mark | None) -> Rejection | None:
+    """Why gpuops cannot set the mark; None = it can."""
+    if mark is None:
+        hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
+        return Rejection(f"pool {pool.name}", "says `owner: none`", hint=hint)
+    if mark.tag is not None:
+        hint = (
+            f"select the VMs in the vSphere Client, and Tags & Custom Attributes, Assign Tag, {mark.tag}; "
+            "or let the policy ask for an attribute"
+        )
+        return Rejection(f"pool {pool.name}", f"its mark is the {mark}, and gpuops sets attributes alone", hint=hint)
+    return None
+
+
+def _counted(left: Collection[Choice]) -> Iterator[str]:
+    """Each reason once, with its VM or how many they are."""
+    names: dict[str, list[str]] = {}
+    for choice in left:
+        names.setdefault(choice.reason, []).append(choice.subject)
+    for reason, vms in names.items():
+        yield f"{vms[0] if len(vms) == 1 else f'{len(vms)} desktops'}: {reason}"

@@ -1,0 +1,82 @@
+"""How many desktops of each pool stay running. `desktops.py` asks when a night is planned, `guard.py` before each step.
+
+A floor holds for everything that takes desktops: while a night of another policy is open, the floors of its pools hold
+as well. Two policies may select the same desktops; what the other night has taken does not run any more, so each count
+of running desktops includes what all open nights have taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.rotation.taken_vms import TakenVm, stays_running
+
+FloorKey = tuple[int, str]
+"""Number of the policy (0 = that of the night itself), and the pool's name."""
+_ONE_FLOOR: Final = "gpuops rotate restore --vm NAME brings one back; give the pools of both policies the same `floor`"
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The floors that hold for the desktops of one night."""
+
+    policy: Policy
+    others: tuple[Policy, ...] = ()
+    """Other policies that have an open night in the journal."""
+
+    def pools_of(self, vm: Vm) -> Iterator[tuple[FloorKey, Policy, Pool]]:
+        """The pools with a floor that select the VM, at most one of each policy."""
+        for number, policy in enumerate((self.policy, *self.others)):
+            pool = policy.pool_of(vm)
+            if pool is not None and pool.floor:
+                yield (number, pool.name), policy, pool
+
+    def count_running(self, vms: Iterable[Vm]) -> Counter[FloorKey]:
+        """How many of these VMs run and count towards each floor."""
+        return Counter(key for vm in vms if stays_running(vm) for key, _, _ in self.pools_of(vm))
+
+    def objection(self, vm: Vm, running: Mapping[FloorKey, int]) -> str | None:
+        """Which floor would be broken without the VM, where so many run; None = none."""
+        for key, policy, pool in self.pools_of(vm):
+            if running.get(key, 0) <= pool.floor:
+                of_policy = "" if policy is self.policy else f" of policy {policy.name}, whose night is open,"
+                return f"floor: {pool.floor} of pool {pool.name}{of_policy} stay running"
+        return None
+
+
+def other_open_policies(policy: Policy, originals: Iterable[Original]) -> tuple[Policy, ...]:
+    """The policies of other names whose nights are open: what they keep running stays running.
+
+    A policy that was edited since its night began is obeyed as it is now, so its earlier text does not count.
+    """
+    policies = (original.policy for original in originals if not original.returned)
+    return tuple({id(other): other for other in policies if other is not None and other.name != policy.name}.values())
+
+
+def floors_broken_by_others(policy: Policy, away: Iterable[TakenVm], inventory: Inventory) -> Iterator[Rejection]:
+    """The pools of which fewer desktops run than their floor, since a night of another policy has taken some."""
+    running = Floors(policy).count_running(inventory.vms.values())
+    taken: Counter[tuple[str, str, str]] = Counter()
+    for taken_vm in away:
+        vm, other = taken_vm.vm, taken_vm.policy
+        pool = policy.pool_of(vm) if vm is not None else None
+        if pool is not None and other.name != policy.name and taken_vm.original.role is not Role.ML:
+            taken[pool.name, taken_vm.original.night, other.name] += 1
+    for pool in policy.pools:
+        count = running[0, pool.name]
+        nights = [
+            f"night {night} of policy {name} has taken {number}"
+            for (pool_name, night, name), number in sorted(taken.items())
+            if pool_name == pool.name
+        ]
+        if count < pool.floor and nights:
+            rule = f"floor: {pool.floor} are to stay running, {count} do: {', '.join(nights)}"
+            yield Rejection(f"pool {pool.name}", rule, hint=_ONE_FLOOR)
