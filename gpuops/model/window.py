@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 _DAY = timedelta(days=1)
+RETURN_FLOOR: Final = timedelta(minutes=45)
+"""The least time that is kept for bringing desktops back, however fast they came back so far."""
 
 
 class Weekday(StrEnum):
@@ -57,6 +60,11 @@ class Night:
     @property
     def id(self) -> str:
         return self.day.isoformat()
+
+    @property
+    def returns_from(self) -> datetime:
+        """When its return is due at the latest, however little it has taken. Nothing is taken from then on."""
+        return max(self.opens, min(self.closes, self.back_by - RETURN_FLOOR))
 
     def takes_at(self, now: datetime) -> bool:
         return self.opens <= now < self.closes

@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gpuops.config.sections.section import Section, Text, accepted_before, mistake
-from gpuops.model.nights.rotation import RETURN_FLOOR
-from gpuops.model.window import Weekday, Window
+from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")

@@ -19,8 +19,6 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night, Window, moments
 from gpuops.model.workloads.job_rules import JobRules
 
-RETURN_FLOOR: Final = timedelta(minutes=45)
-"""The least time that is kept for bringing desktops back, however fast they came back so far."""
 LATE: Final = timedelta(minutes=10)
 """For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 

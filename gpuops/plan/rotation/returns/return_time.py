@@ -21,9 +21,9 @@ from math import ceil
 from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.model.nights.rotation import RETURN_FLOOR, MorningOrder, Policy
+from gpuops.model.nights.rotation import MorningOrder, Policy
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.window import Night
+from gpuops.model.window import RETURN_FLOOR, Night
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
