@@ -67,7 +67,7 @@ def night_asked(
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed, site)
+    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
     here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
     elsewhere = elsewhere_by_owners(elsewhere, site)
     request = RotateNight(

@@ -219,7 +219,7 @@ def _one_run(
         require_mode(kind, policy)
         require_setup(policy, site.vcenter)
         require_broker(policy, site)
-        policy = with_jobs(policy, site)
+        policy = with_jobs(policy.at_night(site.clock()), site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
     returning = not kind.takes
     if not apply:
@@ -412,6 +412,6 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
-        request = RotateNight(policy, known_originals(journal, policy, now))
+        request = RotateNight(policy.at_night(now), known_originals(journal, policy, now))
     seen = site.judged(inventory, policy)
     return request.may_take(seen, catalog_of(seen), now)

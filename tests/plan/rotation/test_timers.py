@@ -35,6 +35,18 @@ WINDOWS: Final = {
     "closing as desktops are due": '[{opens: "21:47", closes: "06:13"}]',
     "in the change of the clocks": '[{opens: "23:30", closes: "02:30", back_by: "03:30"}]',
     "opening in the change of the clocks": '[{opens: "02:30", closes: "05:00", back_by: "06:00"}]',
+    "a weekend": '[{opens: "fri 20:00", closes: "mon 05:00", back_by: "mon 07:00"}]',
+    "a weekend, taken in an evening": '[{opens: "20:00", closes: "23:00", back_by: "mon 07:00", weekdays: fri}]',
+    "24 hours": '[{opens: "03:00", closes: "03:00", weekdays: [sat, sun]}]',
+    "until midnight": '[{opens: "18:00", closes: "24:00", weekdays: mon-fri}]',
+    "two a day": """
+  - {opens: "12:00", closes: "12:30", back_by: "13:00", weekdays: mon-fri}
+  - {opens: "20:00", closes: "05:00", back_by: "07:00"}""",
+    "holidays as one night": """
+  - {opens: "20:00", closes: "05:00", back_by: "07:00", weekdays: mon-thu, not_on: ["2026-12-21..2027-01-01"]}
+  - {opens: "2026-12-23 16:00", closes: "2026-12-28 05:00", back_by: "2026-12-28 07:00"}""",
+    "not on public holidays": """
+  - {opens: "20:00", closes: "05:00", back_by: "07:00", weekdays: mon-fri, not_on: [holidays DE-BY]}""",
     "by day": '[{opens: "09:05", closes: "16:50", back_by: "18:00", weekdays: [sat, sun]}]',
     "workdays and free days": """
   - {opens: "20:00", closes: "05:00", back_by: "07:00", weekdays: [mon, tue, wed, thu], not_on: [2026-12-23]}
