@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
+    from gpuops.execute.rotation.installed_timers import timers as rotate_timers
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
     from gpuops.execute.rotation.queue_look import queue_look
@@ -125,6 +126,7 @@ __all__ = [
     "rotate_resume",
     "rotate_skip_next",
     "rotate_status",
+    "rotate_timers",
     "rotate_unlock",
     "rotate_watch",
     "rotate_watch_look",
@@ -175,6 +177,7 @@ _AT_FIRST_USE: Final = {
     "rotate_resume": "api.noticed.rotate_resume",
     "rotate_skip_next": "execute.rotation.next_night.skip_next",
     "rotate_status": "execute.rotation.status.status",
+    "rotate_timers": "execute.rotation.installed_timers.timers",
     "rotate_unlock": "execute.rotation.unlock.unlock",
     "rotate_watch": "execute.rotation.watch.watch_for_ever",
     "rotate_watch_look": "execute.rotation.watch.watch_once",

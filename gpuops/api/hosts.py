@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.role import RoleState, RoleWish
@@ -19,10 +22,13 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
 
-def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examination:
+def doctor(
+    site: Site, scope: Scope, roles: Sequence[RoleWish] = (), policy: tuple[Policy, Path] | None = None
+) -> Examination:
     """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
 
-    With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
+    With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them. With `policy`
+    and its file also where this machine's timers do not meet its windows.
     Raises UsageError, HostNotFound for a name that is not there.
     """
     from gpuops.execute.roles import compare_login
@@ -47,8 +53,19 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
         *compare_login(roles, site.vcenter, inventory),
         *of_journal,
         *_of_rdma(site, scope.hosts(inventory)),
+        *(_of_timers(*policy, site) if policy is not None else ()),
     )
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+
+
+def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:
+    """A warning for each way in which installed calls and windows do not meet."""
+    from gpuops.execute.rotation.installed_timers import timer_misfits
+    from gpuops.plan.doctor.finding import Finding, Severity
+
+    for misfit in timer_misfits(policy, site, file):
+        reason, _, fix = misfit.rpartition("; ")
+        yield Finding(Severity.WARNING, policy.name, reason, fix)
 
 
 def _of_rdma(site: Site, hosts: Sequence[Host]) -> Iterator[Finding]:

@@ -47,35 +47,53 @@ def rotate_night(
     apply: bool,
     consent: Consent = agreed,
     unattended: bool = False,
+    by_timer: bool = False,
     asks: bool = False,
 ) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
     Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused. `asks`: the consent waits for somebody's answer, so it is asked for before the lock is taken.
+    refused. `by_timer`: outside its hours there is nothing to do. `asks`: the consent waits for somebody's answer, so
+    it is asked for before the lock is taken.
     """
     from gpuops.execute.rotation import rotation
 
     def run(asked: Consent) -> Report:
         return rotation.rotate_night(
-            policy, site, apply=apply, consent=asked, unattended=unattended, asks=asks, told=_pool_told(site)
+            policy,
+            site,
+            apply=apply,
+            consent=asked,
+            unattended=unattended,
+            by_timer=by_timer,
+            asks=asks,
+            told=_pool_told(site),
         )
 
     return _noticed("rotate night", site, consent, run, apply)
 
 
 def rotate_day(
-    policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed, asks: bool = False
+    policy: Policy | PolicyError | None,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent = agreed,
+    by_timer: bool = False,
+    asks: bool = False,
 ) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
     Each under the policy of its night. Exit code 4 when a desktop could not be returned: `plan.unmet` and the failed
-    outcomes name each, with its reason and one safe command. `asks` as for `rotate_night`.
+    outcomes name each, with its reason and one safe command. `by_timer`: while a window is open and nothing is due,
+    there is nothing to do. `asks` as for `rotate_night`.
     """
     from gpuops.execute.rotation import rotation
 
     def run(asked: Consent) -> Report:
-        return rotation.rotate_day(policy, site, apply=apply, consent=asked, asks=asks, told=_pool_told(site))
+        return rotation.rotate_day(
+            policy, site, apply=apply, consent=asked, by_timer=by_timer, asks=asks, told=_pool_told(site)
+        )
 
     return _noticed("rotate day", site, consent, run, apply)
 

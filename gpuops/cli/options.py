@@ -242,6 +242,10 @@ class CommonOptions:
         return Manners(self.quiet, self.verbose, self.no_color)
 
 
+ByTimer = Annotated[
+    bool,
+    typer.Option("--by-timer", help="A timer calls: outside the hours of this half there is nothing to do."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 
 

@@ -6,16 +6,22 @@ A policy speaks in local clock times. Where clocks change, a night is never long
 * a time that comes twice, because they go back, is the second one for an opening, the first one for an end.
 
 A local day that a zone skipped altogether (Pacific/Apia, 30 December 2011) has no night.
+
+A night may last for days: `closes` and `back_by` are then times of a named weekday, the first after the opening, or of
+one date. Example: from Fri 20:00, closes Mon 05:00, back by Mon 07:00 is one night, that of the Friday.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 _DAY = timedelta(days=1)
+RETURN_FLOOR: Final = timedelta(minutes=45)
+"""The least time that is kept for bringing desktops back, however fast they came back so far."""
 
 
 class Weekday(StrEnum):
@@ -53,10 +59,21 @@ class Night:
     back_by: datetime
     """By then every desktop is back."""
     zone: tzinfo
+    pools: frozenset[str] = frozenset()
+    """Names of the pools whose desktops it may take; empty = all."""
+    is_named_by_time: bool = False
+    """Whether another window opens earlier on the same day."""
 
     @property
     def id(self) -> str:
-        return self.day.isoformat()
+        """The date of its evening; of a later night of the same day with its time, `2026-11-23T20:00`."""
+        local = self.opens.astimezone(self.zone)
+        return f"{self.day.isoformat()}T{local:%H:%M}" if self.is_named_by_time else self.day.isoformat()
+
+    @property
+    def returns_from(self) -> datetime:
+        """When its return is due at the latest, however little it has taken. Nothing is taken from then on."""
+        return max(self.opens, min(self.closes, self.back_by - RETURN_FLOOR))
 
     def takes_at(self, now: datetime) -> bool:
         return self.opens <= now < self.closes
@@ -70,7 +87,8 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """On which evenings a night opens, and its clock times in `zone`; across midnight when it closes earlier."""
+    """On which evenings a night opens, and its clock times in `zone`; across midnight when it closes earlier, and for
+    24 hours when it closes at the time at which it opens."""
 
     opens: time
     closes: time
@@ -83,6 +101,24 @@ class Window:
     not_on: frozenset[date] = frozenset()
     """Evenings on which it does not."""
     name: str = ""
+    closes_on: Weekday | date | None = None
+    """The day on which it closes; None = the first such time after the opening."""
+    back_on: Weekday | date | None = None
+    """The day of `back_by`; None = the first such time at or after the closing."""
+    pools: frozenset[str] = frozenset()
+    """Names of the pools whose desktops its nights may take; empty = all."""
+    is_named_by_time: bool = False
+    """Whether another window opens earlier on the same day, so that the date does not tell its nights apart."""
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether it opens on dates alone, and on no weekday."""
+        return not self.weekdays
+
+    @property
+    def ends_on_days(self) -> bool:
+        """Whether it says the day on which it closes, or on which desktops are back."""
+        return self.closes_on is not None or self.back_on is not None
 
     def opens_on(self, day: date) -> bool:
         """Whether there is a night that begins on the evening of this local date."""
@@ -98,12 +134,13 @@ class Window:
         opens = moments(day, self.opens, self.zone)[-1]
         if opens.astimezone(self.zone).date() != day:
             return None
-        closing_day = day if self.opens < self.closes else day + _DAY
+        closing_day = _ending_day(day, self.opens < self.closes, self.closes_on)
         closes = self._end(closing_day, self.closes, opens)
-        if self.back_by is None:
-            return Night(day, opens, closes, closes, self.zone)
-        last_day = closing_day if self.closes <= self.back_by else closing_day + _DAY
-        return Night(day, opens, closes, self._end(last_day, self.back_by, closes), self.zone)
+        back_by = closes
+        if self.back_by is not None:
+            last_day = _ending_day(closing_day, self.closes <= self.back_by, self.back_on)
+            back_by = self._end(last_day, self.back_by, closes)
+        return Night(day, opens, closes, back_by, self.zone, self.pools, self.is_named_by_time)
 
     def _end(self, day: date, clock: time, not_before: datetime) -> datetime:
         later = (moment for moment in moments(day, clock, self.zone) if moment >= not_before)
@@ -116,13 +153,17 @@ class Window:
     def evening_off(self, now: datetime) -> date | None:
         """The evening on which the window does not open, if this moment is of its hours; None = it is not."""
         local = now.astimezone(self.zone).date()
-        off = (self._hours_of(day) for day in (local, local - _DAY) if not self.opens_on(day))
+        days = (local - number * _DAY for number in range(self._days))
+        # of a window that closes on a named day, no other evening has hours
+        off = (
+            self._hours_of(day) for day in days if (day in self.not_on if self.ends_on_days else not self.opens_on(day))
+        )
         return next((hours.day for hours in off if hours is not None and hours.takes_at(now)), None)
 
     def nights_begun(self, now: datetime) -> tuple[Night, ...]:
         """The nights of the last days that have opened, the latest first."""
         local = now.astimezone(self.zone).date()
-        nights = (self.night_of(local - number * _DAY) for number in range(3))
+        nights = (self.night_of(local - number * _DAY) for number in range(self._days + 1))
         return tuple(night for night in nights if night is not None and night.opens <= now)
 
     def next_night(self, now: datetime) -> Night | None:
@@ -132,14 +173,40 @@ class Window:
         return next((night for night in nights if night is not None and night.opens > now), None)
 
     @property
-    def length(self) -> timedelta:
-        """From the opening to the moment by which desktops are back, on a day without a change of the clocks."""
-        taking = _clockwise(self.opens, self.closes)
-        return taking if self.back_by is None else taking + _clockwise(self.closes, self.back_by)
+    def _days(self) -> int:
+        """On how many local days in a row one night may be open, or its desktops due."""
+        days = 2
+        for on in (self.closes_on, self.back_on):
+            if isinstance(on, Weekday):
+                days += 7
+            elif on is not None:
+                days += max(0, (on - min(self.also_on, default=on)).days)
+        return days
+
+    def length_on(self, day: date) -> timedelta:
+        """From the opening on this day to the moment by which desktops are back, where clocks do not change."""
+        hours = replace(self, zone=UTC)._hours_of(day)
+        return hours.back_by - hours.opens if hours is not None else timedelta()
 
     def __str__(self) -> str:
-        back = "" if self.back_by is None else f", desktops back by {self.back_by:%H:%M}"
-        return f"{self.opens:%H:%M} to {self.closes:%H:%M} {self.zone}{back}"
+        back = "" if self.back_by is None else f", desktops back by {_on(self.back_on)}{self.back_by:%H:%M}"
+        return f"{self.opens:%H:%M} to {_on(self.closes_on)}{self.closes:%H:%M} {self.zone}{back}"
+
+
+def _on(day: Weekday | date | None) -> str:
+    return "" if day is None else f"{str(day).title()} "
+
+
+def _ending_day(start: date, is_later: bool, on: Weekday | date | None) -> date:
+    """The day of an end after a start. `is_later`: whether its clock time is later than that of the start."""
+    match on:
+        case None:
+            return start if is_later else start + _DAY
+        case Weekday():
+            days = (_WEEK.index(on) - start.weekday()) % 7
+            return start + (days if days or is_later else 7) * _DAY
+        case _:
+            return on
 
 
 @lru_cache(maxsize=1024)
@@ -166,8 +233,3 @@ def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
         else:
             high = middle
     return before + timedelta(seconds=high)
-
-
-def _clockwise(start: time, end: time) -> timedelta:
-    """How long a clock runs from one time to the other; less than a day."""
-    return timedelta(minutes=(end.hour * 60 + end.minute) - (start.hour * 60 + start.minute)) % _DAY

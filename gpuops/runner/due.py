@@ -42,9 +42,9 @@ def due(policy: Policy, now: datetime) -> DueTurn:
 
 
 def half_of(policy: Policy, now: datetime) -> Half:
-    """Night while a window is open; a return ends what a night has left, at any other hour."""
+    """Return the night while a window is open and its return is not due, else the return."""
     night = policy.night_at(now)
-    return Half.NIGHT if night is not None and night.takes_at(now) else Half.DAY
+    return Half.NIGHT if night is not None and now < night.returns_from else Half.DAY
 
 
 def refuse_other_modes(policy: Policy) -> None:

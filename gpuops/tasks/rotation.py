@@ -37,6 +37,7 @@ def rotation(
     policy: str | None = None,
     vms: tuple[str, ...] = (),
     from_markers: bool = False,
+    by_timer: bool = False,
     apply: bool,
 ) -> TaskResult:
     """What the run changed, or in check mode would; of `status` what `rotation_info` tells, which changes nothing.
@@ -46,6 +47,8 @@ def rotation(
     wanted = State(state)
     if wanted is not State.RESTORED and (vms or from_markers):
         raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
+    if by_timer and wanted not in (State.NIGHT, State.DAY):
+        raise UsageError("by_timer goes with state=night and state=day", hint="leave it out")
     if wanted is State.STATUS:
         return rotation_info(connection, policy=policy)
     if wanted is State.NIGHT and policy is None:
@@ -57,7 +60,7 @@ def rotation(
     returning = None if wanted is State.RESUMED else apply and brings_back
     site, warnings = open_site(connection, guarded=True, returning=returning, policy=known, run=run)
     with site:
-        report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
+        report = _run(wanted, meant, site, vms, from_markers=from_markers, by_timer=by_timer, apply=apply)
     after = inventory_after(report)
     return result_of(report, f"rotate-{_COMMAND[wanted]}", after, warnings)
 
@@ -69,6 +72,7 @@ def _run(
     vms: tuple[str, ...],
     *,
     from_markers: bool,
+    by_timer: bool,
     apply: bool,
 ) -> Report:
     from gpuops import api
@@ -76,9 +80,9 @@ def _run(
     match state:
         case State.NIGHT:
             assert policy is not None and not isinstance(policy, PolicyError), "asked for above"
-            return api.rotate_night(policy, site, apply=apply, unattended=True)
+            return api.rotate_night(policy, site, apply=apply, unattended=True, by_timer=by_timer)
         case State.DAY:
-            return api.rotate_day(policy, site, apply=apply)
+            return api.rotate_day(policy, site, apply=apply, by_timer=by_timer)
         case State.RESUMED:
             return api.rotate_resume(site, apply=apply, unattended=True)
         case State.RESTORED:
@@ -101,17 +105,27 @@ def rotation_info(
     from gpuops.report.nights.rotation_plan import preview_document
     from gpuops.report.nights.rotation_status import status_document
 
-    meant = _policy(policy)
+    meant, file = _policy(policy), Path(policy) if policy else None
     begins = parse_moment_or_clock("at", at) if at is not None else None
     site, warnings = open_site(connection)
     with site:
-        found = rotate_status(site, meant)
+        found = rotate_status(site, meant, policy_file=file)
         reasons = [found.journal_lost] if found.journal_lost else []
         result = {"changed": False, "rotation": status_document(found), "night": None, "reasons": reasons}
         if not reasons and (plan or begins is not None):
-            result["night"] = preview_document(rotate_plan(meant, site, begins))
+            result["night"] = preview_document(rotate_plan(meant, site, begins, policy_file=file))
     message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
     return TaskResult(result, found.exit_code, message, tuple(warnings))
+
+
+def rotation_timers_info(policy: str, *, cron_tz: bool | None = None) -> TaskResult:
+    """When systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
+    from gpuops.api import rotate_timers
+    from gpuops.config.policy import load_policy
+    from gpuops.report.nights.rotation_timers import timers_document
+
+    found = rotate_timers(load_policy(Path(policy).expanduser()), cron_tz=cron_tz)
+    return TaskResult({"changed": False, "timers": timers_document(found)})
 
 
 def _said_policy(path: str | None) -> Policy | PolicyError | None:

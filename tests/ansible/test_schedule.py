@@ -23,7 +23,10 @@ import yaml
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
+from gpuops.config.policy import load_policy
+from gpuops.execute.rotation.installed_timers import timers
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
+from gpuops.report.nights.rotation_timers import timers_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
@@ -35,8 +38,15 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 __all__ = ["webhook"]
 EXAMPLE = ("-i", "inventories/example/hosts.yml", "playbooks/schedule.yml")
+_SOURCE: Final = ("-e", f"gpuops_schedule_policy_source={ROOT}/templates/policy.yaml")
 LAB_POLICY = ROOT / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 IN_CLONE: Final = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+TEMPLATE_POLICY = ROOT / "templates" / "policy.yaml"
+OWN_RUNS: Final = [
+    {"half": "night", "calendar": "Mon..Fri 20..23:00/20", "cron": "*/20 20-23 * * 1-5"},
+    {"half": "day", "calendar": "*-*-* 05..19:00/10", "cron": "*/10 5-19 * * *"},
+]
+"""In place of what the windows say: those of a policy for any hour."""
 AWKWARD = "50% of $HOME and ${USER} \"it\" \\n '%h'"
 
 
@@ -46,7 +56,7 @@ class Site:
 
     server: SimServer
     rendered: Path
-    said: Mapping[str, str]
+    said: Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +81,7 @@ def site(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "gpuops_schedule_state_dir": str(home / "state"),
             "gpuops_schedule_on_failure": "tell-ops@%n.service",
             "gpuops_schedule_mailto": "ops@example.com",
+            "gpuops_schedule_runs": OWN_RUNS,
             "gpuops_policy": str(home / "policy.yaml"),
             "gpuops_hostname": f"{server.host}:{server.port}",
             "gpuops_username": server.username,
@@ -87,7 +98,7 @@ def site(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> None:
     """With the command of the manual and no other variable: what group_vars say is what the run is given."""
-    ansible("playbook", *EXAMPLE, "-e", f"gpuops_schedule_dir={tmp_path}")
+    ansible("playbook", *EXAMPLE, "-e", f"gpuops_schedule_dir={tmp_path}", *_SOURCE)
     found = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
     assert found["default"] == "prod"
     assert found["targets"] == {
@@ -99,7 +110,37 @@ def test_the_example_site_renders_a_login(ansible: Ansible, tmp_path: Path) -> N
     }
     unit = (tmp_path / "gpuops-night.service").read_text(encoding="utf-8")
     assert "\nLoadCredential=gpuops-password-prod:/etc/gpuops/prod.password\n" in unit
-    assert '--policy "/etc/gpuops/policy.yaml" --yes --vcenter "prod"' in unit
+    assert '--policy "/etc/gpuops/policy.yaml" --yes --by-timer --vcenter "prod"' in unit
+
+
+@pytest.mark.parametrize("cron_tz", [True, False])
+def test_calls_come_from_the_windows_of_the_policy(ansible: Ansible, tmp_path: Path, cron_tz: bool) -> None:
+    """As `rotate timers` prints them, with the zone in each; also in check mode, which writes nothing."""
+    values = ("-e", json.dumps({"gpuops_schedule_dir": str(tmp_path / "made"), "gpuops_schedule_cron_tz": cron_tz}))
+    ansible("playbook", *EXAMPLE, *values, *_SOURCE, "-C")
+    assert not (tmp_path / "made").exists()
+    ansible("playbook", *EXAMPLE, *values, *_SOURCE)
+    calls = timers_document(timers(load_policy(TEMPLATE_POLICY), cron_tz=cron_tz))
+    text = (tmp_path / "made" / "gpuops.cron").read_text(encoding="utf-8")
+    for half in ("night", "day"):
+        assert unit_of(tmp_path / "made" / f"gpuops-{half}.timer")["OnCalendar"] == calls[half]["systemd"]
+        assert all(calendar.endswith(" Europe/Berlin") for calendar in calls[half]["systemd"])
+        lines = [line for line in text.splitlines() if f" rotate {half} " in line]
+        assert [line.partition(" gpuops ")[0] for line in lines] == [call["when"] for call in calls[half]["cron"]]
+        assert all(" --by-timer " in line for line in lines)
+    assert ("CRON_TZ=Europe/Berlin" in text.splitlines()) is cron_tz
+    assert ("The hours are those of the machine's own zone" in text) is not cron_tz
+    assert "#   install -d -o gpuops -m 700 /var/lib/gpuops" in text.splitlines()
+    assert "#   useradd -r -s /usr/sbin/nologin gpuops" in text.splitlines()
+    if shutil.which("systemd-analyze") is not None or "CI" in os.environ:
+        for line in calls["night"]["systemd"]:
+            subprocess.run(["systemd-analyze", "calendar", line], check=True, capture_output=True)
+
+
+def test_a_policy_that_is_not_there_is_named(ansible: Ansible, tmp_path: Path) -> None:
+    refused = ansible("playbook", *EXAMPLE, "-e", f"gpuops_schedule_dir={tmp_path / 'made'}", code=2)
+    assert "/etc/gpuops/policy.yaml" in refused.stdout
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(

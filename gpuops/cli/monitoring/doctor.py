@@ -25,6 +25,10 @@ def doctor(
         Path | None,
         typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare this machine's timers with the windows of this rotation policy."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
     predictions: Annotated[
         bool, typer.Option("--predictions", help="List where vCenter did something else than was predicted.")
@@ -40,20 +44,23 @@ def doctor(
       gpuops doctor --vcenter sim:lab
       gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
       gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
+      gpuops doctor --policy templates/policy.yaml --vcenter sim:lab
       gpuops doctor --predictions
     """
     if predictions:
-        _list_predictions(common, alone=roles is None and scope == Scope(), strict=strict)
+        _list_predictions(common, alone=roles is None and policy is None and scope == Scope(), strict=strict)
         return
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
+    from gpuops.config.policy import load_policy
     from gpuops.config.role_file import load_roles
     from gpuops.report.monitoring.doctor import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()
+    called = (load_policy(policy), policy) if policy is not None else None
     with open_site(common) as site:
         host_shell.give_to(site)
-        found = examine(site, scope, wishes)
+        found = examine(site, scope, wishes, called)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
     if strict and not found.healthy:
@@ -67,7 +74,7 @@ def _list_predictions(common: CommonOptions, *, alone: bool, strict: bool) -> No
 
     if not alone:
         raise UsageError(
-            "--predictions is about what was done: it goes with no host, cluster or --roles",
+            "--predictions is about what was done: it goes with no host, cluster, --roles or --policy",
             hint="gpuops doctor --predictions lists all of them",
         )
     state_dir, url = journal_of(common)

@@ -13,8 +13,9 @@ from gpuops.cli.commands import VerbTable
 from gpuops.cli.nights.rotate_mark import mark
 from gpuops.cli.nights.rotate_repair import adopt, clear_marker
 from gpuops.cli.nights.rotate_state import abandon, audit, status, unlock
+from gpuops.cli.nights.rotate_timers import timers
 from gpuops.cli.nights.rotate_watch import watch
-from gpuops.cli.options import CommonOptions, PolicyFile, RunOptions, Saved
+from gpuops.cli.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
 from gpuops.cli.spread import reads_sites, spread
 from gpuops.errors import UsageError
 
@@ -33,6 +34,7 @@ def night(
     common: CommonOptions,
     run_options: RunOptions,
     policy: Annotated[Path, PolicyFile],
+    by_timer: ByTimer = False,
     saved: Saved = None,
     fleet: Annotated[
         bool, typer.Option("--fleet", help="Ask the runners for it (gpuops help runner); it is not waited for.")
@@ -41,7 +43,8 @@ def night(
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
     Without a terminal, by cron or systemd, a policy without `windows` is refused unless it says `windows: any`.
-    Outside a window of the policy it is refused (exit code 3), as the example is by day.
+    Outside a window of the policy it is refused (exit code 3), as the example is by day; with --by-timer there is then
+    nothing to do (exit code 0).
 
     \b
     Example:
@@ -68,7 +71,8 @@ def night(
             site,
             apply=apply,
             consent=consent,
-            unattended=not sys.stdin.isatty(),
+            unattended=by_timer or not sys.stdin.isatty(),
+            by_timer=by_timer,
             asks=somebody_is_asked(run_options),
         ),
         "rotate-night",
@@ -114,19 +118,24 @@ def plan(
     wanted = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = rotate_plan(wanted, site, moment)
+        found = rotate_plan(wanted, site, moment, policy_file=policy)
     output.show(preview_text(found), preview_document(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 
 
 @spread
-def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path | None, PolicyFile] = None) -> None:
+def day(
+    common: CommonOptions,
+    run_options: RunOptions,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    by_timer: ByTimer = False,
+) -> None:
     """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
 
     What the journal knows is returned under the policy of its night, wherever it is by now and whatever it is called.
     With --policy, markers that the journal knows nothing of are believed where that policy says, otherwise where the
-    last night's does.
+    last night's does. With --by-timer a call in an open window does nothing until the return is due.
 
     \b
     Example:
@@ -140,7 +149,7 @@ def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path |
     wanted = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(
-            wanted, site, apply=apply, consent=consent, asks=somebody_is_asked(run_options)
+            wanted, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
         ),
         "rotate-day",
         common,
@@ -281,7 +290,7 @@ def skip_next(
     output.show(skip_text(found), skip_document(found))
 
 
-for command in (night, day, status, plan, watch, resume, restore, init, skip_next):
+for command in (night, day, status, plan, timers, watch, resume, restore, init, skip_next):
     rotate.command()(command)
 rotate.add_typer(audit)
 rotate.command()(unlock)

@@ -48,9 +48,9 @@ def status(
     wanted = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         if watch:
-            _watch(lambda: rotate_status(site, wanted))
+            _watch(lambda: rotate_status(site, wanted, policy_file=policy))
             return
-        found = rotate_status(site, wanted)
+        found = rotate_status(site, wanted, policy_file=policy)
     _show(found)
     if found.exit_code:
         raise typer.Exit(found.exit_code)

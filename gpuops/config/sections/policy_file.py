@@ -26,7 +26,7 @@ from gpuops.config.sections.lending import LendingSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.spare import SpareSection
-from gpuops.config.sections.windows import WindowSection, Zone, refuse_overlapping
+from gpuops.config.sections.windows import WindowSection, Zone, named_apart, refuse_overlapping
 from gpuops.model.desktops.evidence import Source, names
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import (
@@ -312,10 +312,16 @@ class PolicyFile(Section):
         return self
 
     @model_validator(mode="after")
-    def _windows_apart(self) -> PolicyFile:
+    def _windows_apart(self, info: ValidationInfo) -> PolicyFile:
         if self.window is not None and self.windows is not None:
             raise mistake("`window` and `windows` are both there", "put all of them under `windows`")
-        refuse_overlapping(self.all_windows())
+        windows = self.all_windows()
+        if not accepted_before(info):
+            refuse_overlapping(windows)
+        pools = {pool.name for pool in self.pools}
+        unknown = sorted({name for window in windows for name in window.pools} - pools)
+        if unknown:
+            raise mistake(f"`pools` of a window names {unknown[0]!r}, and no pool is called so", "name one of `pools`")
         return self
 
     @model_validator(mode="after")
@@ -356,7 +362,7 @@ class PolicyFile(Section):
 
     def all_windows(self) -> tuple[Window, ...]:
         sections = self.windows or ([self.window] if self.window is not None else [])
-        return tuple(section.window() for section in sections)
+        return named_apart([section.window() for section in sections])
 
     def queue(self) -> tuple[QueuedVm, ...]:
         """The entries of the queue, each deadline in the zone of the windows."""

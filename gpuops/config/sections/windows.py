@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta
-from itertools import combinations
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from itertools import pairwise
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
 from gpuops.config.sections.section import Section, Text, accepted_before, mistake
-from gpuops.model.nights.rotation import RETURN_FLOOR
-from gpuops.model.window import Weekday, Window
+from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
 _DAY = timedelta(days=1)
-_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+_LONGEST = timedelta(days=31)
+_MONDAY = date(2027, 1, 4)
+"""Of three weeks in which nights are compared: longer than any that closes on a weekday."""
 
 
 def _known_zone(name: str) -> str:
@@ -27,103 +29,164 @@ def _known_zone(name: str) -> str:
     return name
 
 
-def _day(text: str) -> str:
-    try:
-        if len(text) != len("2026-12-24"):
-            raise ValueError
-        date.fromisoformat(text)
-    except ValueError:
-        raise mistake(f"{text!r} is no date", "write it as 2026-12-24") from None
-    return text
-
-
-def _clock(text: str) -> str:
-    if not _CLOCK.fullmatch(text):
-        raise mistake(f"{text!r} is no time of day", 'write it as "20:00"')
-    return text
-
-
 Zone = Annotated[Text, AfterValidator(_known_zone)]
-Clock = Annotated[str, AfterValidator(_clock), WithJsonSchema({"type": "string", "pattern": f"^{_CLOCK.pattern}$"})]
-Day = Annotated[str, AfterValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
-Days = Annotated[list[Day], Field(max_length=1000)]
 
 
 class WindowSection(Section):
     """One window."""
 
     name: Text = ""
-    opens: Clock
-    closes: Clock
+    opens: TimeOfDay
+    closes: TimeOfDay
     zone: Zone
-    back_by: Clock | None = None
-    weekdays: list[Annotated[Weekday, Field(strict=False)]] = Field(default=list(Weekday), min_length=1)
+    back_by: TimeOfDay | None = None
+    weekdays: Weekdays = Field(default=list(Weekday))
     also_on: Days = Field(default_factory=list)
     not_on: Days = Field(default_factory=list)
+    pools: list[Text] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _opens_on_its_days(self) -> WindowSection:
+        day, _ = read_time(self.opens)
+        said = [key for key in ("weekdays", "also_on", "not_on") if key in self.model_fields_set]
+        if isinstance(day, Weekday) and "weekdays" in said:
+            raise mistake(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
+        if isinstance(day, date) and said:
+            raise mistake(f"it opens on {day} alone, and has `{said[0]}`", "leave that out, or the date")
+        ends = (("closes", self.closes), ("back_by", self.back_by))
+        dated = next((key for key, text in ends if text and isinstance(read_time(text)[0], date)), None)
+        if dated is not None and not isinstance(day, date):
+            raise mistake(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
+        return self
 
     @model_validator(mode="after")
     def _holds_a_night(self, info: ValidationInfo) -> WindowSection:
-        if self.opens == self.closes:
-            raise mistake("opens and closes at the same minute: no night fits in it")
-        if self.window().length > _DAY:
+        window = self.window()
+        day = next(iter(window.also_on)) if window.is_dated else None
+        lengths = [window.length_on(each) for each in ([day] if day else _days_of_weekdays(window))]
+        longest, shortest = max(lengths), min(lengths)
+        if not window.ends_on_days and longest > _DAY:
             raise mistake(
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
-                "`back_by` is when desktops are back: at `closes`, or after it",
+                "`back_by` is when desktops are back, at `closes` or after it; `mon 07:00` for a longer night",
             )
-        if self.window().length <= RETURN_FLOOR and not accepted_before(info):
-            minutes, floor = (int(length.total_seconds()) // 60 for length in (self.window().length, RETURN_FLOOR))
+        if longest > _LONGEST or (day is not None and not _ends_in_order(window, day)):
+            raise mistake(
+                f"opens {self.opens}, closes {self.closes} and back_by {self.back_by or self.closes} do not follow one "
+                f"another within {_LONGEST.days} days",
+                "write them in this order",
+            )
+        if shortest <= RETURN_FLOOR and not accepted_before(info):
+            minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise mistake(
                 f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",
                 "open it earlier, or let `back_by` be later",
             )
-        both = sorted(set(self.also_on) & set(self.not_on))
-        if both:
-            raise mistake(f"{both[0]} stands in `also_on` and in `not_on`", "leave it in one of them")
+        both = sorted(window.also_on & window.not_on)
+        by_date = {day for text in self.also_on if ".." not in text and text[0].isdigit() for day in days_of(text)}
+        if both and by_date.intersection(both):
+            raise mistake(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
         return self
 
     def window(self) -> Window:
+        opens_on, opens = read_time(self.opens)
+        closes_on, closes = read_time(self.closes)
+        back_on, back_by = read_time(self.back_by) if self.back_by else (None, None)
+        weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays)
+        also_on = frozenset(day for text in self.also_on for day in days_of(text))
+        if opens_on is not None and not isinstance(opens_on, Weekday):
+            weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
-            opens=time.fromisoformat(self.opens),
-            closes=time.fromisoformat(self.closes),
+            opens=opens,
+            closes=closes,
             zone=ZoneInfo(self.zone),
-            back_by=time.fromisoformat(self.back_by) if self.back_by else None,
-            weekdays=frozenset(self.weekdays),
-            also_on=frozenset(date.fromisoformat(day) for day in self.also_on),
-            not_on=frozenset(date.fromisoformat(day) for day in self.not_on),
+            back_by=back_by,
+            weekdays=weekdays,
+            also_on=also_on,
+            not_on=frozenset(day for text in self.not_on for day in days_of(text)),
             name=self.name,
+            closes_on=closes_on,
+            back_on=back_on,
+            pools=frozenset(self.pools),
         )
 
 
+def _days_of_weekdays(window: Window) -> list[date]:
+    """A day of each weekday on which it may open: those of a week, if it also opens on dates."""
+    week = [_MONDAY + number * _DAY for number in range(7)]
+    return week if window.also_on else [day for day in week if Weekday.of(day) in window.weekdays]
+
+
+def _ends_in_order(window: Window, day: date) -> bool:
+    """Whether a window of one date closes after it opens, and has its desktops back after that."""
+    opens = datetime.combine(day, window.opens)
+    closes = datetime.combine(window.closes_on, window.closes) if isinstance(window.closes_on, date) else None
+    back = (
+        datetime.combine(window.back_on, window.back_by)
+        if isinstance(window.back_on, date) and window.back_by is not None
+        else None
+    )
+    return (closes is None or closes > opens) and (back is None or back >= (closes or opens))
+
+
+def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
+    """The windows, of which each that opens on a day on which another one opens earlier has nights named by time."""
+    return tuple(
+        replace(window, is_named_by_time=True)
+        if any(
+            (other.opens, at) < (window.opens, number) and _same_day(window, other)
+            for at, other in enumerate(windows)
+            if at != number
+        )
+        else window
+        for number, window in enumerate(windows)
+    )
+
+
+def _same_day(one: Window, other: Window) -> str:
+    """A weekday or a date on which both open; empty = there is none."""
+    weekdays = [str(day) for day in Weekday if day in one.weekdays & other.weekdays]
+    explicit = sorted(day for day in one.also_on | other.also_on if one.opens_on(day) and other.opens_on(day))
+    return next(iter([*weekdays, *map(str, explicit)]), "")
+
+
 def refuse_overlapping(windows: Sequence[Window]) -> None:
-    """Raises the mistake of windows of which two would be one night, or of which one opens before the other is over."""
-    for one, other in combinations(windows, 2):
-        explicit = sorted(one.also_on | other.also_on)
-        both = [str(day) for day in explicit if one.opens_on(day) and other.opens_on(day)]
-        both = [str(day) for day in Weekday if day in one.weekdays & other.weekdays] + both
-        if both:
+    """Raises the mistake of windows of which one opens before the desktops of another night are back."""
+    days = sorted(_days_to_compare(windows))
+    found = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
+    nights = sorted(found, key=lambda each: each[0].opens)
+    for (earlier, one), (later, other) in pairwise(nights):
+        if later.opens >= earlier.back_by:
+            continue
+        if one is other:
             raise mistake(
-                f"{_called(one)} and {_called(other)} both open on {both[0]}: a night is one evening",
-                "give each evening to one of them: `weekdays`, `also_on`, `not_on`",
+                f"{_called(one)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} are "
+                "back",
+                "give it fewer `weekdays`, or let it close earlier",
             )
-    for earlier in windows:
-        for later in windows:
-            if earlier is not later and _runs_into(earlier, later):
-                raise mistake(
-                    f"{_called(later)} opens before the desktops of {_called(earlier)} are back",
-                    "open it later, or let the other's `back_by` be earlier",
-                )
+        if earlier.day == later.day:
+            one, other = (window for window in windows if window in (one, other))
+            raise mistake(
+                f"{_called(one)} and {_called(other)} both open on {_same_day(one, other)}, at hours that overlap",
+                "give each evening to one of them: `weekdays`, `also_on`, `not_on`; or let one open when the desktops "
+                "of the other are back",
+            )
+        raise mistake(
+            f"{_called(other)} opens before the desktops of {_called(one)} are back",
+            "open it later, or let the other's `back_by` be earlier: a return brings back the desktops of all pools",
+        )
 
 
-def _runs_into(earlier: Window, later: Window) -> bool:
-    """Whether one that opens on the evening after another's opens before that one is over, in one zone."""
-    if str(earlier.zone) != str(later.zone):
-        return False
-    mornings = {day.next for day in earlier.weekdays} | {Weekday.of(day).next for day in earlier.also_on}
-    evenings = later.weekdays | {Weekday.of(day) for day in later.also_on}
-    if not mornings & evenings:
-        return False
-    start = datetime.combine(date.min, earlier.opens)
-    return start + earlier.length > datetime.combine(date.min, later.opens) + _DAY
+def _days_to_compare(windows: Sequence[Window]) -> set[date]:
+    """The days on which nights may differ from those of other weeks: three weeks, a year where windows are in several
+    zones, whose clocks change on different days, and the days around each date."""
+    several_zones = len({str(window.zone) for window in windows}) > 1
+    days = {_MONDAY + number * _DAY for number in range(371 if several_zones else 21)}
+    around = 8 if any(window.ends_on_days for window in windows) else 1
+    for window in windows:
+        dates = [*window.also_on, *(window.closes_on,) * isinstance(window.closes_on, date)]
+        days.update(day + number * _DAY for day in dates for number in range(-around, around + 1))
+    return days
 
 
 def _called(window: Window) -> str:

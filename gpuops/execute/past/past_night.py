@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.stored import from_stored
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.returns.return_time import nights_called
 
 TAKEN_BY: Final = {
     Role.DESKTOP: frozenset({"SuspendVm"}),
@@ -183,6 +183,4 @@ def _policy(text: str) -> Policy | None:
 
 def _back_by(policy: Policy, night: str) -> datetime | None:
     """The deadline of the window that this night was of; of a night without a window, whose name is a minute, none."""
-    evening = date.fromisoformat(night[:10]) if re.fullmatch(r"\d{4}-\d{2}-\d{2}", night) else None
-    nights = (window.night_of(evening) for window in policy.windows if evening is not None)
-    return max((each.back_by for each in nights if each is not None), default=None)
+    return max((each.back_by for each in nights_called(night, policy)), default=None)

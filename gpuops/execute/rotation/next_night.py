@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, time
+from pathlib import Path
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
@@ -11,6 +13,7 @@ from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owner
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.other_vcenters import requests_here, requests_looked_at
+from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.required import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
 from gpuops.execute.runs.run_kind import RunKind
@@ -25,14 +28,19 @@ from gpuops.plan.rotation.returns.return_time import Durations
 
 
 def preview(
-    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
+    policy: Policy | None,
+    site: Site,
+    at: datetime | time | None = None,
+    left_out: Mapping[str, str] | None = None,
+    policy_file: Path | None = None,
 ) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or where no window of the policy takes
     desktops when the next one opens; one without an offset is read in the zone of the windows, and a time of day alone
     is the next such. `left_out`: request across sites -> why it is for another site, all others may start; None = by
-    what is assigned. Raises UsageError for a moment or a policy that cannot be told.
+    what is assigned. `policy_file`: that of the policy, whose timers are looked at. Raises UsageError for a moment or a
+    policy that cannot be told.
     """
     request, moment = night_asked(policy, site, at, left_out)
     obeyed = request.policy
@@ -41,7 +49,8 @@ def preview(
         forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
     except StateDamaged as damaged:  # no night needs what was measured
         forecasts, no_forecast = {}, damaged.line
-    return preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+    foreseen = preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+    return replace(foreseen, timers=timer_misfits(obeyed, site, policy_file))
 
 
 def night_asked(
@@ -58,7 +67,7 @@ def night_asked(
         setbacks = journal.setbacks() if journal else {}
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
-    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed, site)
+    past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
     here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
     elsewhere = elsewhere_by_owners(elsewhere, site)
     request = RotateNight(

@@ -22,7 +22,7 @@ from gpuops.execute.rotation.setup import require_setup
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
-from gpuops.execute.runs.nights import known_originals, policies_of, remembered_policy
+from gpuops.execute.runs.nights import NightVms, known_originals, last_policy, policies_of, remembered_policy
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.vcenter_wait import VcenterWait
@@ -32,9 +32,11 @@ from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.pool.by_night import taken_back
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
+from gpuops.plan.rotation.nights.bounds import closed
 from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.returns.return_time import waits_until
+from gpuops.plan.rotation.returns.return_due import not_yet_due, open_nights
+from gpuops.plan.rotation.returns.return_time import Durations, waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 
@@ -50,14 +52,18 @@ def rotate_night(
     apply: bool,
     consent: Consent = agreed,
     unattended: bool = False,
+    by_timer: bool = False,
     asks: bool = False,
     told: PoolTold = nobody_told,
 ) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
     Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused unless it says `windows: any`. `asks` as for `rotate`. `told` of clients whose lent GPUs it takes back.
+    refused unless it says `windows: any`. `by_timer`: outside its hours there is nothing to do. `asks` as for `rotate`.
+    `told` of clients whose lent GPUs it takes back.
     """
+    if by_timer and (why := _out_of_hours(policy, site)):
+        return _nothing_due(why, site, apply=apply)
     if apply and asks:
         consent = once_agreed(consent, lambda report: drain_for_night(policy, report, site, told))
     elif apply and taken_back(policy):
@@ -73,6 +79,7 @@ def rotate_day(
     *,
     apply: bool,
     consent: Consent = agreed,
+    by_timer: bool = False,
     asks: bool = False,
     told: PoolTold = nobody_told,
 ) -> Report:
@@ -81,8 +88,11 @@ def rotate_day(
     Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
     read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
-    `told` of clients whose lent GPUs it takes back.
+    `by_timer`: while a window is open and nothing is due there is nothing to do. `told` of clients whose lent GPUs it
+    takes back.
     """
+    if by_timer and (why := _not_yet_due(policy, site)):
+        return _nothing_due(why, site, apply=apply)
     if apply and asks:
         consent = once_agreed(consent, lambda _: told_before_return(site))
         consent = once_agreed(consent, lambda _: taken_before_return(site, told))
@@ -90,6 +100,32 @@ def rotate_day(
         told_before_return(site)
         taken_before_return(site, told)
     return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent, asks=asks)
+
+
+def _out_of_hours(policy: Policy, site: Site) -> str:
+    """Why a timer's call of a night comes outside its hours; empty = it does not."""
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        durations = Durations.of(journal.durations() if journal else {})
+    refused = closed(policy, site.clock(), durations)
+    return refused.rule if refused is not None and refused.by_the_hour else ""
+
+
+def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
+    """Why a timer's call of a return has nothing to do yet; empty = it has. What cannot be read is due."""
+    now = site.clock()
+    with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
+        said = policy if isinstance(policy, Policy) else last_policy(journal)
+        originals = NightVms(journal).all() if journal is not None else ()
+        over = journal.over() if journal is not None else frozenset()
+        durations = Durations.of(journal.durations() if journal else {})
+    nights = open_nights(said, originals, over, now)
+    if not nights or said is None:
+        return ""
+    return not_yet_due(nights, said, originals, site.vcenter.inventory(), durations, now)
+
+
+def _nothing_due(why: str, site: Site, *, apply: bool) -> Report:
+    return Report(None, site.vcenter.inventory(), Plan(because=(why,)), applied=apply)
 
 
 def _taken_back_first(consent: Consent, site: Site, told: PoolTold, *, asks: bool) -> Consent:
@@ -187,7 +223,7 @@ def _one_run(
         require_mode(kind, policy)
         require_setup(policy, site.vcenter)
         require_broker(policy, site)
-        policy = with_jobs(policy, site)
+        policy = with_jobs(policy.at_night(site.clock()), site)
     # only taking needs a journal: without one, a morning goes by vCenter's markers
     returning = not kind.takes
     if not apply:
@@ -407,6 +443,6 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
-        request = RotateNight(policy, known_originals(journal, policy, now))
+        request = RotateNight(policy.at_night(now), known_originals(journal, policy, now))
     seen = site.judged(inventory, policy)
     return request.may_take(seen, catalog_of(seen), now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StateDamaged
@@ -12,6 +13,7 @@ from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.past.overdue_vcenters import overdue_vcenters
 from gpuops.execute.pool.by_night import standing_now
+from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.runs.given_up import still_given_up
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind, left_open_runs
@@ -25,8 +27,11 @@ from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
 
 
-def status(site: Site, policy: Policy | None = None, now: Inventory | None = None) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now; `now` None = it is read.
+def status(
+    site: Site, policy: Policy | None = None, now: Inventory | None = None, policy_file: Path | None = None
+) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now; `now` None = it is read. `policy_file`:
+    that of the policy, whose timers are looked at.
 
     Without a policy, by the one that the last night in the journal ran under. By vCenter's markers alone where the
     journal cannot be read (`RotationStatus.journal_lost`).
@@ -75,6 +80,7 @@ def status(site: Site, policy: Policy | None = None, now: Inventory | None = Non
         lending=standing_now(site),
         overdue=overdue,
         overdue_unknown=tuple(each.message for each in damaged),
+        timers=timer_misfits(policy, site, policy_file),
     )
 
 

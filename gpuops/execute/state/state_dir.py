@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,16 +35,12 @@ def prepare_state_dir(path: Path) -> None:
         way = way_open(path)
     except OSError as error:
         raise StateDamaged(
-            f"the state directory {path} cannot be used: {error.strerror}",
-            hint="set GPUOPS_STATE_DIR to a directory of yours",
+            f"the state directory {path} cannot be used: {error.strerror}", hint=_made_by_root(path)
         ) from error
     if stat.S_ISLNK(found.st_mode):
         raise _linked("directory", path, hint="set GPUOPS_STATE_DIR to the directory itself")
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise StateDamaged(
-            f"the state directory {path} is not a directory of this user",
-            hint="set GPUOPS_STATE_DIR to a directory of yours",
-        )
+        raise StateDamaged(f"the state directory {path} is not a directory of this user", hint=_made_by_root(path))
     if found.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
     if way is not None:
@@ -50,6 +48,16 @@ def prepare_state_dir(path: Path) -> None:
             f"{way.why}, and so another directory can be put in the place of {path}",
             hint=f"{way.fix}, or set GPUOPS_STATE_DIR to a directory elsewhere",
         )
+
+
+def _made_by_root(path: Path) -> str:
+    """What makes the directory for this user. cron, in contrast to a unit of systemd, makes none."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    made = shlex.join(["install", "-d", "-o", user, "-m", "700", str(path)])
+    return f"as root: {made}; or set GPUOPS_STATE_DIR to a directory of yours"
 
 
 def _make(path: Path) -> None:

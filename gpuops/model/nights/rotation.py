@@ -19,8 +19,6 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night, Window, moments
 from gpuops.model.workloads.job_rules import JobRules
 
-RETURN_FLOOR: Final = timedelta(minutes=45)
-"""The least time that is kept for bringing desktops back, however fast they came back so far."""
 LATE: Final = timedelta(minutes=10)
 """For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 
@@ -137,6 +135,8 @@ class Pool:
     priority: int = 0
     """Desktops of the pool with the lower one give way first."""
     directpath: DirectPath = DirectPath.LEAVE
+    is_taken_tonight: bool = True
+    """Whether the window of this night names the pool, or names none (`Policy.at_night`)."""
 
     @property
     def users_kept_away(self) -> bool:
@@ -257,6 +257,14 @@ class Policy:
     def in_folder(self, vm: Vm) -> bool:
         """Whether the VM is inside a folder that a pool names, whatever it is called and carries."""
         return any(pool.select.in_folder(vm) for pool in self.pools)
+
+    def at_night(self, now: datetime) -> Policy:
+        """The policy of the night of this moment: it takes no desktop of pools that the window leaves out."""
+        night = self.night_at(now)
+        if night is None or not night.pools:
+            return self
+        pools = (replace(pool, is_taken_tonight=pool.name in night.pools) for pool in self.pools)
+        return replace(self, pools=tuple(pools))
 
     def night_at(self, now: datetime) -> Night | None:
         """The night that this moment is in, of the windows; None = it is in none."""

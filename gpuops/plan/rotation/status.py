@@ -68,6 +68,8 @@ class RotationStatus:
     """The vCenters of this journal, others too, that nobody seems to return."""
     overdue_unknown: tuple[str, ...] = ()
     """Of which vCenters of this journal that cannot be told, and why."""
+    timers: tuple[str, ...] = ()
+    """Where the timers and cron lines of this machine do not meet the windows of the policy."""
 
     @property
     def exit_code(self) -> int:

@@ -158,7 +158,9 @@ def _moment(moment: datetime, found: NightPreview) -> str:
 
 
 def _clock(moment: datetime, found: NightPreview) -> str:
-    return f"{moment.astimezone(_zone(found)):%H:%M}"
+    local, night = moment.astimezone(_zone(found)), found.night
+    lasts_days = night is not None and night.back_by - night.opens > timedelta(days=1)
+    return f"{Weekday.of(local.date()).title()} {local:%H:%M}" if lasts_days else f"{local:%H:%M}"
 
 
 def preview_document(found: NightPreview) -> Document:

@@ -55,6 +55,7 @@ def status_text(status: RotationStatus) -> Shown:
     lines += [Text(visible(line), "cyan") for line in status.lending]
     lines += [Text(visible(f"overdue: {each}; next: {each.next_move}"), "bold red") for each in status.overdue]
     lines += [Text(visible(f"whether it is returned is not known: {why}"), "red") for why in status.overdue_unknown]
+    lines += [Text(f"warning: {visible(text)}", "yellow") for text in status.timers]
     heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
     heard += missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
@@ -86,6 +87,7 @@ def status_document(status: RotationStatus) -> Document:
         "given_up": missed_documents(status.given_up),
         "overdue": [overdue_document(each) for each in status.overdue],
         "overdue_unknown": list(status.overdue_unknown),
+        "timers": list(status.timers),
         "away": len(status.away),
         "changing": len(status.changing),
         "vms": [_vm(taken_vm, status) for taken_vm in status.vms],

@@ -109,6 +109,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "targets",
         "teams",
         "testing",
+        "timers",
         "top",
         "tour-night",
         "tour",

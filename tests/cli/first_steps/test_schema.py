@@ -128,7 +128,7 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
         pytest.param("policy", POLICY, "owner: none", "owner: nobody", True, id="policy, an owner that is no mark"),
         pytest.param("policy", POLICY, "owner: none", "owner: {attribute: gpuops.owner}", False, id="policy, a mark"),
         pytest.param("policy", POLICY, '"20:00"', '"8 pm"', True, id="policy, no time of day"),
-        pytest.param("policy", POLICY, "[mon]", "[monday]", True, id="policy, no weekday"),
+        pytest.param("policy", POLICY, "[mon]", "[moonday]", True, id="policy, no weekday"),
         pytest.param("policy", AT_ANY_TIME, "any", "any", False, id="policy, at any time"),
         pytest.param("policy", AT_ANY_TIME, "any", "always", True, id="policy, another word for any time"),
         pytest.param("policy", AT_ANY_TIME, "any", "[]", True, id="policy, no windows"),

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.model.nights.rotation import RETURN_FLOOR
+from gpuops.model.window import RETURN_FLOOR
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power

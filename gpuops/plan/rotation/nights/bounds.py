@@ -92,7 +92,8 @@ def _outside(policy: Policy, night: Night | None, now: datetime) -> str:
     if coming is None:
         return f"{local}, and no night opens within a year"
     opens, closes = (moment.astimezone(zone) for moment in (coming.opens, coming.closes))
-    return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+    until = f"{closes:%H:%M}" if coming.closes - coming.opens <= _DAY else f"{closes:%Y-%m-%d %H:%M}"
+    return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {until}"
 
 
 def _least_grace_s(policy: Policy) -> int:

@@ -99,7 +99,7 @@ def _disowned(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[
     return tuple(
         (pool.name, str(pool.owner))
         for pool in policy.pools
-        if pool.users_kept_away and pool.owner is not None and pool.name in seen - owned
+        if pool.is_taken_tonight and pool.users_kept_away and pool.owner is not None and pool.name in seen - owned
     )
 
 
@@ -125,6 +125,8 @@ def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, away: Iterable[
 
 
 def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm) -> str | None:
+    if not pool.is_taken_tonight:
+        return f"pool {pool.name} is not one of the pools of this window"
     if not pool.users_kept_away:
         return f"pool {pool.name} is not declared parked"
     return kept_by_marks(policy, pool, vm)

@@ -39,7 +39,8 @@ def takes_nothing_more(night: str, steps: StepCounts, inventory: Inventory) -> l
 def nobody_agreed(policy: Policy, desktops: Survey) -> list[Rejection]:
     """A refusal for each pool, where no desktop of any pool carries its owner's mark."""
     disowned = dict(desktops.disowned_pools)
-    if any(pool.users_kept_away and pool.name not in disowned for pool in policy.pools):
+    taken = [pool for pool in policy.pools if pool.is_taken_tonight and pool.users_kept_away]
+    if any(pool.name not in disowned for pool in taken):
         return []
     return [
         Rejection(f"pool {name}", f"none of its desktops carries {mark}", hint=_AGREE)

@@ -70,6 +70,8 @@ class NightPreview:
     """Pool -> what is expected of it until the end of `morning`; empty = nothing was measured."""
     no_forecast: str = ""
     """Why what was measured cannot be read; empty = it could."""
+    timers: tuple[str, ...] = ()
+    """Where the timers and cron lines of this machine do not meet the windows of the policy."""
 
     @property
     def night(self) -> Night | None:
@@ -95,7 +97,7 @@ class NightPreview:
         unsaid = hours_unsaid(policy)
         said = (unsaid.line,) if unsaid is not None else ()
         unread = (f"no forecast: {self.no_forecast}",) if self.no_forecast else ()
-        return (*self.night_plan.plan().warnings, *refused, *said, *unread, *self._users_before_return())
+        return (*self.night_plan.plan().warnings, *refused, *said, *unread, *self.timers, *self._users_before_return())
 
     def _users_before_return(self) -> Iterator[str]:
         """The pools of which more desktops are expected in use than are left running, before the others come back."""

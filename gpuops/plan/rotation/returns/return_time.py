@@ -21,9 +21,9 @@ from math import ceil
 from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
-from gpuops.model.nights.rotation import RETURN_FLOOR, MorningOrder, Policy
+from gpuops.model.nights.rotation import MorningOrder, Policy
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.window import Night
+from gpuops.model.window import RETURN_FLOOR, Night
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
@@ -183,12 +183,15 @@ def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> N
 
 
 def nights_called(name: str, policy: Policy) -> list[Night]:
-    """The nights of that name under the policy; none where its name is no date, for it had no window."""
+    """The nights of that name under the policy; for a date alone those of the day, if none is called so. None where the
+    name is that of a night without a window."""
+    day_text, _, clock = name.partition("T")
     try:
-        day = date.fromisoformat(name)
+        day = date.fromisoformat(day_text)
     except ValueError:
         return []
-    return [night for window in policy.windows if (night := window.night_of(day)) is not None]
+    nights = [night for window in policy.windows if (night := window.night_of(day)) is not None]
+    return [night for night in nights if night.id == name] or ([] if clock else nights)
 
 
 HANGS_AFTER: Final = timedelta(minutes=20)

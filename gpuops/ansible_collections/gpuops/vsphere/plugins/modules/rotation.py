@@ -50,6 +50,11 @@ options:
       - With O(state=restored), go by the markers in vCenter and by no journal. Needs O(policy).
     type: bool
     default: false
+  by_timer:
+    description:
+      - With O(state=night) and O(state=day), a timer calls - outside the hours of this half there is nothing to do.
+    type: bool
+    default: false
 notes:
   - A run over a connection whose certificate is not verified is refused, unless the task itself or the target says so.
 seealso:
@@ -134,6 +139,7 @@ def ask(module):
         policy=params["policy"],
         vms=tuple(params["vms"]),
         from_markers=params["from_markers"],
+        by_timer=params["by_timer"],
         apply=not module.check_mode,
     )
 
@@ -146,6 +152,7 @@ def main():
             "policy": {"type": "path"},
             "vms": {"type": "list", "elements": "str", "default": []},
             "from_markers": {"type": "bool", "default": False},
+            "by_timer": {"type": "bool", "default": False},
         },
         mutually_exclusive=[("password", "password_file")],
         required_if=[("state", "night", ("policy",)), ("from_markers", True, ("policy",))],

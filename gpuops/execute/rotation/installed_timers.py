@@ -1,0 +1,103 @@
+"""Reads the timers and cron lines of gpuops that are installed on this machine, where the role's files belong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from gpuops.clock import wall_clock
+from gpuops.execute.site import Site
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import Half
+from gpuops.plan.rotation.installed_calls import (
+    InstalledCalls,
+    calls_of_crontab,
+    calls_of_unit,
+    misfits,
+    of_policy_file,
+)
+from gpuops.plan.rotation.timers import Timers, render_timers
+
+UNITS: Final = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
+CRON: Final = Path("/etc/cron.d")
+_ZONEINFO: Final = "zoneinfo/"
+
+
+def timers(policy: Policy, *, cron_tz: bool | None = None) -> Timers:
+    """The calls that the policy needs on this machine. `cron_tz`: whether its cron reads `CRON_TZ`; None = look."""
+    has_cron_tz = cron_reads_zones() if cron_tz is None else cron_tz
+    return render_timers(policy, wall_clock(), machine_zone(), has_cron_tz=has_cron_tz)
+
+
+def timer_misfits(policy: Policy | None, site: Site, file: Path | None = None) -> tuple[str, ...]:
+    """Where the calls installed on this machine do not meet the windows of the policy. `file`: that of the policy;
+    calls of another one are left out. Empty = they meet, nothing is installed, or it may not be read."""
+    if policy is None or not policy.windows:
+        return ()
+    calls = of_policy_file(installed_calls(), str(file.expanduser().absolute()) if file is not None else None)
+    return misfits(policy, calls, site.clock())
+
+
+def installed_calls() -> tuple[InstalledCalls, ...]:
+    """All calls of `rotate night` and `rotate day` in units of systemd and files of cron."""
+    zone = machine_zone()
+    return (*_of_units(zone), *_of_cron(zone))
+
+
+def _of_units(zone: tzinfo) -> Iterator[InstalledCalls]:
+    for half in Half:
+        for directory in UNITS:
+            timer = directory / f"gpuops-{half}.timer"
+            if timer.exists():
+                yield from calls_of_unit(half, str(timer), _unit(timer), _unit(timer.with_suffix(".service")), zone)
+                break
+
+
+def _unit(path: Path) -> str:
+    """The text of a unit and of its drop-ins."""
+    parts = (path, *sorted(path.with_name(f"{path.name}.d").glob("*.conf")))
+    return "\n".join(_text(part) for part in parts)
+
+
+def _of_cron(zone: tzinfo) -> Iterator[InstalledCalls]:
+    files = [file for file in sorted(CRON.glob("*")) if "rotate" in _text(file)] if CRON.is_dir() else []
+    has_cron_tz = bool(files) and cron_reads_zones()
+    for file in files:
+        yield from calls_of_crontab(str(file), _text(file), zone, has_cron_tz=has_cron_tz)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def cron_reads_zones() -> bool:
+    """Whether this machine's cron is cronie, which reads `CRON_TZ`; those of Debian and busybox do not (crontab(5))."""
+    program = shutil.which("crond", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if program is None:
+        return False
+    try:
+        answer = subprocess.run(  # noqa: S603 - the system's own program, with a constant argument
+            [program, "-V"], capture_output=True, encoding="utf-8", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "cronie" in answer.stdout + answer.stderr
+
+
+def machine_zone() -> tzinfo:
+    """The zone of this machine's clock, which systemd and cron go by; UTC where it cannot be told."""
+    target = os.path.realpath("/etc/localtime")
+    name = target.partition(_ZONEINFO)[2] if _ZONEINFO in target else _text(Path("/etc/timezone")).strip()
+    try:
+        return ZoneInfo(name) if name else UTC
+    except (OSError, ValueError, KeyError):
+        return UTC

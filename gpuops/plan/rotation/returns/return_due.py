@@ -1,0 +1,69 @@
+"""Whether a return that a timer calls has anything to do yet. Pure; `execute` asks before it takes the lock.
+
+A timer calls in the hours of a week, and some of them are hours of an open window: on the weekday of a holiday, or
+where the clocks of the machine and those of the policy change on different days. A return would then end the night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.window import Night
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, nights_called
+from gpuops.plan.rotation.taken_vms import vms_of
+
+_BETWEEN_CALLS: Final = timedelta(minutes=10)
+"""A timer calls so often: a return that is due before the next call begins with this one."""
+
+
+def open_nights(
+    policy: Policy | None, originals: Iterable[Original], over: Collection[str], now: datetime
+) -> tuple[Night, ...]:
+    """The nights whose return a timer does not begin yet; none where a return is due.
+
+    It is due as soon as it is for one VM that is away: at the end of its night's window, by the policy of that night;
+    at once where no window tells, and for a night whose return has begun. `over`: those nights.
+    """
+    nights: dict[Night, None] = {}
+    for original in originals:
+        if not original.taken or original.returned or original.given_up:
+            continue
+        obeyed = original.policy or policy
+        called = nights_called(original.night, obeyed) if obeyed is not None else []
+        if not called or original.night in over:
+            return ()
+        nights.update(dict.fromkeys(called))
+    tonight = policy.night_at(now) if policy is not None else None
+    if tonight is not None and tonight.id not in over:
+        nights[tonight] = None
+    return tuple(nights) if all(now < night.returns_from for night in nights) else ()
+
+
+def not_yet_due(
+    nights: Iterable[Night],
+    policy: Policy,
+    originals: Iterable[Original],
+    inventory: Inventory,
+    durations: Durations,
+    now: datetime,
+) -> str:
+    """Why the return of these open nights need not begin yet, in time for all that is away; empty = it must."""
+    away = [each for each in originals if each.taken and not (each.returned or each.given_up)]
+    vms = [(each, vm) for each in away for vm in vms_of(each, inventory)[:1]]
+    desktops = [vm for each, vm in vms if each.role is not Role.ML]
+    grace_s = max((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+    load = Load.of(desktops, (vm.host for each, vm in vms if each.role is Role.ML), grace_s)
+    due: dict[Night, datetime] = {}
+    for night in nights:
+        time = ReturnTime(policy, durations, night.back_by)
+        begins = (time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
+        due[night] = min([night.returns_from, *begins])
+    first = min(due, key=lambda night: due[night])
+    if now >= due[first]:
+        return ""
+    return f"night {first.id} is open, and its return begins at {due[first].astimezone(first.zone):%Y-%m-%d %H:%M %Z}"

@@ -1,0 +1,202 @@
+"""When cron or systemd calls the two halves of a rotation, rendered from the windows of its policy; and whether the
+calls that are installed meet these windows. Pure.
+
+Time is divided between the halves: a window belongs to `rotate night` until its return is due (`Night.returns_from`),
+all other time to `rotate day`. The nights of the coming year, with both changes of the clocks, are read as clock times
+of the zone in which a line is written. A line repeats each week, so the calls of a week are those of all weeks of the
+year together. That makes some calls in hours of the other half, for example on the weekday of a holiday, or where the
+machine's zone changes its clocks on other days than the policy's. `--by-timer` makes such a call do nothing.
+
+Example: Mon to Thu from 20:00 to 05:00 in Berlin, desktops back by 07:00.
+
+    night   Mon..Thu 20..23:00/10, Tue..Fri 00..04:00/10
+    day     *-*-* 05..19:00/10, Mon,Sat,Sun 00..04:00/10, Fri..Sun 20..23:00/10
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.nights.runners import Half
+from gpuops.model.window import Night, Weekday, Window
+
+EVERY_MINUTES: Final = 10
+"""How often a half is called in its hours: as often as a runner plays it."""
+YEAR: Final = timedelta(days=371)
+"""So far ahead nights are looked at: every change of the clocks is within it."""
+_BEFORE: Final = timedelta(days=10)
+_DAY: Final = timedelta(days=1)
+_WEEK: Final = timedelta(days=7)
+_MINUTE: Final = timedelta(minutes=1)
+_DAY_MINUTES: Final = 24 * 60
+_WEEK_MINUTES: Final = 7 * _DAY_MINUTES
+_NAMES: Final = tuple(day.title() for day in Weekday)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLine:
+    """Some calls of one half, as one line of systemd or cron: all these minutes in all these hours on these days."""
+
+    weekdays: tuple[int, ...]
+    """0 = Monday."""
+    hours: tuple[int, ...]
+    minutes: tuple[int, ...]
+    zone: str | None
+    """IANA name; None = the hours are the machine's own."""
+
+    @property
+    def systemd(self) -> str:
+        """The value of `OnCalendar=` (systemd.time(7))."""
+        days = "*-*-*" if len(self.weekdays) == len(_NAMES) else _spans(self.weekdays, _NAMES, "..")
+        hours = "*" if len(self.hours) == 24 else _spans(self.hours, [f"{hour:02}" for hour in range(24)], "..")
+        minutes = "00/10" if self._is_every_ten else ",".join(f"{minute:02}" for minute in self.minutes)
+        return f"{days} {hours}:{minutes}" + (f" {self.zone}" if self.zone else "")
+
+    @property
+    def cron(self) -> str:
+        """The five fields of a line (crontab(5)); its zone is said by `CRON_TZ` before it."""
+        numbers = sorted((day + 1) % 7 for day in self.weekdays)  # cron counts from Sunday
+        days = "*" if len(numbers) == 7 else _spans(numbers, "0123456", "-")
+        hours = "*" if len(self.hours) == 24 else _spans(self.hours, list(map(str, range(24))), "-")
+        minutes = "*/10" if self._is_every_ten else ",".join(map(str, self.minutes))
+        return f"{minutes} {hours} * * {days}"
+
+    @property
+    def _is_every_ten(self) -> bool:
+        return self.minutes == tuple(range(0, 60, EVERY_MINUTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """The calls of one policy as systemd and cron take them."""
+
+    policy: str
+    systemd: Mapping[Half, tuple[CallLine, ...]]
+    cron: Mapping[Half, tuple[CallLine, ...]]
+    machine_zone: str
+    has_cron_tz: bool
+    """Whether the lines of cron are in the zones of the windows, by `CRON_TZ`; otherwise in the machine's own hours."""
+
+
+def render_timers(policy: Policy, now: datetime, machine_zone: tzinfo, *, has_cron_tz: bool) -> Timers:
+    """Return the calls that the windows of the policy need in the year from now on.
+
+    Without `CRON_TZ` the lines of cron cover the hours of summer and of winter. Raises UsageError for a policy without
+    windows.
+    """
+    in_zones = call_lines(policy, now)
+    cron = in_zones if has_cron_tz else call_lines(policy, now, machine_zone)
+    return Timers(policy.name, in_zones, cron, str(machine_zone), has_cron_tz)
+
+
+def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None) -> dict[Half, tuple[CallLine, ...]]:
+    """Return the calls that the windows of the policy need in the year from now on.
+
+    In the zones of the windows, or with `machine_zone` in the machine's own hours, for a cron that knows no other zone:
+    its lines then cover the hours of summer and of winter. Raises UsageError for a policy without windows.
+    """
+    if not policy.windows:
+        raise UsageError(
+            f"policy {policy.name} has no windows: no timer can tell when its night begins",
+            hint="give it `windows` (gpuops help windows)",
+        )
+    minutes: dict[Half, defaultdict[str | None, set[int]]] = {half: defaultdict(set) for half in Half}
+    for half, begins, ends, window_zone in _halves(policy, now):
+        zone = machine_zone or window_zone
+        minutes[half][None if machine_zone is not None else str(zone)] |= _minutes_between(begins, ends, zone)
+    return {
+        half: tuple(line for zone in sorted(in_zones, key=str) for line in lines_of(in_zones[zone], zone))
+        for half, in_zones in minutes.items()
+    }
+
+
+def _halves(policy: Policy, now: datetime) -> Iterator[tuple[Half, datetime, datetime, tzinfo]]:
+    """Both halves of the coming year, in spans without a gap: which half, from when to when, in the zone of the window
+    it belongs to.
+
+    A return is not called in the hours of a window on an evening that `not_on` leaves out: those are the hours of the
+    same window on that weekday in any other week.
+    """
+    for night in nights_ahead(policy.windows, now, _BEFORE):
+        yield Half.NIGHT, night.opens, night.returns_from, night.zone
+    every_evening = [replace(window, not_on=frozenset()) for window in policy.windows]
+    ends: datetime | None = None
+    zone: tzinfo = policy.windows[0].zone
+    for night in nights_ahead(every_evening, now, _BEFORE):
+        if ends is not None and ends < night.opens:
+            yield Half.DAY, ends, night.opens, zone
+        if ends is None or ends < night.returns_from:
+            ends, zone = night.returns_from, night.zone
+    if ends is not None and ends + _WEEK < now + YEAR:  # the policy has no more nights
+        yield Half.DAY, ends, ends + _WEEK, zone
+
+
+def nights_ahead(windows: Iterable[Window], now: datetime, before: timedelta = _DAY) -> list[Night]:
+    """All nights from a day ago, or `before`, until a year ahead, in order."""
+    first = (now - before).date()
+    days = [first + number * _DAY for number in range((YEAR + before).days)]
+    nights = (window.night_of(day) for window in windows for day in days)
+    return sorted((night for night in nights if night is not None), key=lambda night: night.opens)
+
+
+def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozenset[int]:
+    """The minutes of the week at which calls are made in this span: its first one, and each full ten minutes after it,
+    by clocks in the zone."""
+    local = begins.astimezone(zone)
+    length = int((ends - begins) / _MINUTE)
+    if length >= _WEEK_MINUTES or local.utcoffset() == ends.astimezone(zone).utcoffset():
+        return _run(minute_of_week(local), min(length, _WEEK_MINUTES))
+    found, moment = set(), begins  # clocks change in it: they are read again at each call
+    while moment < ends:
+        minute = minute_of_week(moment.astimezone(zone))
+        found.add(minute)
+        moment += (EVERY_MINUTES - minute % EVERY_MINUTES) * _MINUTE
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4096)
+def _run(first: int, length: int) -> frozenset[int]:
+    """The calls of a span in which clocks do not change."""
+    tens = range(first + EVERY_MINUTES - first % EVERY_MINUTES, first + length, EVERY_MINUTES)
+    return frozenset(minute % _WEEK_MINUTES for minute in (first, *tens))
+
+
+def minute_of_week(local: datetime) -> int:
+    """The minutes since Monday 00:00."""
+    return local.weekday() * _DAY_MINUTES + local.hour * 60 + local.minute
+
+
+def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
+    """The lines that call at these minutes of a week, and at no other."""
+    by_hour: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for minute in sorted(minutes):
+        by_hour[minute // _DAY_MINUTES, minute % _DAY_MINUTES // 60].append(minute % 60)
+    days: defaultdict[tuple[tuple[int, ...], int], list[int]] = defaultdict(list)
+    for (day, hour), within in sorted(by_hour.items()):
+        days[tuple(within), hour].append(day)
+    hours: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
+    for (of_hour, hour), on in sorted(days.items()):
+        hours[of_hour, tuple(on)].append(hour)
+    for (of_hour, on_days), in_hours in sorted(hours.items(), key=lambda item: (item[0][1], item[1])):
+        yield CallLine(on_days, tuple(in_hours), of_hour, zone)
+
+
+def _spans(numbers: Sequence[int], names: Sequence[str], to: str) -> str:
+    """Numbers as a list of ranges, by name: `Mon..Thu,Sat`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ",".join(
+        names[span[0]] if len(span) == 1 else f"{names[span[0]]}{',' if len(span) == 2 else to}{names[span[-1]]}"
+        for span in spans
+    )
