@@ -99,6 +99,8 @@ class Saved:
     profiles: tuple[str, ...]
     returned: datetime | None = None
     drs: VmDrs | None = None
+    gpu_modes: tuple[tuple[str, str], ...] = ()
+    """PCI address and vGPU mode of each GPU that it ran on."""
     policy: str = ""
     """Text of the policy under which a night took it last, or was to; empty = no record tells."""
     suspended_at: datetime | None = None

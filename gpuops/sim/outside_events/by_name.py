@@ -35,6 +35,8 @@ OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "host.driverless": OutsideEvent("HostSystem", host_events.boot_without_driver),
     "host.maintenance": OutsideEvent("HostSystem", host_events.enter_maintenance),
     "scheduler.changed": OutsideEvent("HostSystem", host_events.change_scheduler),
+    "host.other_driver": OutsideEvent("HostSystem", host_events.replace_driver),
+    "gpu.mixed_size": OutsideEvent("HostSystem", host_events.turn_mixed_size_on),
     "gpu.same_size": OutsideEvent("HostSystem", host_events.turn_mixed_size_off),
     "datastore.full": OutsideEvent("Datastore", vcenter_events.fill_datastore),
     "datastore.gone": OutsideEvent("Datastore", vcenter_events.lose_datastore),
