@@ -263,7 +263,10 @@ def _unreachable(vm: Vm, inventory: Inventory) -> tuple[str, str, str]:
         return f"its files cannot be reached: {named} is not accessible", RETURN_COMMAND, f"bring back {named}"
     host = inventory.host_of(vm)
     if host is not None and host.connected is True:
-        return "vCenter cannot read its state, although its host is connected", RETURN_COMMAND, "see to its files"
+        if vm.connected is False:
+            reason = "its host is connected, and vCenter does not reach the VM there"
+            return reason, RETURN_COMMAND, "make its files accessible, or register it again"
+        return "its state cannot be read", RETURN_COMMAND, "let this login read it"
     return "is not connected, its state cannot be read", RETURN_COMMAND, "connect its host"
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuops.config.policy import load_policy
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events import vcenter as vcenter_events
 from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.world import World
-from tests.wire.nights.test_rotation import Wire, lab_wire  # noqa: F401 - a fixture
+from tests.wire.nights.test_rotation import LAB_POLICY, Wire
 
 NOT_GPUS = (
     "NoPermission",
@@ -31,13 +35,20 @@ NOT_GPUS = (
 _NOTHING = Rule(Effect.HAPPEN)
 
 
+@pytest.fixture
+def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
+    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
+    yield wire
+    assert wire.aside.wrong == []
+
+
 def failures(report: Report) -> list[str]:
     return [outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", NOT_GPUS)
-def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: Wire, fault: str) -> None:  # noqa: F811
+def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: Wire, fault: str) -> None:
     lab_wire.night()
     lab_wire.trouble(Effect.TASK, "PowerOnVM_Task", target="vdi-09", fault=fault, times=2)
     report = lab_wire.day()
@@ -48,7 +59,7 @@ def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: 
     assert lab_wire.day().exit_code == 0
 
 
-def test_where_a_gpu_is_missing_those_who_hold_the_gpus_are_named(lab_wire: Wire) -> None:  # noqa: F811
+def test_where_a_gpu_is_missing_those_who_hold_the_gpus_are_named(lab_wire: Wire) -> None:
     lab_wire.night()
     fault = "InsufficientGraphicsResourcesFault"
     lab_wire.trouble(Effect.TASK, "PowerOnVM_Task", target="vdi-09", fault=fault, times=2)
@@ -64,11 +75,13 @@ def _without_the_profile(world: World) -> None:
 
 
 def _in_mixed_size(world: World) -> None:
-    for gpu in _host(world).state.gpus:
-        gpu.mode = GpuMode.MIXED_SIZE
+    first, *others = _host(world).state.gpus
+    first.mode = GpuMode.MIXED_SIZE
+    for gpu in others:  # no other has room for a desktop
+        gpu.board = replace(gpu.board, types=())
 
 
-def _host(world: World) -> object:
+def _host(world: World) -> Any:
     return next(host for host in world.by_type("HostSystem") if host.name == "esx-02.lab")
 
 
@@ -85,8 +98,8 @@ CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_host_that_changed_since_the_night_is_named_and_no_other_vm(lab_wire: Wire, change: str) -> None:  # noqa: F811
-    """Six desktops of 8 GB are on the A40 of esx-02; in mixed-size mode it takes four."""
+def test_a_host_that_changed_since_the_night_is_named_and_no_other_vm(lab_wire: Wire, change: str) -> None:
+    """Six desktops of 8 GB are on the first A40 of esx-02; in mixed-size mode it takes four."""
     world = lab_wire.server.world
     act, advice = CHANGES[change]
     with world.lock:
@@ -105,7 +118,7 @@ def test_a_host_that_changed_since_the_night_is_named_and_no_other_vm(lab_wire: 
     assert not any("are held by" in reason for reason in told)
 
 
-def test_a_desktop_whose_datastore_is_gone_is_told_of_the_datastore(lab_wire: Wire) -> None:  # noqa: F811
+def test_a_desktop_whose_datastore_is_gone_is_told_of_the_datastore(lab_wire: Wire) -> None:
     lab_wire.night()
     world = lab_wire.server.world
     with world.lock:
