@@ -93,9 +93,9 @@ class BrokerGates:
             machines_read = {machine.id: machine for machine in broker.machines()}
             match = self._sessions.matched(broker, tuple(machines_read.values()), inventory)
             for vm in left:
-                machine = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
-                if machine is not None:
-                    found[vm.ref] = machine
+                listed = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
+                if listed is not None:
+                    found[vm.ref] = listed
                 elif vm.ref in ids and vm.ref not in by_id and (each := broker.machine(ids[vm.ref])) is not None:
                     found[vm.ref] = each
                 elif doubt := _doubt(match, vm.ref, is_known=vm.ref in ids):

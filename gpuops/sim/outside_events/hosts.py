@@ -104,7 +104,7 @@ def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
 
 def replace_driver(host: HostEntity, rule: Rule) -> None:
     """It boots anew with a driver that lacks the vGPU types of its VMs; the earlier one is back after `for_s`."""
-    lost = {vgpu.type_name for vm in host.vms() for vgpu in vm.vgpus}
+    lost = {vgpu.type_name for vm in host.vms() for vgpu in vm.state.vgpus}
     before = [(gpu, gpu.board) for gpu in host.state.gpus]
     crash(host, replace(rule, for_s=0.0))
     for gpu, board in before:
