@@ -25,6 +25,11 @@ def named(world: World, kind: str, name: str) -> Any:
     return next(each for each in world.by_type(kind) if each.name == name)
 
 
+def power_of(vm: Any) -> Power:
+    found: Power = vm.state.power
+    return found
+
+
 def strike(world: World, happening: str, *targets: Any, for_s: float = 0.0) -> None:
     OUTSIDE_EVENTS[happening].strike(world, targets, Rule(Effect.HAPPEN, happening=happening, for_s=for_s))
 
@@ -46,11 +51,11 @@ def test_a_guest_that_ignores_a_shutdown_goes_on_until_it_listens_again(world: W
         strike(world, "vm.ignores_shutdown", vm, for_s=600)
         power.shut_down_guest(vm, somebody(world, "ShutdownGuest"))
         world.clock.advance(590)
-        assert vm.state.power is Power.ON
+        assert power_of(vm) is Power.ON
         world.clock.advance(20)
         power.shut_down_guest(vm, somebody(world, "ShutdownGuest"))
         world.clock.advance(60)
-        assert vm.state.power is Power.OFF
+        assert power_of(vm) is Power.OFF
 
 
 def test_vgpu_types_disappear_with_a_driver_and_come_back_with_it(world: World) -> None:
