@@ -1,8 +1,4 @@
-"""Finds the VM of each machine of a broker, and says what sessions its users have there.
-
-A machine is found by the inventory path of its VM, or by its name where one VM alone has that name. One whose path
-leads nowhere is not looked for by name: another VM may have taken the name.
-"""
+"""Says what sessions users have on each VM, as a connection broker lists them."""
 
 from __future__ import annotations
 
@@ -12,61 +8,65 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
+from gpuops.advise.machine_match import MachineMatch
+from gpuops.model.desktops.broker import DesktopSession, SessionState
 from gpuops.model.desktops.evidence import SessionCount
-from gpuops.model.vcenter.vm import Vm
 
 NOT_IN_LIST: Final = "the broker's list of sessions lacks the one that its machine has"
+
+_NEW_MACHINE: Final = "a machine that is not in its list"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsRead:
-    """What a broker tells of VMs, and the machines of the broker that are none of them."""
+    """The sessions that a broker lists, by machine."""
 
-    of_vm: Mapping[str, SessionCount]
-    """By VM ref; a VM that is no machine of the broker is missing."""
-    vm_of: Mapping[str, str]
-    """VM ref by the id of the machine."""
-    unmatched: tuple[str, ...]
-    """Names of machines for which there is no VM, or more than one machine or VM."""
+    match: MachineMatch
+    by_machine: Mapping[str, Sequence[DesktopSession]]
+    asked: datetime
+    """As of when ages are told."""
     without_machine: int
     """Sessions on no machine of the broker's list."""
+    may_be_anywhere: str
+    """A machine with a session of which no VM is found, so that any VM which is no machine may be it; empty = none."""
+
+    def of(self, vm: str) -> SessionCount | None:
+        """The sessions of a VM (ref); None = it is no machine of the broker.
+
+        A session on a machine that may be this VM counts as one: the desktop of a connected user is never suspended
+        because a name did not fit.
+        """
+        machine = self.match.machine_of.get(vm)
+        if machine is not None:
+            return _count(self.by_machine.get(machine.id, ()), machine.session, self.asked)
+        possible = self.match.possible.get(vm, ())
+        for other in possible:
+            if other.session is not None or self.by_machine.get(other.id):
+                why = f"machine {other.name} of the broker has a session, and may be this VM"
+                return SessionCount(None, True, self.asked, because=f"{why}: {self.match.not_found[other.id]}")
+        if self.may_be_anywhere:
+            why = f"the broker has a session on {self.may_be_anywhere}, whose VM is not found: it may be this one"
+            return SessionCount(None, True, self.asked, because=why)
+        return SessionCount(None, None, self.asked, because=self.match.doubt(vm)) if possible else None
 
 
-def matched(
-    vms: Iterable[Vm], machines: Sequence[DesktopMachine], sessions: Iterable[DesktopSession], asked: datetime
-) -> SessionsRead:
-    """The sessions of each VM that is a machine; ages are as of `asked`.
-
-    A VM that two machines lay claim to has none: which of the two a user means is not known.
-    """
+def read_sessions(match: MachineMatch, sessions: Iterable[DesktopSession], asked: datetime) -> SessionsRead:
+    """Return the sessions by machine; ages are as of `asked`."""
     by_machine: dict[str, list[DesktopSession]] = defaultdict(list)
-    known = {machine.id for machine in machines}
-    lost = 0
+    without_machine, unlisted = 0, False
     for session in sessions:
-        if session.machine in known:
+        if session.machine in match.machines:
             by_machine[session.machine or ""].append(session)
-        else:
-            lost += 1
-    vm_of = _vms_of(vms, machines)
-    named = {machine.id: machine.session for machine in machines}
-    of_vm = {ref: _count(by_machine[identity], named[identity], asked) for identity, ref in vm_of.items()}
-    unmatched = tuple(sorted(machine.name for machine in machines if machine.id not in vm_of))
-    return SessionsRead(of_vm, vm_of, unmatched, lost)
-
-
-def _vms_of(vms: Iterable[Vm], machines: Sequence[DesktopMachine]) -> dict[str, str]:
-    by_path: dict[str, list[str]] = defaultdict(list)
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for vm in vms:
-        by_path[vm.path].append(vm.ref)
-        by_name[vm.name].append(vm.ref)
-    claims: dict[str, list[str]] = defaultdict(list)
-    for machine in machines:
-        found = by_path.get(machine.path, []) if machine.path else by_name.get(machine.name, [])
-        if len(found) == 1:
-            claims[found[0]].append(machine.id)
-    return {claimants[0]: ref for ref, claimants in claims.items() if len(claimants) == 1}
+        elif session.machine not in match.elsewhere:
+            without_machine += 1
+            unlisted = unlisted or not session.on_rds_host
+    in_use = [
+        machine.name
+        for machine in match.without_vm
+        if machine.managed and (machine.session is not None or machine.id in by_machine)
+    ]
+    may_be_anywhere = f"machine {min(in_use)}" if in_use else _NEW_MACHINE if unlisted else ""
+    return SessionsRead(match, by_machine, asked, without_machine, may_be_anywhere)
 
 
 def _count(sessions: Sequence[DesktopSession], named: str | None, asked: datetime) -> SessionCount:

@@ -222,6 +222,8 @@ def _of_sessions(found: SessionCount, source: Source, timeout_s: int | None) -> 
     if found.used is None:
         return Use.UNKNOWN, f"its sessions are not known: {found.because or f'{told_by} does not tell'}"
     if found.used:
+        if found.because:
+            return Use.BUSY, found.because
         reason = f"{found.count} session(s)" if found.count else "it is used"
         if timeout_s is not None and found.disconnected_s is not None:
             gone_s = found.disconnected_s // 60 * 60

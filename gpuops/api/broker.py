@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 def broker_show(site: Site) -> BrokerState:
-    """Three bulk reads of the broker and one of vCenter. Raises UsageError where none is configured, NotConnected."""
-    from gpuops.advise.desktop_sessions import matched
+    """Bulk reads of the broker and one of vCenter. Raises UsageError where none is configured, NotConnected."""
+    from gpuops.advise.machine_match import match_machines
     from gpuops.model.desktops.broker_state import BrokerState, pool_states
 
     with opened(site) as broker:
         identity, pools, machines = broker.identity(), broker.pools(), broker.machines()
-        sessions = broker.sessions()
+        sessions, vcenters = broker.sessions(), broker.vcenters()
     inventory = site.vcenter.inventory()
-    read = matched(inventory.vms.values(), machines, sessions, inventory.taken_at)
-    states = pool_states(pools, machines, sessions, read.vm_of)
+    match = match_machines(inventory.vms.values(), inventory.vcenter, machines, vcenters)
+    states = pool_states(pools, machines, sessions, {machine.id for machine in match.machine_of.values()})
+    not_found = tuple(sorted((match.machines[identity].name, why) for identity, why in match.not_found.items()))
     known = {pool.id for pool in pools}
     others = {each.id for each in machines if each.pool in known}
-    return BrokerState(identity, states, read.unmatched, sum(each.machine not in others for each in sessions))
+    other_sessions = sum(each.machine not in others for each in sessions)
+    return BrokerState(identity, states, not_found, match.reasons, len(match.elsewhere), other_sessions)
 
 
 def broker_identity(site: Site) -> BrokerIdentity | None:

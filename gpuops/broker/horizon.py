@@ -2,7 +2,8 @@
 
 Paths by the operation indexes of the Horizon Server API (developer.broadcom.com/xapis/vmware-horizon-server-api: 8.0.0,
 2103, 2303, latest; the change log of 2609 at developer.omnissa.com): login, refresh and logout; List Sessions, List
-Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment of version 2. Later servers keep
+Machines and Get Machine of version 1, List Desktop Pools of version 5, Get Environment and List Virtual Centers of
+version 2. Later servers keep
 earlier versions of a path beside their own. Enter Maintenance and Exit Maintenance take a list of machine ids.
 
 A list is read page by page (`page` from 1, `size`). From memory of the pagination guide: the header HAS_MORE_RECORDS
@@ -34,7 +35,7 @@ from gpuops.errors import (
     ProtocolError,
     Refused,
 )
-from gpuops.model.desktops.broker import BrokerIdentity, DesktopMachine, DesktopPool, DesktopSession
+from gpuops.model.desktops.broker import BrokerIdentity, BrokerVcenter, DesktopMachine, DesktopPool, DesktopSession
 from gpuops.model.vcenter.target import BrokerTarget, Secret
 
 PAGE_SIZE: Final = 1000
@@ -108,6 +109,18 @@ class Horizon:
             return None
         with self._decoding(path):
             return values.machine(values.structure(reply.body))
+
+    def vcenters(self) -> tuple[BrokerVcenter, ...]:
+        """Every vCenter of the pod; empty if the account lacks VC_CONFIG_VIEW, or the server has no such list."""
+        path = "/config/v2/virtual-centers"
+        try:
+            reply = self._read(path, missing=True)
+        except NoPermission:
+            return ()
+        if reply.status == 404:
+            return ()
+        with self._decoding(path):
+            return tuple(values.vcenter(record) for record in values.listed(reply.body))
 
     def sessions(self) -> tuple[DesktopSession, ...]:
         return self._every("/inventory/v1/sessions", values.session)

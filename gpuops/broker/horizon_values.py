@@ -4,8 +4,11 @@ Fields by the pages of the Horizon Server API (developer.broadcom.com, developer
 ManagedMachineData to V3 (8.0.0, 2111, 2312), DesktopPoolInfo and V5 (2312), DesktopPoolSessionSettingsV3,
 EnvironmentInfoV2 (2103, 2309), BulkItemResponseInfo. From memory: the words of `type` and `source` of a pool, that
 `idle_duration` is in minutes, as `disconnected_session_timeout_minutes` is, and `session_id` of a machine (the View API
-has a SessionId in its MachineBase, 2306). No page shows a machine with the managed
-object id or the uuid of its VM: `path`, "the virtual machine path", and the name are what there is.
+has a SessionId in its MachineBase, 2306). VirtualCenterInfoV2 (2103, 2312) has `instance_uuid`, ManagedMachineData
+(8.0.0) `virtual_center_id`. Of spare machines, DesktopPoolInfoV5 shows `number_of_spare_machines` within
+`pattern_naming_settings`, and DesktopPoolVirtualMachineSpecifiedNamingSettings (2012, 2312)
+`num_unassigned_machines_kept_powered_on`. No page shows a machine with the managed object id or the uuid of its VM:
+`path`, "the virtual machine path", and the name are what there is.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Final, TypeVar
 from gpuops.config.file import NOT_PARSED, parse_json
 from gpuops.model.desktops.broker import (
     AfterLogoff,
+    BrokerVcenter,
     DesktopMachine,
     DesktopPool,
     DesktopPowerPolicy,
@@ -93,12 +97,38 @@ def pool(values: Mapping[str, Any]) -> DesktopPool:
         _POWER.get(_optional(settings, "power_policy", str) or ""),
         _LOGOFF.get(_optional(settings, "delete_or_refresh_machine_after_logoff", str) or ""),
         _optional(values, "enabled", bool),
+        _spare_machines(values) if kind is PoolKind.AUTOMATED else 0,
     )
+
+
+def _spare_machines(values: Mapping[str, Any]) -> int | None:
+    """How many unused machines an automated pool keeps powered on, by its naming settings; None = neither is there.
+
+    "The spare, available machines are always powered on, no matter how the pool policy is set" (VMware Horizon 2306,
+    power policies of automated pools).
+    """
+    nested = _object(values.get("settings") or {})
+    pattern, specified = (
+        _object(values.get(name) or nested.get(name) or {})
+        for name in ("pattern_naming_settings", "specified_naming_settings")
+    )
+    by_pattern = _optional(pattern, "number_of_spare_machines", int)
+    return (
+        by_pattern if by_pattern is not None else _optional(specified, "num_unassigned_machines_kept_powered_on", int)
+    )
+
+
+def vcenter(values: Mapping[str, Any]) -> BrokerVcenter:
+    """A vCenter of the broker. Raises ValueError."""
+    name = _optional(values, "display_name", str) or _optional(values, "server_name", str)
+    identity = text(values, "id")
+    return BrokerVcenter(identity, name or identity, _optional(values, "instance_uuid", str) or None)
 
 
 def machine(values: Mapping[str, Any]) -> DesktopMachine:
     """A machine. Raises ValueError."""
-    managed = _object(values.get("managed_machine_data") or {})
+    recorded = values.get("managed_machine_data")
+    managed = _object(recorded or {})
     state = _optional(values, "state", str)
     in_maintenance = _optional(managed, "in_maintenance_mode", bool)
     if state == "MAINTENANCE":
@@ -112,6 +142,8 @@ def machine(values: Mapping[str, Any]) -> DesktopMachine:
         state,
         in_maintenance,
         _optional(values, "session_id", str) or None,
+        _optional(managed, "virtual_center_id", str) or None,
+        recorded is not None or not (_optional(values, "type", str) or "").startswith("UNMANAGED"),
     )
 
 
@@ -127,6 +159,7 @@ def session(values: Mapping[str, Any]) -> DesktopSession:
         _moment(values, "start_time"),
         _moment(values, "disconnected_time"),
         None if idle_min is None else idle_min * 60.0,
+        bool(_optional(values, "farm_id", str) or _optional(values, "rds_server_id", str)),
     )
 
 

@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 from gpuops import clock
 from gpuops.config.file import NOT_PARSED, parse_json
 from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 TIMEOUT_S: Final = 10.0
@@ -54,8 +55,9 @@ class IdleCommand:
         self._timeout_s = timeout_s
         self._said: set[str] = set()
 
-    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         """By VM (ref), what the command tells of it; of each of these VMs something, unknown included."""
+        asked = inventory.taken_at
         try:
             printed = self._run(_questions(vms))
         except CommandFailedError as failed:

@@ -1,4 +1,4 @@
-"""Which VM is a machine of a broker, and what is told of its sessions."""
+"""What a broker tells of the sessions on a VM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.advise.desktop_sessions import matched
+from gpuops.advise.desktop_sessions import SessionsRead, read_sessions
+from gpuops.advise.machine_match import match_machines
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import SessionCount
 from gpuops.model.vcenter.vm import Vm
@@ -15,26 +16,13 @@ NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 VMS = (Vm("vm-1", "a", "/dc/vm/a"), Vm("vm-2", "b", "/dc/vm/one/b"), Vm("vm-3", "b", "/dc/vm/two/b"))
 
 
-def machine(name: str, path: str | None = None, identity: str = "m") -> DesktopMachine:
-    return DesktopMachine(identity, name, "pool", path=path)
+def machine(name: str, identity: str = "m") -> DesktopMachine:
+    return DesktopMachine(identity, name, "pool")
 
 
-CASES: dict[str, tuple[list[DesktopMachine], dict[str, str], tuple[str, ...]]] = {
-    "by its path": ([machine("b", "/dc/vm/two/b")], {"m": "vm-3"}, ()),
-    "by a name that one VM has": ([machine("a")], {"m": "vm-1"}, ()),
-    "a name of two VMs": ([machine("b")], {}, ("b",)),
-    "a path that leads nowhere": ([machine("a", "/dc/vm/old/a")], {}, ("a",)),
-    "two machines of one VM": ([machine("a"), machine("a", "/dc/vm/a", "n")], {}, ("a", "a")),
-    "not here": ([machine("elsewhere")], {}, ("elsewhere",)),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_machine_is_found_for_certain_or_told(case: str) -> None:
-    machines, vm_of, unmatched = CASES[case]
-    read = matched(VMS, machines, (), NOW)
-    assert (read.vm_of, read.unmatched) == (vm_of, unmatched)
-    assert set(read.of_vm) == set(vm_of.values()), "of no other VM is anything known"
+def read(*sessions: DesktopSession) -> SessionsRead:
+    """What is read of a broker whose one machine is the VM `a`."""
+    return read_sessions(match_machines(VMS, "vc", [machine("a")], ()), sessions, NOW)
 
 
 def test_sessions_are_counted_those_that_are_disconnected_too_and_their_ages_told() -> None:
@@ -46,9 +34,9 @@ def test_sessions_are_counted_those_that_are_disconnected_too_and_their_ages_tol
         DesktopSession("4", "gone", SessionState.CONNECTED),
         DesktopSession("5", None, SessionState.CONNECTED),
     ]
-    read = matched(VMS, [machine("a")], sessions, NOW)
-    assert read.of_vm == {"vm-1": SessionCount(3, True, NOW, oldest_s=5400, youngest_s=1800)}
-    assert read.without_machine == 2
+    counted = read(*sessions)
+    assert counted.of("vm-1") == SessionCount(3, True, NOW, oldest_s=5400, youngest_s=1800)
+    assert counted.without_machine == 2
 
 
 DISCONNECTED = DesktopSession("1", "m", SessionState.DISCONNECTED, None, NOW - timedelta(hours=5))
@@ -70,6 +58,23 @@ DISCONNECTED = DesktopSession("1", "m", SessionState.DISCONNECTED, None, NOW - t
 def test_how_long_all_of_them_are_disconnected_is_told_where_it_is_known_of_each(
     others: tuple[DesktopSession, ...], disconnected_s: int | None
 ) -> None:
-    read = matched(VMS, [machine("a")], (DISCONNECTED, *others), NOW)
-    assert read.of_vm["vm-1"].disconnected_s == disconnected_s
-    assert matched(VMS, [machine("a")], (), NOW).of_vm["vm-1"].disconnected_s is None
+    counted, unused = read(DISCONNECTED, *others).of("vm-1"), read().of("vm-1")
+    assert counted is not None and unused is not None
+    assert (counted.disconnected_s, unused.disconnected_s) == (disconnected_s, None)
+
+
+@pytest.mark.parametrize(
+    ("session", "is_used"),
+    [
+        (DesktopSession("1", "new machine"), True),
+        (DesktopSession("1", None), True),
+        (DesktopSession("1", None, on_rds_host=True), None),
+    ],
+)
+def test_a_session_on_a_machine_that_no_list_has_keeps_every_vm_that_is_no_machine(
+    session: DesktopSession, is_used: bool | None
+) -> None:
+    """A machine that was made anew after its list was read; sessions on RDS hosts are on no desktop."""
+    unknown, known = read(session).of("vm-2"), read(session).of("vm-1")
+    assert (unknown.used if unknown is not None else None) is is_used
+    assert known is not None and known.used is False

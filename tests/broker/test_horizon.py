@@ -99,7 +99,7 @@ def test_sessions_are_those_of_vms(server: SimServer, served: HorizonListener, b
     with Connection(target_of(server)) as vcenter:
         inventory = vcenter.inventory()
     asked = list(inventory.vms.values())
-    told = BrokerSessions(lambda: broker).sessions(asked, inventory.taken_at)
+    told = BrokerSessions(lambda: broker).sessions(asked, inventory)
     found = {vm.name: told.get(vm.ref) for vm in asked}
     unused = found["vdi-001"]
     assert unused is not None and (unused.count, unused.used) == (0, False), "the broker knows it, and nobody is there"

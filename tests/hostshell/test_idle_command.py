@@ -13,6 +13,7 @@ import pytest
 
 from gpuops.hostshell.idle_command import IdleCommand
 from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
@@ -38,7 +39,7 @@ def command(tmp_path: Path, script: str, said: list[str], **more: Any) -> IdleCo
 
 
 def told(answer: IdleCommand) -> dict[str, SessionCount]:
-    found = answer.sessions(VMS, NOW)
+    found = answer.sessions(VMS, Inventory("vc", "8.0.3.0", NOW))
     assert set(found) == {vm.ref for vm in VMS}, "of each VM something is told"
     return dict(found)
 

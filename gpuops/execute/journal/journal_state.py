@@ -177,6 +177,7 @@ class JournalState:
         drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
             *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
+            gpu_modes=tuple(sorted(body.get("gpu_modes", {}).items())),
             policy=self._policy_of(record.run, body["night"]),
             suspended_at=_moment_in(body, "suspended"), started_at=_moment_in(body, "started"),
             stopped=body.get("stopped", False),

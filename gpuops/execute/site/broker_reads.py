@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from gpuops import clock
-from gpuops.advise.desktop_sessions import matched
+from gpuops.advise.desktop_sessions import read_sessions
+from gpuops.advise.machine_match import MachineMatch, match_machines
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
-from gpuops.model.desktops.broker import DesktopBroker
+from gpuops.model.desktops.broker import BrokerVcenter, DesktopBroker, DesktopMachine
 from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 ASK_AGAIN: Final = timedelta(seconds=60)
@@ -52,8 +54,8 @@ class BrokerSessions:
     """Implements `SessionSource` by a connection broker, which is opened when it is first asked and stays open.
 
     Two bulk reads at each look, of machines and of sessions: a machine that was made anew has another id, and by an
-    older list its session would be nobody's. A VM is looked for by the inventory path of its machine alone, since its
-    name may be that of another VM too. Of a VM that is no machine of the broker nothing is told.
+    older list its session would be nobody's. `machine_match` says which machine is which VM. A VM that is no machine
+    has no count. The vCenters of the broker are read again when machines name others.
     """
 
     def __init__(
@@ -66,24 +68,37 @@ class BrokerSessions:
         self._opened = opened
         self.say = say
         self.rest = rest or BrokerRest()
+        self.match: MachineMatch | None = None
+        """Which machine is which VM, by the last look."""
+        self._vcenters: tuple[BrokerVcenter, ...] | None = None
+        self._vcenter_ids: frozenset[str | None] = frozenset()
+        """The vCenters that machines named when the vCenters were read."""
         self._said: set[str] = set()
 
-    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+    def matched(self, broker: DesktopBroker, machines: Sequence[DesktopMachine], inventory: Inventory) -> MachineMatch:
+        """Return which of the machines is which VM of the inventory."""
+        ids = frozenset(machine.vcenter for machine in machines)
+        if self._vcenters is None or ids != self._vcenter_ids:
+            self._vcenters, self._vcenter_ids = broker.vcenters(), ids
+        return match_machines(inventory.vms.values(), inventory.vcenter, machines, self._vcenters)
+
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         """By VM (ref), what the broker tells of it; of each of these VMs that it could not be asked about, unknown."""
         if not self.rest.rests:
             try:
-                return self._asked(vms, asked)
+                return self._asked(vms, inventory)
             except GpuopsError as error:
                 self.rest.failed(error)
                 self._tell(error.message)
-        return {vm.ref: SessionCount(None, None, asked, because="the broker could not be asked") for vm in vms}
+        unknown = SessionCount(None, None, inventory.taken_at, because="the broker could not be asked")
+        return dict.fromkeys((vm.ref for vm in vms), unknown)
 
-    def _asked(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+    def _asked(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         broker = self._opened()
-        machines = [each for each in broker.machines() if each.path is not None]
-        told = matched(vms, machines, broker.sessions(), asked).of_vm
+        self.match = self.matched(broker, broker.machines(), inventory)
+        read = read_sessions(self.match, broker.sessions(), inventory.taken_at)
         self.rest.answered()
-        return told
+        return {vm.ref: count for vm in vms if (count := read.of(vm.ref)) is not None}
 
     def _tell(self, why: str) -> None:
         if why not in self._said:

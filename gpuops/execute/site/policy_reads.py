@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import idleness
+from gpuops.execute.site.broker_gates import BrokerGates
+from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.desktops.evidence import SessionCount, Source
 from gpuops.model.desktops.gate import unknown_gate
 
@@ -50,8 +52,9 @@ def with_policy_reads(
     if policy.gates:
         gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(among)}
         inventory = with_gates(inventory, gated, gates)
-        sources = {Source.BROKER: gates, **sources} if gates is not None else sources
+        sources = {**sources, Source.BROKER: gates} if gates is not None else sources
     inventory = _with_sessions(inventory, policy.judged(among) if sources else (), sources)
+    inventory = _with_machines_not_found(inventory, sources.get(Source.BROKER))
     return _with_guest_sessions(inventory, policy, among, sources.get(Source.SESSIONS))
 
 
@@ -63,8 +66,15 @@ def with_gates(inventory: Inventory, machines: Mapping[str, str], gates: Desktop
     if gates is None:
         found = {vm.ref: unknown_gate("no connection broker is configured for this vCenter") for vm in asked}
     else:
-        found = dict(gates.gates(asked, machines))
+        found = dict(gates.gates(asked, machines, inventory))
     return replace(inventory, vms={**inventory.vms, **{vm.ref: replace(vm, gate=found[vm.ref]) for vm in asked}})
+
+
+def _with_machines_not_found(inventory: Inventory, broker: SessionSource | None) -> Inventory:
+    """The same snapshot with the machines of the broker that are not certainly one of its VMs, by the last look."""
+    if not isinstance(broker, BrokerSessions | BrokerGates) or broker.match is None:
+        return inventory
+    return inventory.with_machines_not_found(broker.match.reasons)
 
 
 def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping[Source, SessionSource]) -> Inventory:
@@ -73,7 +83,7 @@ def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping
     if not asked:
         return inventory
     at_once = {source: each for source, each in sources.items() if source is not Source.SESSIONS}
-    told = {source: each.sessions(asked, inventory.taken_at) for source, each in at_once.items()}
+    told = {source: each.sessions(asked, inventory) for source, each in at_once.items()}
     by_vm = {
         vm.ref: replace(vm, sessions={source: found[vm.ref] for source, found in told.items() if vm.ref in found})
         for vm in asked
@@ -95,7 +105,7 @@ def _with_guest_sessions(
         return inventory
     asked = [vm for vm, rule in meant if idleness(vm, rule).use is not Use.BUSY]
     kept = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
-    told = {vm.ref: kept for vm, _ in meant} | dict(guests.sessions(asked, inventory.taken_at))
+    told = {vm.ref: kept for vm, _ in meant} | dict(guests.sessions(asked, inventory))
     return inventory.with_vms(
         replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: told[vm.ref]}) for vm, _ in meant
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from gpuops.advise.machine_match import MachineMatch
     from gpuops.model.desktops.evidence import SessionCount, VgpuUse
     from gpuops.model.desktops.gate import Gate
     from gpuops.model.devices.device_mode import Impacts
@@ -71,8 +72,8 @@ class SessionSource(Protocol):
     """What tells of the sessions of VMs beside vCenter: an operator's command. It raises nothing: what it cannot tell
     is unknown."""
 
-    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
-        """By VM (ref), what it tells of each of these VMs; `asked` is the moment of the look, by vCenter's clock."""
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
+        """By VM (ref), what it tells of each of these VMs of the inventory, as of the moment of its look."""
         ...
 
 
@@ -95,8 +96,16 @@ class DesktopGates(SessionSource, Protocol):
         """Whether the broker did not answer a moment ago: steps that need it are better sent later."""
         ...
 
-    def gates(self, vms: Sequence[Vm], machines: Mapping[str, str]) -> Mapping[str, Gate]:
-        """By VM (ref), its gate now. `machines`: the broker's ids that are known, by VM. It raises nothing."""
+    @property
+    def match(self) -> MachineMatch | None:
+        """Which machine of the broker is which VM, by the last look at sessions; None = there was none."""
+        ...
+
+    def gates(self, vms: Sequence[Vm], machines: Mapping[str, str], inventory: Inventory) -> Mapping[str, Gate]:
+        """Return the gates of these VMs of the inventory, by ref. `machines`: the broker's ids that are known, by VM.
+
+        It raises nothing.
+        """
         ...
 
     def change(self, step: GateStep, vm: Vm) -> None:

@@ -77,7 +77,7 @@ class StepGates:
         vms = [inventory.vms[ref] for ref in machines if ref in inventory.vms]
         found: dict[str, str] = {}
         for source in (self._gates, self._sources.get(Source.COMMAND)):
-            for ref, told in source.sessions(vms, inventory.taken_at).items() if source is not None else ():
+            for ref, told in source.sessions(vms, inventory).items() if source is not None else ():
                 in_use = told.in_use(self._timeout_s(suspended[ref], inventory))
                 if in_use:
                     found[ref] = CAME_DURING

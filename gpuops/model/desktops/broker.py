@@ -51,6 +51,8 @@ class DesktopPool:
     power_policy: DesktopPowerPolicy | None = None
     after_logoff: AfterLogoff | None = None
     enabled: bool | None = None
+    spare_machines: int | None = 0
+    """How many machines that nobody uses the broker keeps powered on, whatever the power policy; None = unknown."""
 
     @property
     def refusal(self) -> str | None:
@@ -68,6 +70,8 @@ class DesktopPool:
             return "its power policy keeps machines on: the broker would resume what a night suspends"
         if self.power_policy is None:
             return "its power policy is not told"
+        if self.spare_machines is None:
+            return "the broker does not tell how many spare machines it keeps powered on"
         if self.after_logoff in (AfterLogoff.REFRESH, AfterLogoff.DELETE):
             return (
                 f"it has machines {self.after_logoff}{'d' if self.after_logoff.endswith('e') else 'ed'} after a logoff"
@@ -91,6 +95,21 @@ class DesktopMachine:
     in_maintenance: bool | None = None
     session: str | None = None
     """Id of the session on it; None = there is none, or it is not told."""
+    vcenter: str | None = None
+    """The broker's id of the vCenter that its VM is in."""
+    managed: bool = True
+    """Whether the broker reaches it through a vCenter; otherwise only an agent in its guest makes it known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerVcenter:
+    """A vCenter that a broker works with."""
+
+    id: str
+    """The broker's own id of it."""
+    name: str
+    instance_uuid: str | None
+    """None = the broker does not tell it."""
 
 
 class SessionState(StrEnum):
@@ -113,6 +132,7 @@ class DesktopSession:
     started_at: datetime | None = None
     disconnected_at: datetime | None = None
     idle_s: float | None = None
+    on_rds_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +163,10 @@ class DesktopBroker(Protocol):
 
     def machine(self, identity: str) -> DesktopMachine | None:
         """The machine of that id, as it is now; None = there is none."""
+        ...
+
+    def vcenters(self) -> tuple[BrokerVcenter, ...]:
+        """Every vCenter that the broker works with; empty if the login may not see them."""
         ...
 
     def sessions(self) -> tuple[DesktopSession, ...]:

@@ -28,8 +28,12 @@ class BrokerState:
 
     identity: BrokerIdentity
     pools: tuple[PoolState, ...]
-    unmatched: tuple[str, ...]
-    """Names of machines that are no VM of this vCenter, or of which it cannot be told which."""
+    not_found: tuple[tuple[str, str], ...]
+    """(name, reason) of the machines that are not certainly a VM of this vCenter."""
+    reasons: tuple[str, ...]
+    """The same, a line for each reason."""
+    in_other_vcenters: int
+    """Machines that are certainly in another vCenter."""
     other_sessions: int
     """Sessions on no machine of these pools."""
 

@@ -19,6 +19,8 @@ class Gate:
     """The broker's id of the machine; empty = it is not known."""
     refusal: str = ""
     """Why a night cannot close it, or cannot know; empty = it can."""
+    spare_machines: int = 0
+    """How many unused machines of its pool the broker keeps powered on."""
 
 
 NO_MACHINE: Final = Gate(closed=False, refusal="it is no machine of the connection broker")

@@ -53,6 +53,8 @@ class Inventory:
     user: str = ""
     hot_migrate_enabled: bool | None = None
     """vCenter setting vgpu.hotmigrate.enabled."""
+    machines_not_found: tuple[str, ...] = ()
+    """Names of the connection broker's machines that are not certainly a VM of this vCenter, a line for each reason."""
     reservations: Reservations | None = None
     """What of vGPU profiles is reserved, as this snapshot was read; None = the vCenter, before 9.0, knows of none."""
 
@@ -153,6 +155,12 @@ class Inventory:
     def with_cluster(self, cluster: Cluster) -> Inventory:
         """The same snapshot with this cluster replaced."""
         return self._derived(clusters={**self.clusters, cluster.ref: cluster}, vms_by_host=self.vms_by_host)
+
+    def with_machines_not_found(self, machines: tuple[str, ...]) -> Inventory:
+        """The same snapshot with these lines about machines of the connection broker."""
+        if machines == self.machines_not_found:
+            return self
+        return self._derived(machines_not_found=machines, vms_by_host=self.vms_by_host)
 
     def _derived(self, **changed: object) -> Inventory:
         """This snapshot, changed, with what is known of it: a plan for many VMs makes thousands of them.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from gpuops.model.desktops.broker import BrokerIdentity
+from gpuops.model.desktops.broker import BrokerIdentity, DesktopPool
 from gpuops.model.desktops.broker_state import BrokerState, PoolState
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
-
-_FEW: Final = 5
 
 
 def broker_text(state: BrokerState) -> Shown:
@@ -30,10 +27,15 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
     for each in state.pools:
         if each.pool.refusal is not None:
             yield Text(f"{visible(each.pool.name)}: no gate: {each.pool.refusal}", "yellow")
-    if state.unmatched:
-        few = ", ".join(visible(name) for name in state.unmatched[:_FEW])
-        more = f" and {len(state.unmatched) - _FEW} more" if len(state.unmatched) > _FEW else ""
-        yield Text(f"{count(len(state.unmatched), 'machine')} not found in this vCenter: {few}{more}", "yellow")
+        if each.pool.refusal is None and each.pool.spare_machines:
+            spares = count(each.pool.spare_machines, "spare machine")
+            needed = f"a policy needs `floor: {each.pool.spare_machines}` or more"
+            yield Text(f"{visible(each.pool.name)}: Horizon keeps {spares} powered on: {needed}", "yellow")
+    if state.not_found:
+        yield Text(f"{count(len(state.not_found), 'machine')} not found in this vCenter:", "yellow")
+        yield from (Text(f"  {visible(line)}", "yellow") for line in state.reasons)
+    if state.in_other_vcenters:
+        yield Text(f"{count(state.in_other_vcenters, 'machine')} in other vCenters of the broker")
     if state.other_sessions:
         yield Text(f"{count(state.other_sessions, 'session')} on no machine of these pools", "yellow")
 
@@ -51,9 +53,15 @@ def _table(state: BrokerState) -> TextTable:
             pool.kind.value,
             pool.power_policy.value if pool.power_policy is not None else "unknown",
             *map(str, numbers),
-            Text("yes", "green") if pool.refusal is None else Text("no", "yellow"),
+            _gate_of(pool),
         )
     return table
+
+
+def _gate_of(pool: DesktopPool) -> Text:
+    if pool.refusal is not None:
+        return Text("no", "yellow")
+    return Text(f"floor {pool.spare_machines}", "yellow") if pool.spare_machines else Text("yes", "green")
 
 
 def broker_show_document(state: BrokerState) -> Document:
@@ -63,7 +71,9 @@ def broker_show_document(state: BrokerState) -> Document:
         "kind": "broker-show",
         "broker": broker_document(state.identity),
         "pools": [_pool_document(each) for each in state.pools],
-        "unmatched_machines": list(state.unmatched),
+        "unmatched_machines": [name for name, _ in state.not_found],
+        "machines_not_found": [{"name": name, "reason": reason} for name, reason in state.not_found],
+        "machines_in_other_vcenters": state.in_other_vcenters,
         "other_sessions": state.other_sessions,
     }
 
@@ -87,6 +97,7 @@ def _pool_document(state: PoolState) -> Document:
         "power_policy": pool.power_policy.value if pool.power_policy is not None else None,
         "after_logoff": pool.after_logoff.value if pool.after_logoff is not None else None,
         "enabled": pool.enabled,
+        "spare_machines": pool.spare_machines,
         "machines": state.machines,
         "vms": state.vms,
         "in_maintenance": state.in_maintenance,

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gpuops.config.file import NOT_PARSED, parse_json
 from gpuops.sim.horizon.pod import Pod
+from gpuops.sim.horizon.records import MachineRecord, VcenterList
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire.handler import Incoming, Outgoing
 
@@ -77,6 +78,8 @@ class HorizonEndpoint:
             return self._page(list(self._lists[path]()), incoming.target)
         if incoming.verb == "GET" and path == "/rest/config/v2/environment-properties":
             return _json(200, {"cluster_name": "sim-pod", "local_connection_server_version": VERSION})
+        if incoming.verb == "GET" and path == "/rest/config/v2/virtual-centers":
+            return self._vcenters()
         prefix, _, action = path.rpartition("/")
         if incoming.verb == "GET" and prefix == "/rest/inventory/v1/machines":
             found = next((each for each in self._machines() if each["id"] == action), None)
@@ -85,6 +88,15 @@ class HorizonEndpoint:
         if incoming.verb == "POST" and prefix == "/rest/inventory/v1/machines/action" and action in actions:
             return self._maintain(parse_json(incoming.body), enter=actions[action])
         return _json(404, {"error_message": "no such path"})
+
+    def _vcenters(self) -> Outgoing:
+        if self.pod.vcenter_list is VcenterList.FORBIDDEN:
+            return _json(403, {"error_message": "VC_CONFIG_VIEW is needed"})
+        listed = [
+            {"id": identity, "display_name": name, **({"instance_uuid": uuid} if uuid else {})}
+            for identity, name, uuid in self.pod.vcenters()
+        ]
+        return _json(200, listed)
 
     def _authenticate(self, operation: str, told: Any) -> Outgoing:
         if operation == "login":
@@ -141,6 +153,7 @@ class HorizonEndpoint:
                 "enabled": True,
                 "type": pool.type,
                 "source": pool.source,
+                **({"pattern_naming_settings": _naming(pool)} if pool.type == "AUTOMATED" else {}),
                 "session_settings": {
                     "power_policy": pool.power_policy,
                     "delete_or_refresh_machine_after_logoff": "DELETE" if clone else "NEVER",
@@ -148,24 +161,31 @@ class HorizonEndpoint:
             }
 
     def _machines(self) -> Iterator[dict[str, Any]]:
-        for pool, vm in self.pod.machines():
+        for record in self.pod.records():
+            session = self.pod.session_of(record.vm) if record.vm is not None else None
             yield {
-                "id": self.pod.machine_id(vm),
-                "name": vm.name,
-                "dns_name": f"{vm.name}.vdi.test",
-                "desktop_pool_id": self.pod.pool_id(pool),
-                "type": "MANAGED_VIRTUAL_MACHINE",
-                "state": self._state(vm),
-                **({"session_id": session.id} if (session := self.pod.session_of(vm)) is not None else {}),
+                "id": record.id,
+                "name": record.name,
+                "dns_name": record.name if not record.managed else f"{record.name}.vdi.test",
+                "desktop_pool_id": self.pod.pool_id(record.pool),
+                "type": "MANAGED_VIRTUAL_MACHINE" if record.managed else "UNMANAGED_MACHINE",
+                "state": self._state(record.vm),
+                **({"session_id": session.id} if session is not None else {}),
                 "user_ids": [],
-                "managed_machine_data": {
-                    "path": inventory_path(vm),
-                    "in_maintenance_mode": self.pod.in_maintenance(vm),
-                    "virtual_machine_power_state": _POWER[vm.state.power],
-                },
+                **({"managed_machine_data": self._managed(record)} if record.managed else {}),
             }
 
-    def _state(self, vm: VmEntity) -> str:
+    def _managed(self, record: MachineRecord) -> dict[str, Any]:
+        told = {"path": record.path, "virtual_center_id": record.vcenter}
+        return {
+            **{name: value for name, value in told.items() if value is not None},
+            "in_maintenance_mode": record.vm is not None and self.pod.in_maintenance(record.vm),
+            "virtual_machine_power_state": "POWERED_ON" if record.vm is None else _POWER[record.vm.state.power],
+        }
+
+    def _state(self, vm: VmEntity | None) -> str:
+        if vm is None:
+            return "AVAILABLE"
         session = self.pod.session_of(vm)
         if self.pod.in_maintenance(vm):
             return "MAINTENANCE"
@@ -191,13 +211,8 @@ class HorizonEndpoint:
             }
 
 
-def inventory_path(vm: VmEntity) -> str:
-    """Its inventory path, from the datacenter down."""
-    parts, at = [vm.name], vm.world.find(vm.parent or "")
-    while at is not None and getattr(at, "parent", None):
-        parts.append(at.display_name)
-        at = vm.world.find(str(getattr(at, "parent", "")))
-    return "/" + "/".join(reversed(parts))
+def _naming(pool: DesktopPoolState) -> dict[str, Any]:
+    return {"naming_pattern": f"{pool.name}-{{n}}", "number_of_spare_machines": pool.spare_machines}
 
 
 def _ms(moment: datetime) -> int:

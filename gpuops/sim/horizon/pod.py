@@ -2,22 +2,25 @@
 
 Users come at moments drawn from the seed, on the simulator's clock; a machine in maintenance is given to nobody. A user
 whose desktop is suspended or off has it resumed, as Horizon does, and is sent away where vCenter refuses that. Machines
-of a pool that is always powered on are powered on again within a minute, unless they are in maintenance; an instant
-clone is deleted and made anew when its user logs off.
+of a pool that is always powered on are powered on again within a minute, unless they are in maintenance, and so are as
+many of a pool with spare machines that so many run unused; an instant clone is deleted and made anew when its user logs
+off.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.horizon.records import MachineRecord, VcenterList, record_of
 from gpuops.sim.outside_events import vms as vm_events
+from gpuops.sim.state.desktop_pool import RecordForm
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
@@ -57,6 +60,13 @@ class Pod:
     """Names of the machines that a user did not get."""
     down: bool = False
     """It answers 503 from now on (fault H5)."""
+    forms: dict[str, RecordForm] = field(default_factory=dict)
+    """How the records of these VMs (moids) name them, where it is not as their pool declares."""
+    vcenter_list: VcenterList = VcenterList.WITH_UUIDS
+    second_vcenter: bool = False
+    """Whether the pod has another vCenter, with the same folders, and a machine for each of these names there."""
+    _pool_names: dict[str, str] = field(default_factory=dict)
+    """The pool of each VM (moid) that has been a machine: one that is renamed stays in its pool."""
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,15 +77,44 @@ class Pod:
         for pool in self.world.desktop_pools:
             if pool.logins_per_hour:
                 self._await_user(pool)
-            if pool.power_policy == ALWAYS_ON:
+            if pool.power_policy == ALWAYS_ON or pool.spare_machines:
                 self._await_power_check(pool)
 
     def machines(self) -> Iterator[tuple[DesktopPoolState, VmEntity]]:
         """Each VM that is a machine of a pool, with the first pool that has it."""
         for vm in self.world.by_type("VirtualMachine"):
-            pool = next((each for each in self.world.desktop_pools if each.has(vm.name)), None)
+            kept = self._pool_names.get(vm.moid)
+            pool = next((each for each in self.world.desktop_pools if each.name == kept or each.has(vm.name)), None)
             if pool is not None:
+                self._pool_names[vm.moid] = pool.name
                 yield pool, vm
+
+    def records(self) -> Iterator[MachineRecord]:
+        """The list of machines, as the server has it: those of every vCenter of the pod."""
+        for pool, vm in self.machines():
+            form, identity = self.forms.get(vm.moid, pool.records), self.machine_id(vm)
+            yield record_of(form, identity, pool, vm, self.vcenter_id(1))
+            if form is RecordForm.TWICE:
+                left_over = self._id("left-over", vm.state.instance_uuid)
+                yield replace(record_of(form, left_over, pool, vm, self.vcenter_id(1)), vm=None)
+            if self.second_vcenter or pool.second_vcenter:
+                there = self._id("second", vm.state.instance_uuid)
+                record = record_of(RecordForm.AS_IN_VCENTER, there, pool, vm, self.vcenter_id(2))
+                yield replace(record, vm=None)
+
+    def vcenters(self) -> Iterator[tuple[str, str, str | None]]:
+        """(id, name, uuid) of each vCenter of the pod."""
+        own = self.world.get("ServiceInstance").instance_uuid
+        other = self._id("uuid", "other")
+        uuids = {VcenterList.OLD_UUID: (self._id("uuid", "earlier"), other), VcenterList.COPIED: (own, own)}
+        first, second = uuids.get(self.vcenter_list, (own, other))
+        told = self.vcenter_list is not VcenterList.WITHOUT_UUIDS
+        yield self.vcenter_id(1), "vc-1", first if told else None
+        if self.second_vcenter or any(pool.second_vcenter for pool in self.world.desktop_pools):
+            yield self.vcenter_id(2), "vc-2", second if told else None
+
+    def vcenter_id(self, number: int) -> str:
+        return self._id("vcenter", str(number))
 
     def pool_id(self, pool: DesktopPoolState) -> str:
         """As Horizon has it: the same in every run."""
@@ -138,10 +177,13 @@ class Pod:
 
     def _await_power_check(self, pool: DesktopPoolState) -> None:
         def check() -> None:
-            for own, vm in list(self.machines()):
-                at_rest = not self.in_maintenance(vm) and self.world.tasks.running(vm) is None
-                if own is pool and vm.state.power is not Power.ON and at_rest:
+            of_pool = [vm for own, vm in self.machines() if own is pool and not self.in_maintenance(vm)]
+            spares = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in of_pool)
+            for vm in of_pool:
+                at_rest = vm.state.power is not Power.ON and self.world.tasks.running(vm) is None
+                if at_rest and (pool.power_policy == ALWAYS_ON or spares < pool.spare_machines):
                     vm_events.power_on(vm, _NOTHING)
+                    spares += 1
             self._await_power_check(pool)
 
         self.world.clock.schedule(POWER_CHECK_S, check, background=True)

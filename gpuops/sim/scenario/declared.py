@@ -16,6 +16,7 @@ from msgspec import Meta, field
 from gpuops.sim.scenario.as_read import ClusterAsRead, HostAsRead, NodeAsRead, VmAsRead
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.desktop_people import Office
+from gpuops.sim.state.desktop_pool import RecordForm
 from gpuops.sim.state.drs import Behavior
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
 from gpuops.sim.state.network_port import MOST_FUNCTIONS
@@ -329,6 +330,12 @@ class DesktopPoolDeclared(Declared, frozen=True):
     power_policy: Literal["TAKE_NO_POWER_ACTION", "ALWAYS_POWERED_ON", "SUSPEND", "POWER_OFF"] = "TAKE_NO_POWER_ACTION"
     logins_per_hour: float = 0.0
     """How often a user logs in to a machine of it that is free."""
+    spare_machines: Annotated[int, Meta(ge=0)] = 0
+    """How many of its machines are kept powered on and unused, whatever the power policy."""
+    records: RecordForm = RecordForm.AS_IN_VCENTER
+    """How the records of its machines name their VMs."""
+    second_vcenter: bool = False
+    """Whether the pod has a second vCenter with the same folders, and a machine there for each of this pool."""
 
 
 class DirectPathProfileDeclared(Declared, frozen=True):

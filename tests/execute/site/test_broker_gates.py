@@ -10,12 +10,21 @@ import pytest
 from gpuops.advise.desktop_sessions import NOT_IN_LIST
 from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
-from gpuops.model.desktops.broker import DesktopMachine, DesktopPool, DesktopPowerPolicy, DesktopSession, PoolKind
+from gpuops.model.desktops.broker import (
+    BrokerVcenter,
+    DesktopMachine,
+    DesktopPool,
+    DesktopPowerPolicy,
+    DesktopSession,
+    PoolKind,
+)
 from gpuops.model.desktops.gate import NO_MACHINE, Gate
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 VM = Vm("vm-1", "a", "/dc/vm/a")
+SEEN = Inventory("vc", "8.0.3.0", NOW, vms={VM.ref: VM})
 MACHINE = DesktopMachine("m1", "a", "office", path="/dc/vm/a", in_maintenance=True)
 POOL = DesktopPool("office", "office", PoolKind.AUTOMATED, DesktopPowerPolicy.NONE)
 
@@ -29,6 +38,9 @@ class Broker:
 
     def pools(self) -> tuple[DesktopPool, ...]:
         return (POOL,)
+
+    def vcenters(self) -> tuple[BrokerVcenter, ...]:
+        return ()
 
     def machine(self, identity: str) -> DesktopMachine | None:
         return self._machine if self._machine is not None and self._machine.id == identity else None
@@ -57,19 +69,19 @@ def gates_of(broker: Broker) -> BrokerGates:
 def test_a_machine_is_gone_when_nothing_knows_it(
     machine: DesktopMachine | None, known: str, lists: tuple[tuple[DesktopMachine, ...], ...], gate: Gate
 ) -> None:
-    assert gates_of(Broker(machine, *lists)).gates([VM], {"vm-1": known}) == {"vm-1": gate}
+    assert gates_of(Broker(machine, *lists)).gates([VM], {"vm-1": known}, SEEN) == {"vm-1": gate}
 
 
 def test_of_a_machine_that_the_list_lacks_no_session_is_known() -> None:
     gates = gates_of(Broker(MACHINE, ()))
-    gates.gates([VM], {"vm-1": "m1"})
-    told = gates.sessions([VM], NOW)["vm-1"]
+    gates.gates([VM], {"vm-1": "m1"}, SEEN)
+    told = gates.sessions([VM], SEEN)["vm-1"]
     assert (told.used, told.because) == (None, "the broker's list of machines lacks it")
 
 
 def test_a_machine_that_names_a_session_is_not_believed_to_be_without() -> None:
     """The list of machines is as old as that of sessions."""
     gates = gates_of(Broker(replace(MACHINE, session="7"), (MACHINE,)))
-    gates.gates([VM], {"vm-1": "m1"})
-    told = gates.sessions([VM], NOW)["vm-1"]
+    gates.gates([VM], {"vm-1": "m1"}, SEEN)
+    told = gates.sessions([VM], SEEN)["vm-1"]
     assert (told.used, told.because) == (None, NOT_IN_LIST)

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuops.advise.desktop_sessions import NOT_IN_LIST, matched
+from gpuops.advise.desktop_sessions import NOT_IN_LIST, read_sessions
+from gpuops.advise.machine_match import match_machines
 from gpuops.errors import BrokerUnreachable, GpuopsError, LoginRefused
 from gpuops.execute.site.broker_reads import ASK_AGAIN, BrokerRest, BrokerSessions
-from gpuops.model.desktops.broker import DesktopMachine, DesktopSession
+from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine, DesktopSession
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
@@ -25,6 +27,9 @@ class Broker:
     def __init__(self, *answers: Sequence[DesktopSession] | GpuopsError) -> None:
         self.answers = list(answers)
         self.asked = 0
+
+    def vcenters(self) -> tuple[BrokerVcenter, ...]:
+        return ()
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         if self.asked:  # somebody had it made anew since
@@ -46,8 +51,12 @@ class Broker:
         return tuple(answer)
 
 
+def seen_at(moment: datetime) -> Inventory:
+    return Inventory("vc", "8.0.3.0", moment, vms={vm.ref: vm for vm in VMS})
+
+
 def used(source: BrokerSessions, at: datetime) -> dict[str, bool | None]:
-    return {ref: count.used for ref, count in source.sessions(VMS, at).items()}
+    return {ref: count.used for ref, count in source.sessions(VMS, seen_at(at)).items()}
 
 
 def test_a_session_on_a_machine_that_was_made_anew_counts() -> None:
@@ -57,10 +66,10 @@ def test_a_session_on_a_machine_that_was_made_anew_counts() -> None:
     assert used(source, NOW)["vm-1"] is True
 
 
-def test_each_look_asks_anew_and_a_machine_without_a_path_is_not_believed() -> None:
+def test_each_look_asks_anew_and_a_machine_without_a_path_is_found_by_its_name() -> None:
     broker = Broker((), [DesktopSession("1", "m2")])
     source = BrokerSessions(lambda: broker)  # type: ignore[arg-type,return-value]  # its reads are enough
-    assert used(source, NOW) == {"vm-1": False, "vm-2": False}
+    assert used(source, NOW) == {"vm-1": False, "vm-2": False, "vm-3": False}
     assert used(source, NOW) == {"vm-1": False, "vm-2": True}
 
 
@@ -94,6 +103,8 @@ def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
 
 def test_a_list_of_sessions_that_lacks_the_one_of_a_machine_is_not_believed() -> None:
     machine = DesktopMachine("m1", "a", "pool", path="/dc/vm/a", session="7")
-    there = matched(VMS, [machine], [DesktopSession("7", "m1")], NOW).of_vm["vm-1"]
-    missing = matched(VMS, [machine], [DesktopSession("8", "m2")], NOW).of_vm["vm-1"]
+    match = match_machines(VMS, "vc", [machine], ())
+    there = read_sessions(match, [DesktopSession("7", "m1")], NOW).of("vm-1")
+    missing = read_sessions(match, [DesktopSession("8", "m2")], NOW).of("vm-1")
+    assert there is not None and missing is not None
     assert (there.used, missing.used, missing.because) == (True, None, NOT_IN_LIST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -144,9 +144,12 @@ def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, jou
     asked: list[list[str]] = []
 
     class Told:
-        def sessions(self, vms: Sequence[Vm], at: datetime) -> Mapping[str, SessionCount]:
+        def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
             asked.append([vm.ref for vm in vms])
-            return {vm.ref: SessionCount(None, used.get(vm.ref), at, because="a time-out") for vm in vms}
+            because: dict[bool | None, str] = {None: "a time-out"}
+            told = {vm.ref: used.get(vm.ref) for vm in vms}
+            at = inventory.taken_at
+            return {ref: SessionCount(None, told[ref], at, because=because.get(told[ref], "")) for ref in told}
 
     pool = replace(DESKTOPS, idle=IdleRule(500, required=frozenset({Source.COMMAND})))
     guard = Guard(Policy("small", (pool,), ml=QUEUE), StepCounts(40), CATALOG)

@@ -20,6 +20,7 @@ from typing import Any, Final
 from gpuops.errors import BrokerUnreachable, LoginRefused, OutcomeUnknown, ProtocolError
 from gpuops.model.desktops.broker import (
     AfterLogoff,
+    BrokerVcenter,
     DesktopMachine,
     DesktopPool,
     DesktopPowerPolicy,
@@ -27,8 +28,8 @@ from gpuops.model.desktops.broker import (
     PoolKind,
     SessionState,
 )
-from gpuops.sim.horizon.endpoint import inventory_path
 from gpuops.sim.horizon.pod import ALWAYS_ON
+from gpuops.sim.horizon.records import MachineRecord, VcenterList
 from tests.nights.gated.pod import ADMIN, NightPod, Stay
 from tests.nights.gated.schedule import Trouble
 from tests.nights.world.worlds import EVENING
@@ -76,9 +77,16 @@ class NightBroker:
                 DesktopPowerPolicy.ALWAYS_ON if each.power_policy == ALWAYS_ON else DesktopPowerPolicy.NONE,
                 AfterLogoff.NOTHING,
                 enabled=True,
+                spare_machines=each.spare_machines,
             )
             for each in self.pod.world.desktop_pools
         )
+
+    def vcenters(self) -> tuple[BrokerVcenter, ...]:
+        self._arrive()
+        if self.pod.vcenter_list is VcenterList.FORBIDDEN:
+            return ()
+        return tuple(BrokerVcenter(*each) for each in self.pod.vcenters())
 
     def machines(self) -> tuple[DesktopMachine, ...]:
         self._arrive()
@@ -131,15 +139,15 @@ class NightBroker:
     def _listed(self, old_s: float) -> list[DesktopMachine]:
         at = self.pod.world.clock.now() - timedelta(seconds=old_s)
         sessions = {stay.moid: identity for identity, stay in self.pod.shown_sessions(at)}
-        return [self._machine(pool, vm, sessions.get(vm.moid), at) for pool, vm in self.pod.machines()]
+        return [self._machine(record, sessions, at) for record in self.pod.records()]
 
-    def _machine(self, pool: Any, vm: Any, session: str | None, at: datetime) -> DesktopMachine:
-        gated = self.pod.was_in_maintenance(vm, at)
+    def _machine(self, record: MachineRecord, sessions: Mapping[str, str], at: datetime) -> DesktopMachine:
+        session = sessions.get(record.vm.moid) if record.vm is not None else None
+        gated = record.vm is not None and self.pod.was_in_maintenance(record.vm, at)
         state = "MAINTENANCE" if gated else "CONNECTED" if session else "AVAILABLE"
-        path = inventory_path(vm)
         return DesktopMachine(
-            self.pod.machine_id(vm), vm.name, self.pod.pool_id(pool), path=path, state=state, in_maintenance=gated,
-            session=session,
+            record.id, record.name, self.pod.pool_id(record.pool), path=record.path, state=state, in_maintenance=gated,
+            session=session, vcenter=record.vcenter, managed=record.managed,
         )  # fmt: skip
 
     def _session(self, identity: str, stay: Stay, vm: Any) -> DesktopSession:

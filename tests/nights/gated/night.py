@@ -31,7 +31,7 @@ from tests.nights.faults.event import Event
 from tests.nights.faults.schedule import schedule_of as vcenter_schedule_of
 from tests.nights.gated.broker import NightBroker
 from tests.nights.gated.pod import ADMIN, NightPod, RdpWatch, pod_of
-from tests.nights.gated.schedule import Trouble, is_calm, schedule_of
+from tests.nights.gated.schedule import FORMS, VCENTERS, Trouble, is_calm, schedule_of
 from tests.nights.gated.schedule import called_off_s as called_off_s_of
 from tests.nights.gated.world import gated_site
 from tests.nights.playing.night import Nightly
@@ -180,6 +180,8 @@ class GatedNight(Nightly):
             "admin opens": partial(self._maintains, enter=False),
             "always on": self._keeps_on,
             "made anew": self._makes_anew,
+            **dict.fromkeys(FORMS, self._names_otherwise),
+            **dict.fromkeys(VCENTERS, self._has_two_vcenters),
         }
         act = acts.get(trouble.kind)
         if act is not None:
@@ -227,6 +229,16 @@ class GatedNight(Nightly):
             self.world.clock.schedule(POWER_CHECK_S, check, background=True)
 
         check()
+        return True
+
+    def _names_otherwise(self, vm: Any, trouble: Trouble) -> bool:
+        """The broker's record of the machine names its VM in another way."""
+        self.pod.forms[vm.moid] = FORMS[trouble.kind]
+        return True
+
+    def _has_two_vcenters(self, vm: Any, trouble: Trouble) -> bool:
+        """Somebody adds a vCenter with the same folders to the pod, and the list of vCenters is as the trouble says."""
+        self.pod.second_vcenter, self.pod.vcenter_list = True, VCENTERS[trouble.kind]
         return True
 
     def _makes_anew(self, vm: Any, trouble: Trouble) -> bool:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.model.desktops.evidence import SessionCount
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.pod import Pod, PodSession
@@ -162,10 +163,10 @@ class RdpWatch:
     def __init__(self, pod: NightPod) -> None:
         self._pod = pod
 
-    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         now = self._pod.world.clock.now()
         there = {stay.moid for stay in self._pod.stays if stay.by_rdp and stay.there(now)}
-        return {vm.ref: SessionCount(int(vm.ref in there), vm.ref in there, asked) for vm in vms}
+        return {vm.ref: SessionCount(int(vm.ref in there), vm.ref in there, inventory.taken_at) for vm in vms}
 
 
 def pod_of(world: Any, seed: int) -> NightPod:

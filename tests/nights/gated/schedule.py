@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.sim.horizon.records import VcenterList
+from gpuops.sim.state.desktop_pool import RecordForm
+
 NIGHT_S: Final = 10 * 3600
 EVENING_S: Final = 900
 """In which the night takes what it takes."""
@@ -27,14 +30,19 @@ LISTS: Final = ("stale sessions", "stale machines", "stale lists", "partial sess
 REPLIES: Final = ("lost close", "lost open", "unheard close", "unheard open", "late close", "late open", "refused")
 """The reply of a change is lost: it was made, it never arrives, or is made later; or it is refused."""
 OTHERS: Final = ("admin closes", "admin closes after a look", "admin opens", "always on", "made anew")
-KINDS: Final = (*USERS, *AIMED_USERS, *AWAY, *LISTS, *REPLIES, *OTHERS)
+FORMS: Final = {f"{form} machine": form for form in RecordForm if form is not RecordForm.AS_IN_VCENTER}
+"""From a moment on the record of a machine names its VM in another way."""
+VCENTERS: Final = {f"vCenters {told}": told for told in VcenterList}
+"""From a moment on the broker has a second vCenter of the same folders, and tells its vCenters in this way."""
+NAMES: Final = (*FORMS, *VCENTERS)
+KINDS: Final = (*USERS, *AIMED_USERS, *AWAY, *LISTS, *REPLIES, *OTHERS, *NAMES)
 ROW: Final = {
     **dict.fromkeys((*AIMED_USERS, "rdp"), "H1"),
     "logon": "H2",
     "always on": "H3",
     "admin opens": "H3",
     "made anew": "H4",
-    **dict.fromkeys((*AWAY, *LISTS, *REPLIES), "H5"),
+    **dict.fromkeys((*AWAY, *LISTS, *REPLIES, *NAMES), "H5"),
     **dict.fromkeys(("admin closes", "admin closes after a look"), "H6"),
 }
 
@@ -80,7 +88,21 @@ def schedule_of(seed: int, desktops: Sequence[str]) -> tuple[Trouble, ...]:
         people.append(Trouble(AIMED_USERS[2], for_s=8, skip=rng.choice([0, 1, 2])))
         people.append(Trouble(rng.choice(["away", "server error"]), at_s=rng.uniform(8, 40), for_s=90))
     kinds = rng.sample((*AWAY, *LISTS, *LISTS, *REPLIES, *REPLIES, *OTHERS), rng.choice([0, 1, 2, 3, 5]))
-    return (*people, *(_of(kind, rng, desktops) for kind in kinds for _ in range(rng.choice([1, 1, 2, 3]))))
+    troubles = [_of(kind, rng, desktops) for kind in kinds for _ in range(rng.choice([1, 1, 2, 3]))]
+    return (*people, *troubles, *_other_names(seed, desktops))
+
+
+def _other_names(seed: int, desktops: Sequence[str]) -> list[Trouble]:
+    """In one night of three the broker and vCenter do not agree on machines; users come there as to any other."""
+    rng = random.Random(f"{seed}:machine names")
+    if rng.randrange(3):
+        return []
+    kinds = rng.choices((*FORMS, rng.choice(tuple(VCENTERS))), k=rng.choice([1, 2, 4]))
+    return [
+        Trouble(kind, at_s=rng.choice([0, 0, _moment(rng)]), target=rng.choice(desktops))
+        for kind in kinds
+        for _ in range(rng.choice([1, 3]) if kind in FORMS else 1)
+    ]
 
 
 def _of(kind: str, rng: random.Random, desktops: Sequence[str]) -> Trouble:

@@ -132,7 +132,7 @@ def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pyte
     passed = iter(range(0, 100_000, 200))
     slow = SimpleNamespace(passed_s=lambda: float(next(passed)))
     monkeypatch.setattr("gpuops.vsphere.reading.guests.guest_sessions.clock", slow)
-    told = guests.site.sources[Source.SESSIONS].sessions(running, inventory.taken_at).values()
+    told = guests.site.sources[Source.SESSIONS].sessions(running, inventory).values()
     assert [each.because for each in told] == ["", "other guests took too long", "other guests took too long"]
 
 

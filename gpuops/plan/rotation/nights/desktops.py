@@ -13,6 +13,7 @@ from gpuops.advise.evidence import Use, readings
 from gpuops.advise.idle import idleness
 from gpuops.advise.left_alone import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
+from gpuops.model.desktops.gate import NO_MACHINE
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import DirectPath, Policy, Pool
@@ -47,6 +48,10 @@ class Survey:
     """Pools that no VM is in: likely a misspelt folder."""
     disowned_pools: tuple[tuple[str, str], ...] = ()
     """(pool, mark) of parked pools none of whose desktops carries its owner's mark."""
+    machines_not_found: tuple[str, ...] = ()
+    """As in the inventory."""
+    unknown_to_broker: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Gated pool -> the names of its desktops that no machine of the broker may be."""
     priority: Mapping[str, int] = field(default_factory=dict)
     """Of each desktop's pool, by the desktop's ref."""
 
@@ -89,6 +94,8 @@ def survey(
         other_vms=len(inventory.vms) - len(pooled),
         empty_pools=tuple(pool.name for pool in policy.pools if pool.name not in seen),
         disowned_pools=_disowned(policy, pooled),
+        machines_not_found=inventory.machines_not_found,
+        unknown_to_broker=_unknown_to_broker(pooled),
         priority={vm.ref: pool.priority for pool, vm in pooled},
     )
 
@@ -101,6 +108,14 @@ def _disowned(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[
         for pool in policy.pools
         if pool.is_taken_tonight and pool.users_kept_away and pool.owner is not None and pool.name in seen - owned
     )
+
+
+def _unknown_to_broker(pooled: Iterable[tuple[Pool, Vm]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pool, vm in pooled:
+        if pool.gated and not vm.template and vm.gate == NO_MACHINE:
+            found.setdefault(pool.name, []).append(vm.name)
+    return {name: sorted(names) for name, names in found.items()}
 
 
 def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
@@ -150,6 +165,11 @@ def _kept_by_gate(pool: Pool, vm: Vm) -> str | None:
         return vm.gate.refusal
     if vm.gate.closed and not is_marked(vm):
         return IN_MAINTENANCE
+    if vm.gate.spare_machines > pool.floor:
+        return (
+            f"the broker keeps {vm.gate.spare_machines} spare machines of its pool powered on, and would resume others:"
+            f" pool {pool.name} needs `floor: {vm.gate.spare_machines}` or more"
+        )
     return None
 
 

@@ -165,6 +165,10 @@ class NightPlan:
                 yield f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
         yield from (f"pool {name}: no VM is in it" for name in self.desktops.empty_pools)
         yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.desktops.disowned_pools)
+        for reason in self.desktops.machines_not_found:
+            yield f"machines of the connection broker that were not found in this vCenter: {reason}"
+        for pool_name, names in self.desktops.unknown_to_broker.items():
+            yield f"pool {pool_name}: the connection broker has no machine for {', '.join(names)}"
         yield from (f"ML queue: {reason}" for reason in self.decision.unknown)
         yield from (f"ML queue: {said}" for said in (self.shares.unclear if self.shares is not None else ()))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops import clock
 from gpuops.errors import GpuopsError
 from gpuops.model.desktops.evidence import SESSIONS_FRESH_S, SessionCount
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.vsphere.guest_login import guest_read
 
@@ -55,9 +56,9 @@ class GuestSessions:
         self._said: set[str] = set()
         self._refused = False
 
-    def sessions(self, vms: Sequence[Vm], asked: datetime) -> Mapping[str, SessionCount]:
+    def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
         """By VM (ref), how many sessions its guest has; of each of these VMs something, unknown included."""
-        began_s = clock.passed_s()
+        began_s, asked = clock.passed_s(), inventory.taken_at
         found = {}
         for vm in vms:
             why = self._not_asked(vm, clock.passed_s() - began_s)

@@ -1,0 +1,185 @@
+"""Finds which VM of a vCenter each machine of a connection broker is, and says where that is in doubt.
+
+A broker names a machine by its vCenter, an inventory path and a name. Each of them may be missing, may be old (the VM
+was moved or renamed), or may fit more than one VM: a pod has several vCenters, and two of them may have the same
+folders. So a match is certain, or it is a doubt. Whoever suspends a VM goes by certain matches alone; a session on a
+machine that may be this VM counts as a session on it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine
+from gpuops.model.vcenter.vm import Vm
+
+_ESCAPES: Final = (("%2f", "/"), ("%5c", "\\"), ("%25", "%"))
+"""As vCenter writes these characters in a name (vSphere API, ManagedEntity.name). The last comes last."""
+
+
+class Place(StrEnum):
+    """Whether the VM of a machine is in the vCenter that is asked about."""
+
+    HERE = "here"
+    ELSEWHERE = "elsewhere"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMatch:
+    """Which machine is which VM."""
+
+    machine_of: Mapping[str, DesktopMachine]
+    """VM ref -> the machine that it certainly is."""
+    possible: Mapping[str, tuple[DesktopMachine, ...]]
+    """VM ref -> the machines that it may be, for VMs that are not certainly one of them."""
+    not_found: Mapping[str, str]
+    """Machine id -> why it is not certainly a VM of this vCenter; machines of other vCenters are left out."""
+    machines: Mapping[str, DesktopMachine]
+    """By id, those that are not certainly in another vCenter."""
+    elsewhere: frozenset[str]
+    """Ids of the machines that are certainly in another vCenter."""
+
+    def doubt(self, vm: str) -> str:
+        """Why it is not certain which machine the VM is; empty if no machine may be this VM."""
+        machines = self.possible.get(vm, ())
+        if not machines:
+            return ""
+        if len(machines) > 1:
+            return f"{len(machines)} machines of the broker may be this VM: {', '.join(m.name for m in machines)}"
+        return f"machine {machines[0].name} of the broker may be this VM: {self.not_found[machines[0].id]}"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The names of the machines that are not certainly a VM of this vCenter, a line for each reason."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for identity, why in self.not_found.items():
+            names[why].append(self.machines[identity].name)
+        return tuple(sorted(f"{', '.join(sorted(of_reason))}: {why}" for why, of_reason in names.items()))
+
+    @property
+    def without_vm(self) -> tuple[DesktopMachine, ...]:
+        """Machines of this vCenter, or perhaps of it, that no VM seems to be: a VM that was renamed may be one."""
+        claimed = {machine.id for machines in self.possible.values() for machine in machines}
+        return tuple(self.machines[identity] for identity in self.not_found if identity not in claimed)
+
+
+def match_machines(
+    vms: Iterable[Vm], vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]
+) -> MachineMatch:
+    """Return the match of the machines of a broker with all VMs of the vCenter of that instance uuid.
+
+    `vcenters`: those of the broker; empty if it does not tell them.
+
+    A machine is looked for by its path; by its name if it has no path, or if no VM is at its path any more. It is
+    certainly a VM if it is certainly in this vCenter, that is the only VM which fits, the VM fits no other machine, and
+    it was not looked for by name although it has a path: another VM may have taken the name.
+    """
+    places = _Places(vcenter, machines, vcenters)
+    by_path, by_name = _index(vms)
+    claims: dict[str, list[DesktopMachine]] = defaultdict(list)
+    doubts: dict[str, str] = {}
+    nearby = [machine for machine in machines if places.of(machine) is not Place.ELSEWHERE]
+    for machine in nearby:
+        fitting = _fitting(machine, by_path, by_name)
+        for ref in fitting:
+            claims[ref].append(machine)
+        doubt = places.doubt(machine) or _doubt(machine, len(fitting), by_path)
+        if doubt:
+            doubts[machine.id] = doubt
+    machine_of = {
+        ref: claimants[0] for ref, claimants in claims.items() if len(claimants) == 1 and claimants[0].id not in doubts
+    }
+    certain = {machine.id for machine in machine_of.values()}
+    return MachineMatch(
+        machine_of,
+        {ref: tuple(claimants) for ref, claimants in claims.items() if ref not in machine_of},
+        {
+            machine.id: doubts.get(machine.id, "another machine of the broker fits its VM too")
+            for machine in nearby
+            if machine.id not in certain
+        },
+        {machine.id: machine for machine in nearby},
+        frozenset(machine.id for machine in machines) - {machine.id for machine in nearby},
+    )
+
+
+class _Places:
+    """In which vCenter machines are, as far as the broker tells."""
+
+    def __init__(self, vcenter: str, machines: Sequence[DesktopMachine], vcenters: Sequence[BrokerVcenter]) -> None:
+        self._uuid_of = {each.id: each.instance_uuid.strip().lower() for each in vcenters if each.instance_uuid}
+        self._names = {each.id: each.name for each in vcenters}
+        self._here = [identity for identity, uuid in self._uuid_of.items() if uuid == vcenter.strip().lower()]
+        ids = {each.id for each in vcenters} | {machine.vcenter for machine in machines if machine.vcenter}
+        self._alone = len(ids) <= 1 and not set(self._uuid_of) - set(self._here)
+        """Whether nothing shows that the broker works with any vCenter but this one."""
+
+    def of(self, machine: DesktopMachine) -> Place:
+        if machine.vcenter in self._here:
+            return Place.HERE if len(self._here) == 1 else Place.UNCLEAR
+        if machine.vcenter in self._uuid_of:
+            # A broker none of whose vCenters is this one may know it by an older uuid: it was rebuilt, or restored.
+            return Place.ELSEWHERE if self._here else Place.UNCLEAR
+        return Place.HERE if self._alone else Place.UNCLEAR
+
+    def doubt(self, machine: DesktopMachine) -> str:
+        """Why the machine is not certainly in this vCenter; empty if it is."""
+        if self.of(machine) is Place.HERE:
+            return ""
+        if machine.vcenter in self._here:
+            return "two vCenters of the broker have the instance uuid of this one"
+        if machine.vcenter in self._uuid_of:
+            return f"it is in vCenter {self._names[machine.vcenter]}, and none of the broker's vCenters has this uuid"
+        if machine.vcenter is None:
+            return "the broker does not tell in which of its vCenters it is"
+        return "the broker does not tell the uuid of its vCenter (the account needs VC_CONFIG_VIEW)"
+
+
+def _index(vms: Iterable[Vm]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Refs of the VMs by path, and by name."""
+    by_path: dict[str, list[str]] = defaultdict(list)
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for vm in vms:
+        by_path[_comparable(vm.path)].append(vm.ref)
+        by_name[_comparable(vm.name)].append(vm.ref)
+    return by_path, by_name
+
+
+def _fitting(
+    machine: DesktopMachine, by_path: Mapping[str, Sequence[str]], by_name: Mapping[str, Sequence[str]]
+) -> Sequence[str]:
+    """Refs of the VMs that the machine may be."""
+    if machine.path:
+        at_path = by_path.get(_comparable(machine.path), ())
+        if at_path:
+            return at_path
+    names = {machine.name}
+    if not machine.managed:  # its name is the name of its guest in the network
+        names |= {name.partition(".")[0] for name in (machine.name, machine.dns_name or "") if name}
+    return list(dict.fromkeys(ref for name in sorted(names) for ref in by_name.get(_comparable(name), ())))
+
+
+def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence[str]]) -> str:
+    """Why the machine is not certainly the VM that fits; empty if it is."""
+    moved = bool(machine.path) and not by_path.get(_comparable(machine.path or ""))
+    if not fitting:
+        return f"no VM is at its path {machine.path} or has its name" if moved else "no VM has its name"
+    if fitting > 1:
+        return f"{fitting} VMs {'are at its path' if machine.path and not moved else 'have its name'}"
+    if not machine.managed:
+        return "the broker knows only the name of its guest"
+    return f"its name fits, but no VM is at its path {machine.path}" if moved else ""
+
+
+def _comparable(name: str) -> str:
+    """A name or path as it is compared: letter case does not count in vCenter, and a broker may undo its escapes."""
+    folded = unicodedata.normalize("NFC", name).casefold().strip()
+    for escape, character in _ESCAPES:
+        folded = folded.replace(escape, character)
+    return folded
