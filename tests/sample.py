@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for test, cases in cases_by_test.items():
         quick = quick_cases(cases)
         if QUICK in expression:
-            chosen = [case for case in cases if case not in quick]
+            chosen: Sequence[pytest.Item] = [case for case in cases if case not in quick]
         else:
             chosen = _long_cases(cases, quick, f"{config.stash[HERE].seed}:{test}")
         for case in chosen:

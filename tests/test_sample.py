@@ -148,7 +148,9 @@ def scopes(module: ModuleType, names: list[str]) -> Iterator[Any]:
 
 def marks_of(scope: Any) -> list[pytest.Mark]:
     marks = getattr(scope, "pytestmark", [])
-    return [getattr(mark, "mark", mark) for mark in (marks if isinstance(marks, list) else [marks])]
+    return [
+        mark if isinstance(mark, pytest.Mark) else mark.mark for mark in (marks if isinstance(marks, list) else [marks])
+    ]
 
 
 def is_long(parameter: Any) -> bool:

@@ -14,10 +14,11 @@ from typer.testing import Result
 
 from gpuops.advise.diagnosis.learning import Trained
 from gpuops.advise.diagnosis.model import ForestSettings
+from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.runners import PolicyTurn, QueueStatus, RunnerSeen
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
 from gpuops.plan.cluster_run.launch import LaunchPlan
-from gpuops.plan.core.given_up import Abandonment, GivenUp, Thing
+from gpuops.plan.core.given_up import Abandonment
 from gpuops.report.hosts.given_up import abandonment_document
 from gpuops.report.monitoring.diagnosis import trained_document
 from gpuops.report.services.runner import asked_document, init_document, runner_document

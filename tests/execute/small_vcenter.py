@@ -103,6 +103,8 @@ class World:
     """Guests that do not shut down."""
     hung: set[str] = field(default_factory=set)
     """VMs whose tasks never end."""
+    queued: set[str] = field(default_factory=set)
+    """VMs whose tasks wait for another task of the same VM, and can be cancelled until they begin."""
     lying: set[str] = field(default_factory=set)
     """VMs whose tasks succeed without an effect."""
     forgotten: bool = False
@@ -370,7 +372,8 @@ class SmallVcenter:
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
         self._reach()
         for ref in tasks:
-            if self.world.tasks[ref].step.vm in self.world.hung:
+            task = self.world.tasks[ref]
+            if task.step.vm in self.world.hung | self.world.queued and not task.ended:
                 continue
             self.point(f"before the effect of {ref}")
             task = self.world.finish(ref)
@@ -379,7 +382,9 @@ class SmallVcenter:
         self.world.now += timedelta(seconds=timeout_s)
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        """Nothing is queued here."""
+        for task in (self.world.tasks[ref] for ref in tasks):
+            if task.step.vm in self.world.queued:
+                task.ended, task.error = True, StepFailed("the task was canceled by a user")
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         self.point("waiting for guests")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -47,22 +47,22 @@ def hunt(
     }
 
 
-def _night(seed: int, *, quiet: bool, soap: bool, situation: str) -> Nightly:
-    if not situation:
-        return (SoapNightly if soap else Nightly)(seed, () if quiet else None)
-    situated = SITUATIONS[situation]
-    return type(situated.__name__, (situated, SoapNightly), {})(seed) if soap else situated(seed)
+def violations_in(seed: int, kinds: Sequence[str]) -> list[str]:
+    """Return what the checkers report about the night of this seed; `kinds` as in the command."""
+    if "gated" in kinds:
+        return gated_violations(play_gated(seed))
+    situated = next((SITUATIONS[kind] for kind in kinds if kind in SITUATIONS), None)
+    if situated is None:
+        night = (SoapNightly if "soap" in kinds else Nightly)(seed, () if "quiet" in kinds else None)
+    elif "soap" in kinds:
+        night = type(situated.__name__, (situated, SoapNightly), {})(seed)
+    else:
+        night = situated(seed)
+    return violations(night.play())
 
 
 if __name__ == "__main__":
     named, beginning, seconds, *kinds = sys.argv[1:]
-    chosen = next((kind for kind in kinds if kind in SITUATIONS), "")
-    quietly, soaped = "quiet" in kinds, "soap" in kinds
-
-    def told_of(seed: int) -> list[str]:
-        if "gated" in kinds:
-            return gated_violations(play_gated(seed))
-        return violations(_night(seed, quiet=quietly, soap=soaped, situation=chosen).play())
-
-    found = hunt(named, int(beginning), float(seconds), told_of, step=1 if "gated" in kinds else 2)
+    step = 1 if "gated" in kinds else 2
+    found = hunt(named, int(beginning), float(seconds), lambda seed: violations_in(seed, kinds), step)
     print(json.dumps({**found, "engine": gpuops.__file__}))

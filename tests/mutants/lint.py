@@ -1,5 +1,5 @@
-"""Lint: what `make lint` says of mutated engines. As many mutants as leave each other's texts alone share a copy: a
-clean copy is one in which each of them is clean."""
+"""Lint: what `make lint` reports about mutated engines. Mutants that do not change the same code share a copy of the
+package: a copy without a complaint shows that each mutant in it is clean."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.mutants.table import ROOT, Mutant
+from tests.mutants.kill import NOT_JUDGED
+from tests.mutants.table import ROOT, Mutant, apply
 
 PROGRAMS: Final = (
-    ("ruff", "check", "gpuops"),
-    ("ruff", "format", "--check", "gpuops"),
+    ("ruff", "format", "-q", "gpuops"),  # a mutated statement is written without its line breaks
+    ("ruff", "check", "--ignore", NOT_JUDGED, "gpuops"),
     ("mypy", "-p", "gpuops"),
     ("lint-imports",),
 )
@@ -38,14 +39,10 @@ def said_of(mutants: Sequence[Mutant]) -> Iterator[str]:
 
 
 def _applied(mutant: Mutant, root: Path) -> bool:
-    """Whether its texts are all still there; then they are replaced."""
-    before = {edit.file: (root / edit.file).read_text(encoding="utf-8") for edit in mutant.edits}
+    """Apply the edits of a mutant if all of their patterns still match, and return whether they did."""
     try:
-        for edit in mutant.edits:
-            (root / edit.file).write_text(edit.applied(root), encoding="utf-8")
+        apply(mutant.edits, root)
     except ValueError:
-        for file, text in before.items():
-            (root / file).write_text(text, encoding="utf-8")
         return False
     return True
 

@@ -1,51 +1,95 @@
-"""Table: mutants of the engine by hand: of rotations with the invariant that must be seen broken, and where; of
-rolling changes with the test that must fail.
+"""Table: handmade mutants of the engine, each with the invariant that its nights must break or the test that must fail.
 
 A mutant is one thing that an engine could be careless about; where two places take care of it, both are changed.
 """
 
 from __future__ import annotations
 
-import ast
+import builtins
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from symtable import symtable
 from typing import Any, Final
+
+from tests.mutants.pattern import file_of, replaced
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
+NIGHTS_TEST: Final = "tests/mutants/test_mutants.py::test_the_night_in_which_a_mutant_fails_breaks_nothing_without_it"
+"""The test that plays the first night of each mutant that is judged by nights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One text of one file, and what stands in its place."""
+    """A change of the code of one definition, wherever in gpuops that is. `pattern.py` has the notation."""
+
+    definition: str
+    pattern: str
+    replacement: str
+
+    @property
+    def file(self) -> str:
+        return file_of(ROOT, self.definition)[0]
+
+    def applied(self, source: str) -> str:
+        """Return the mutated source of its file. Raises ValueError unless the pattern matches exactly once."""
+        return replaced(source, file_of(ROOT, self.definition)[1], self.pattern, self.replacement)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """One text of a file that is not Python, and what stands in its place."""
 
     file: str
     text: str
     replacement: str
 
-    def applied(self, root: Path) -> str:
-        """The mutated source. Raises ValueError unless the text is there exactly once."""
-        source = (root / self.file).read_text(encoding="utf-8")
-        found = source.count(self.text)
-        if found != 1:
-            raise ValueError(f"{self.file}: the text to replace is there {found} times: {self.text!r}")
+    def applied(self, source: str) -> str:
+        """Return the mutated text of its file. Raises ValueError unless the text occurs exactly once."""
+        if source.count(self.text) != 1:
+            raise ValueError(f"{self.file}: the text occurs {source.count(self.text)} times, not once: {self.text!r}")
         return source.replace(self.text, self.replacement)
 
 
-@lru_cache(maxsize=8)  # edits of a file come one after another
-def tree_of(file: str) -> str:
-    """The syntax tree of a source as it is, as text."""
-    return ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+def apply(edits: Sequence[Edit | TextEdit], root: Path) -> None:
+    """Apply edits to the files below a root. Raises ValueError for one that does not fit, and changes nothing then."""
+    texts: dict[str, str] = {}
+    for edit in edits:
+        texts[edit.file] = edit.applied(texts.get(edit.file) or (root / edit.file).read_text(encoding="utf-8"))
+    for file, text in texts.items():
+        (root / file).write_text(text, encoding="utf-8")
+
+
+def check(edits: Sequence[Edit | TextEdit]) -> None:
+    """Check that edits change the code as it is now, and use no name that is not there, as after a rename."""
+    sources = {edit.file: (ROOT / edit.file).read_text(encoding="utf-8") for edit in edits}
+    mutated = dict(sources)
+    for edit in edits:
+        mutated[edit.file] = edit.applied(mutated[edit.file])
+        assert isinstance(edit, Edit) is edit.file.endswith(".py"), edit
+    for file in sources:
+        if file.endswith(".py"):
+            assert _undefined_names(mutated[file]) <= _undefined_names(sources[file]), file
+
+
+def _undefined_names(source: str) -> set[str]:
+    """Return the names that functions of this source use as globals and the module does not define."""
+    module = symtable(source, "source", "exec")
+    scopes, used = module.get_children(), set[str]()
+    for scope in scopes:
+        scopes += scope.get_children()
+        used |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
+    return used - set(module.get_identifiers()) - set(dir(builtins))
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """What is careless about it, which invariant it breaks, and the seeds of the nights that show it.
 
-    `first` is a seed that is known to show it; should that change, the search goes on from there, in small nights.
+    `first` is the seed that shows it, in a night that `make test` plays. If it no longer does, the search goes on from
+    there in small nights, and `first` must be changed.
     """
 
     name: str
@@ -62,6 +106,17 @@ class Mutant:
     """In which of the `situations` they are, instead of the schedule of their seeds."""
     test: str = ""
     """The test that fails under it, in place of an invariant."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What its nights are apart from their seed."""
+        names = [name for name in ("quiet", "gated", "soap") if getattr(self, name)]
+        return (*names, self.situation) if self.situation else tuple(names)
+
+    @property
+    def night(self) -> str:
+        """Its first night, as the id of a case of NIGHTS_TEST."""
+        return "-".join([str(self.first), *self.kinds])
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Mutant:

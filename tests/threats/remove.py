@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.mutants.table import ROOT
+from tests.mutants.table import ROOT, apply
 from tests.threats.table import Removal
 
 PATIENCE_S: Final = 600.0
@@ -63,9 +63,9 @@ def _without(removal: Removal, root: Path) -> Iterator[None]:
     """The copy with the control taken away, and as it was afterwards. No stale bytecode: it goes by seconds."""
     before = {edit.file: (root / edit.file).read_text(encoding="utf-8") for edit in removal.edits}
     try:
-        for edit in removal.edits:
-            path = root / edit.file
-            path.write_text(edit.applied(root), encoding="utf-8")
+        apply(removal.edits, root)
+        for file in before:
+            path = root / file
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
         yield

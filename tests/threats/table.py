@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.table import Edit
+from tests.mutants.table import Edit, TextEdit
 
 HERE: Final = Path(__file__).parent
 
@@ -24,11 +24,11 @@ class Removal:
     threat: str
     test: str
     says: str
-    edits: tuple[Edit, ...]
+    edits: tuple[Edit | TextEdit, ...]
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Removal:
-        edits = tuple(Edit(**edit) for edit in entry["edits"])
+        edits = tuple(TextEdit(**edit) if "text" in edit else Edit(**edit) for edit in entry["edits"])
         return cls(entry["name"], entry["threat"], entry["test"], entry["says"], edits)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
@@ -28,6 +28,8 @@ _IN_NO_POOL: Final = "gpuops idle --policy FILE lists the desktops of its pools"
 @dataclass(frozen=True, slots=True)
 class RotateMark:
     """Which mark of the policy, and on which of its desktops: those named, those of a pool, those in a folder."""
+
+    run_kind: ClassVar[str] = "rotatemark"
 
     policy: Policy
     opt_out: bool = False

@@ -21,7 +21,7 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers, revert, run, site
-from tests.execute.small_vcenter import START, World
+from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
 
 
 def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
@@ -75,6 +75,19 @@ def test_the_same_machine_does_not_wait_for_its_own_dead_run(world: World, tmp_p
     assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
 
 
+def test_the_leases_of_two_dead_runs_are_known_until_a_third_has_written_its_own(world: World, tmp_path: Path) -> None:
+    """The second is killed before vCenter receives its lease: the lock VM still has that of the first."""
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+
+    def killed(name: str) -> None:
+        raise Killed(name)
+
+    second = replace(site(world, tmp_path / "a"), vcenter=SmallVcenter(world, killed))
+    with pytest.raises(Killed):
+        take(second, LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
+
+
 def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all(world: World, tmp_path: Path) -> None:
     """A zombie: stopped for longer than the lease, and then going on."""
     morning: list[Report] = []
@@ -119,6 +132,30 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
     assert len(expiries) > 3
     assert len(numbers) == 1
+
+
+def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next_change(
+    world: World, tmp_path: Path
+) -> None:
+    """The machine was suspended, its own clock with it, and nobody else has taken the lease yet."""
+    mine = site(world, tmp_path / "a")
+    mine.passed_s = lambda: 5000.0
+    pauses: list[Step] = []
+    under_expired: list[Step] = []
+
+    def pause(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            return
+        lease = held(world)
+        if lease is None or lease.expires <= world.now:
+            under_expired.append(step)
+        if isinstance(step, SuspendVm) and not pauses:
+            pauses.append(step)
+            world.now += timedelta(seconds=TTL_S + 1)
+
+    world.on_submit = pause
+    assert rotate(RunKind.NIGHT, POLICY, mine, apply=True, consent=agreed).exit_code == 0
+    assert (len(pauses), under_expired) == (1, [])
 
 
 def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease.lease import take
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
@@ -133,6 +134,30 @@ def test_a_lease_that_another_machine_holds_keeps_its_own_night_away_alone(night
     nights.now += timedelta(seconds=TTL_S + 1)
     assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0
     assert as_before(nights)
+
+
+def test_a_desktop_of_a_night_that_another_machine_returns_stays_open_though_it_runs(
+    nights: World, tmp_path: Path
+) -> None:
+    """The other machine may be about to change it again."""
+    [desktop] = [vm for vm in nights.vms.values() if vm.name == "desktop-01"]
+    [ml] = [vm for vm in nights.vms.values() if vm.name == "ml-01"]
+    nights._set_power(ml.ref, PowerState.OFF)
+    nights._set_power(desktop.ref, PowerState.ON)
+    elsewhere(nights, tmp_path, "lock-one")
+    assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 4
+    assert "desktop-01" in open_vms(nights, tmp_path)
+    nights.now += timedelta(seconds=TTL_S + 1)
+    assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0
+    assert open_vms(nights, tmp_path) == set()
+
+
+def open_vms(world: World, tmp_path: Path) -> set[str]:
+    journal = Journal.open(tmp_path / "a", "vc-uuid", world.tick)
+    try:
+        return {original.name for original in NightVms(journal).all()}
+    finally:
+        journal.close()
 
 
 def test_where_others_hold_every_lease_nothing_is_done(nights: World, tmp_path: Path) -> None:

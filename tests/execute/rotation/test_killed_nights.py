@@ -60,6 +60,15 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, th
     assert kill_at > 50, "the sweep went over the whole night"
 
 
+def test_a_night_that_was_cut_off_stays_open_until_its_morning_is_in_the_journal(tmp_path: Path) -> None:
+    """The morning is killed at each of its first points: without an open run nobody would know that it was cut off."""
+    for point in range(1, 8):
+        night = Night(tmp_path / f"state-{point}")
+        assert night.killed(RunKind.NIGHT, kill_at=20)
+        assert night.killed(RunKind.DAY, kill_at=point)
+        assert night.open_runs() >= 1
+
+
 @pytest.mark.long
 def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) -> None:
     kill_at, ended = 0, False

@@ -50,6 +50,17 @@ def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(w
     )
 
 
+def test_a_task_of_a_dead_run_that_is_still_queued_is_withdrawn(world: World, journal: Journal) -> None:
+    """Nobody would know when it begins: the window may have closed by then."""
+    run = journal.begin("test")
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
+    world.queued.add("vm-91")
+    assert isinstance(executor.begin(PowerOnVm("vm-91", "host-1")), StepInFlight)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    world.settle()
+    assert (outcome.verdict, world.power("ml-01")) == (Verdict.FAILED, PowerState.OFF)
+
+
 @pytest.mark.parametrize("power", [PowerState.OFF, None], ids=["powered off since", "cannot be read"])
 def test_what_may_have_been_done_before_a_run_was_cut_off_is_not_called_failed(
     world: World, journal: Journal, power: PowerState | None

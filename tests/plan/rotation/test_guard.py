@@ -67,6 +67,14 @@ def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
     assert guard.objection(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
 
 
+@pytest.mark.parametrize("step", TAKEN)
+@pytest.mark.parametrize("at", [time(19, 59), time(6, 1), time(12)])
+def test_outside_the_window_nothing_is_taken(step: Step, at: time) -> None:
+    guard, world = Guard(POLICY, StepCounts(4), CATALOG), world_of(step).snapshot()
+    assert guard.objection(step, world, NOW, (), ()) is None
+    assert guard.objection(step, world, datetime.combine(NOW, at, UTC), (), ()) == "the window has closed"
+
+
 @pytest.mark.parametrize("step", [SuspendVm("vm-1"), ShutDownGuest("vm-1")])
 def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
     world = world_of(step)

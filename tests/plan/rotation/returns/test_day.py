@@ -66,6 +66,13 @@ def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_al
     assert is_returned(ml, world.snapshot())
 
 
+def test_a_desktop_whose_gate_may_still_close_is_not_over(world: World) -> None:
+    """The request to close the gate was lost, and may arrive after the return has found the gate open."""
+    running = original(world, "vm-3")
+    assert is_returned(running, world.snapshot())
+    assert not is_returned(replace(running, closes_late=True), world.snapshot())
+
+
 def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
     world._set_power("vm-3", PowerState.SUSPENDED)
     found = plan(world, (*journal(world), original(world, "vm-3", taken=False)))
