@@ -1,6 +1,6 @@
 """Names under which classes and fields are stored: in journals, state files, books of pools, VMs, saved inventories.
 
-`stored_as` above a class is the only place where its stored names are written. They never change: journals of earlier
+`stored_as` above a class is the table of its stored names. They never change: journals of earlier
 versions have them, and earlier versions read what this one writes. To rename a class or a field in Python, rename it
 and the keyword in `stored_as`, and leave the text:
 
