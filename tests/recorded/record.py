@@ -34,7 +34,7 @@ from tests.recorded.states import (
     RecordedState,
     load_database,
     new_world,
-    opened,
+    open_state,
     serving,
     write,
 )
@@ -55,9 +55,9 @@ def main() -> None:
     parser.add_argument("stories", nargs="*", help="default: all of them")
     arguments = parser.parse_args()
     failed: list[str] = []
-    found = binaries()
-    assert found is not None, "apt-get install postgresql"
-    with running_server(found) as postgres:
+    binary_dir = binaries()
+    assert binary_dir is not None, "apt-get install postgresql"
+    with running_server(binary_dir) as postgres:
         for story in STORIES:
             if not arguments.stories or story.name in arguments.stories:
                 try:
@@ -84,11 +84,11 @@ def _record(story: Story, version: str, postgres: Server) -> RecordedState:
         state = _left_behind(story, version, folder, url)
         copy = folder / "copy"
         copy.mkdir()
-        again = postgres.database() if url else ""
-        if again:
-            load_database(again, state.database)
-        stack.enter_context(environment(copy, again))
-        with opened(state, copy) as played:
+        copy_url = postgres.database() if url else ""
+        if copy_url:
+            load_database(copy_url, state.database)
+        stack.enter_context(environment(copy, copy_url))
+        with open_state(state, copy) as played:
             evening = {vm["name"]: vm["power"] for vm in yaml.safe_load(state.scenario)["vms"]}
             with redirect_stdout(StringIO()):
                 commands = [played.run(words) for words in story.morning]
@@ -97,12 +97,17 @@ def _record(story: Story, version: str, postgres: Server) -> RecordedState:
                 commands=commands,
                 powers=played.powers,
                 hosts_in_maintenance=played.hosts_in_maintenance,
-                marked=sorted(story.marked),
+                vms_with_marker=sorted(story.vms_with_marker),
             )
-            away = {name for name, power in evening.items() if power == "on" and played.powers[name] != "poweredOn"}
-            more = {name for name, power in evening.items() if power == "off" and played.powers[name] != "poweredOff"}
-            assert (away, more) == ({*story.away}, {*story.stays_on}), (story.name, away, more, [*map(str, commands)])
-            assert played.marked == {*story.marked}, (story.name, played.marked)
+            vms_off = {name for name, power in evening.items() if power == "on" and played.powers[name] != "poweredOn"}
+            vms_on = {name for name, power in evening.items() if power == "off" and played.powers[name] != "poweredOff"}
+            assert (vms_off, vms_on) == ({*story.vms_off}, {*story.vms_on}), (
+                story.name,
+                vms_off,
+                vms_on,
+                [*map(str, commands)],
+            )
+            assert played.vms_with_marker == {*story.vms_with_marker}, (story.name, played.vms_with_marker)
             assert played.pod is None or not played.pod.maintenance, story.name
             assert played.world.bugs == []
     return state
@@ -133,7 +138,7 @@ def _left_behind(story: Story, version: str, folder: Path, url: str) -> Recorded
     moment = now + timedelta(seconds=SETTLE_S + story.morning_later_s)
     state = RecordedState(
         version, story.name, story.kind, story.about, story.journal, text, policy, saved, gated, moment.isoformat(),
-        {} if lost else _files(folder / "state"), _dumped(url) if url else [],
+        {} if lost else _files(folder / "state"), _dump_database(url) if url else [],
     )  # fmt: skip
     _check_neutral(state, folder)
     return state
@@ -152,9 +157,9 @@ def _play(act: Act, folder: Path, url: str, ready: Path, ahead_s: float) -> None
 
 
 def _variables(folder: Path, url: str) -> dict[str, str]:
-    told = {"HOME": str(folder), "GPUOPS_STATE_DIR": str(folder / "state"), "GPUOPS_SIM_CLOCK": "stepped"}
-    told |= {"GPUOPS_GUEST_USERNAME": GUEST_LOGIN[0], "GPUOPS_GUEST_PASSWORD": GUEST_LOGIN[1]}
-    return told | ({"GPUOPS_JOURNAL_URL": url} if url else {})
+    variables = {"HOME": str(folder), "GPUOPS_STATE_DIR": str(folder / "state"), "GPUOPS_SIM_CLOCK": "stepped"}
+    variables |= {"GPUOPS_GUEST_USERNAME": GUEST_LOGIN[0], "GPUOPS_GUEST_PASSWORD": GUEST_LOGIN[1]}
+    return variables | ({"GPUOPS_JOURNAL_URL": url} if url else {})
 
 
 @contextmanager
@@ -176,17 +181,17 @@ def _files(state_dir: Path) -> dict[str, str]:
     return {str(path.relative_to(state_dir)): base64.b64encode(path.read_bytes()).decode() for path in paths}
 
 
-def _dumped(url: str) -> list[str]:
+def _dump_database(url: str) -> list[str]:
     """The statements of pg_dump, without settings of the session and commands of psql."""
-    found = binaries()
-    assert found is not None
-    done = subprocess.run(
-        [found / "pg_dump", "--inserts", "--no-owner", "--no-privileges", "--no-comments", url],
+    binary_dir = binaries()
+    assert binary_dir is not None
+    process = subprocess.run(
+        [binary_dir / "pg_dump", "--inserts", "--no-owner", "--no-privileges", "--no-comments", url],
         capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line and not line.startswith(("--", "\\"))]
+    lines = [line for line in process.stdout.splitlines() if line and not line.startswith(("--", "\\"))]
     statements = re.split(r"(?<=;)\n", "\n".join(lines))
-    return [each for each in statements if not each.startswith(("SET ", "SELECT pg_catalog.set_config"))]
+    return [statement for statement in statements if not statement.startswith(("SET ", "SELECT pg_catalog.set_config"))]
 
 
 def _check_neutral(state: RecordedState, folder: Path) -> None:
@@ -194,7 +199,7 @@ def _check_neutral(state: RecordedState, folder: Path) -> None:
     texts = [
         str(state.world),
         *state.database,
-        *(base64.b64decode(each).decode("latin-1") for each in state.files.values()),
+        *(base64.b64decode(content).decode("latin-1") for content in state.files.values()),
     ]
     machine = socket.gethostname()
     for secret in (str(folder), str(ROOT), f'"machine":"{machine}"', f' on {machine}"'):

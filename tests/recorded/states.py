@@ -46,8 +46,8 @@ class Command:
 
     words: Sequence[str]
     exit_code: int
-    shown: Sequence[str] = ()
-    """The part of its JSON document that every later version must show too; see `shown_in`."""
+    facts: Sequence[str] = ()
+    """The part of its JSON document that every later version must show too; see `facts_in`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RecordedState:
     policy: str
     world: dict[str, Any]
     maintenance: Sequence[str]
-    """Instance uuids of the VMs whose machines the connection broker gives to nobody."""
+    """Instance uuids of the VMs whose machines are in maintenance mode at the connection broker."""
     moment: str
     """When the commands below were run."""
     files: dict[str, str]
@@ -77,7 +77,7 @@ class RecordedState:
     powers: dict[str, str] = field(default_factory=dict)
     """How each VM is when all commands were run."""
     hosts_in_maintenance: Sequence[str] = ()
-    marked: Sequence[str] = ()
+    vms_with_marker: Sequence[str] = ()
     """VMs that keep a marker: without a journal one that is as it was loses it ten minutes later."""
 
     @property
@@ -93,8 +93,8 @@ def write(state: RecordedState) -> None:
 
 def names() -> list[str]:
     """Each recorded state as `COMMIT/NAME`."""
-    found = FOLDER.glob(f"*/*{SUFFIX}")
-    return sorted(f"{path.parent.name}/{path.name.removesuffix(SUFFIX)}" for path in found)
+    paths = FOLDER.glob(f"*/*{SUFFIX}")
+    return sorted(f"{path.parent.name}/{path.name.removesuffix(SUFFIX)}" for path in paths)
 
 
 def read(name: str) -> RecordedState:
@@ -142,7 +142,7 @@ def unpack(state: RecordedState, state_dir: Path) -> None:
 
 
 @contextmanager
-def opened(state: RecordedState, folder: Path) -> Iterator[Opened]:
+def open_state(state: RecordedState, folder: Path) -> Iterator[Opened]:
     """Puts the state directory and the policy into `folder` and serves the vCenter, all as the recorded run left it."""
     unpack(state, folder / "state")
     (folder / "policy.yaml").write_text(state.policy, encoding="utf-8")
@@ -169,8 +169,8 @@ class Opened:
         result = CliRunner().invoke(app, [*full, "--vcenter", f"sim@{self.ready}"])
         print(result.output)
         is_document = "json" in words and result.exit_code in (0, 4)
-        shown = shown_in(json.loads(result.stdout)) if is_document else []
-        return Command(list(words), result.exit_code, shown)
+        facts = facts_in(json.loads(result.stdout)) if is_document else []
+        return Command(list(words), result.exit_code, facts)
 
     @property
     def powers(self) -> dict[str, str]:
@@ -178,9 +178,9 @@ class Opened:
             return {vm.name: vm.state.power.value for vm in self.world.by_type("VirtualMachine")}
 
     @property
-    def marked(self) -> set[str]:
+    def vms_with_marker(self) -> set[str]:
         """Names of the VMs that carry a marker of a night."""
-        key = next((key for key, each in self.world.custom_fields.fields.items() if each.name == MARKER), None)
+        key = next((key for key, field in self.world.custom_fields.fields.items() if field.name == MARKER), None)
         return {vm.name for vm in self.world.by_type("VirtualMachine") if vm.attributes.get(key)}
 
     @property
@@ -189,7 +189,7 @@ class Opened:
         return sorted(host.display_name for host in hosts if host.state.in_maintenance)
 
 
-def shown_in(document: dict[str, Any]) -> list[str]:
+def facts_in(document: dict[str, Any]) -> list[str]:
     """What a document of `--output json` says of the past, in keys that its schema promises."""
     match document["kind"]:
         case "rotation-status":
@@ -198,7 +198,10 @@ def shown_in(document: dict[str, Any]) -> list[str]:
             nights = [f"{night['night']} took {night['desktops_taken']}" for night in document["nights"]]
             return [*nights, f"{len(document['changes'])} changes"]
         case "rotate-audit":
-            return [f"whole {document['whole']}", *(f"{each['good_records']} records" for each in document["vcenters"])]
+            return [
+                f"whole {document['whole']}",
+                *(f"{vcenter['good_records']} records" for vcenter in document["vcenters"]),
+            ]
         case "change-status":
             return sorted(str(document.get("verb")).split())
         case _:

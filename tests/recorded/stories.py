@@ -58,43 +58,43 @@ class Story:
     prepare: Callable[[World], None] | None = None
     morning_later_s: float = 10 * HOUR_S
     files: Mapping[str, str] = field(default_factory=dict)
-    away: Sequence[str] = ()
+    vms_off: Sequence[str] = ()
     """Desktops that are not back when all is done: an admin gave them up."""
-    stays_on: Sequence[str] = ()
-    marked: Sequence[str] = ()
+    vms_on: Sequence[str] = ()
+    vms_with_marker: Sequence[str] = ()
 
 
-def night(name: str, kill: str, about: str, **more: Any) -> Story:
+def night(name: str, kill: str, about: str, **options: Any) -> Story:
     """A night that is killed, and the morning after it."""
-    return Story(name, about, [Act(NIGHT, kill)], (*LOOKS, DAY), **more)
+    return Story(name, about, [Act(NIGHT, kill)], (*LOOKS, DAY), **options)
 
 
-def resumed(name: str, kill: str, about: str, **more: Any) -> Story:
+def resumed_night(name: str, kill: str, about: str, **options: Any) -> Story:
     """A night that is killed, finished a quarter of an hour later, and its morning."""
-    return Story(name, about, [Act(NIGHT, kill)], (*LOOKS, RESUME, DAY), morning_later_s=0.0, **more)
+    return Story(name, about, [Act(NIGHT, kill)], (*LOOKS, RESUME, DAY), morning_later_s=0.0, **options)
 
 
 def day(
-    name: str, kill: str, about: str, *, words: Words = DAY, morning: Sequence[Words] = (DAY,), **more: Any
+    name: str, kill: str, about: str, *, words: Words = DAY, morning: Sequence[Words] = (DAY,), **options: Any
 ) -> Story:
     """A night, and a morning that is killed."""
     return Story(
-        name, about, [Act(NIGHT), Act(words, kill, 10 * HOUR_S)], (*LOOKS, *morning), morning_later_s=0.0, **more
+        name, about, [Act(NIGHT), Act(words, kill, 10 * HOUR_S)], (*LOOKS, *morning), morning_later_s=0.0, **options
     )
 
 
 def change(
-    name: str, kill: str, about: str, words: Words = SCHEDULER, end: Words = CHANGE_RESUME, **more: Any
+    name: str, kill: str, about: str, words: Words = SCHEDULER, end: Words = CHANGE_RESUME, **options: Any
 ) -> Story:
     """A rolling change that is killed, and its end."""
-    more = {"scenario": fleet(), "kind": "change", "morning_later_s": 0.0, **more}
-    return Story(name, about, [Act(words, kill)], (*CHANGE_LOOKS, end), **more)
+    options = {"scenario": fleet(), "kind": "change", "morning_later_s": 0.0, **options}
+    return Story(name, about, [Act(words, kill)], (*CHANGE_LOOKS, end), **options)
 
 
 # --- worlds and policies of a few nights ---
 
 
-def _hooked() -> dict[str, Any]:
+def _office_with_hook() -> dict[str, Any]:
     """The office, whose ML VMs keep their work by a program that takes its time."""
     username, password = GUEST_LOGIN
     guest = {
@@ -103,21 +103,21 @@ def _hooked() -> dict[str, Any]:
         "login": {"username": username, "password": password},
         "programs": [{"path": "/usr/local/bin/save", "takes_s": 20.0}],
     }
-    found = office(guest="trained")
-    return {**found, "guests": {**found["guests"], "trained": guest}}
+    scenario_keys = office(guest="trained")
+    return {**scenario_keys, "guests": {**scenario_keys["guests"], "trained": guest}}
 
 
 HOOK_POLICY: Final = policy(ml={"checkpoint": {"grace_s": 60, "hook": {"program": "/usr/local/bin/save"}}})
 
 
-def _moving() -> dict[str, Any]:
+def _ml_vm_elsewhere() -> dict[str, Any]:
     """An ML VM that must move to the host whose desktops give way to it."""
     vms = [desktop(number, "esx-02") for number in range(1, 4)]
     busy = [desktop(number, "esx-01", cpu_usage_mhz=5200) for number in (4, 5)]
     return scenario([*vms, *busy, ml_vm(1, "esx-01")])
 
 
-def _gated() -> dict[str, Any]:
+def _broker_office() -> dict[str, Any]:
     return {**office(), "desktop_pools": [{"name": "office", "vms": ["vdi-*"]}]}
 
 
@@ -148,7 +148,7 @@ WINDOW_POLICY: Final = policy(windows=[{"zone": "UTC", "opens": "18:00", "closes
 WATCH: Final = ("rotate", "watch", "--policy", "{policy}")
 
 
-def _spare() -> dict[str, Any]:
+def _idle_host() -> dict[str, Any]:
     """Two hosts; on one of them nothing runs."""
     return scenario([desktop(1, "esx-01"), ml_vm(1, "esx-02"), ml_vm(2, "esx-01")])
 
@@ -158,7 +158,7 @@ DEFRAG: Final = ("defrag", "--execute", "--yes")
 ATTACH: Final = ("attach", "--vm", "ml-01", "--profile", "a40-8q", "--power", "on")
 
 
-def _scattered() -> dict[str, Any]:
+def _two_desktops() -> dict[str, Any]:
     """Two hosts with a desktop each, which one of them could have both of."""
     vms = [desktop(1, "esx-01", cpu_usage_mhz=900), desktop(2, "esx-02", cpu_usage_mhz=900)]
     return scenario(vms, options={"vgpu.hotmigrate.enabled": True})
@@ -190,7 +190,7 @@ POOL: Final = (
 POOL_SHOW: Final = ("pool", "show", "--output", "json")
 
 
-def _lending() -> dict[str, Any]:
+def _pool_office() -> dict[str, Any]:
     """The office, with a second GPU in each host that a pool lends."""
     server = ml_vm(1, "esx-01", name="server-01", folder="misc", devices=[])
     client = ml_vm(1, "esx-01", name="client-01", folder="misc", devices=[], attributes={"gpuops.owner": "vision"})
@@ -203,15 +203,15 @@ NIGHTS: Final = (
     night("night-original", "after:original::1", "a desktop's state is saved"),
     night("night-marker-intent", "after:intent:SetAttribute:1", "the first marker is about to be set"),
     night("night-marker-set", "before:settled:SetAttribute:1", "the first marker is set unnoticed"),
-    resumed("night-suspend-intent", "after:intent:SuspendVm:1", "the first suspend was not sent"),
-    resumed("night-suspend-sent", "before:submitted:SuspendVm:1", "the first suspend was sent, its task is unknown"),
-    resumed("night-suspend-task", "after:submitted:SuspendVm:2", "a suspend is under way"),
-    resumed("night-suspend-done", "before:settled:SuspendVm:2", "a suspend has ended unnoticed"),
+    resumed_night("night-suspend-intent", "after:intent:SuspendVm:1", "the first suspend was not sent"),
+    resumed_night("night-suspend-sent", "before:submitted:SuspendVm:1", "the first suspend was sent, its task is lost"),
+    resumed_night("night-suspend-task", "after:submitted:SuspendVm:2", "a suspend is under way"),
+    resumed_night("night-suspend-done", "before:settled:SuspendVm:2", "a suspend has ended unnoticed"),
     night("night-suspended", "after:settled:SuspendVm:3", "all desktops of a host are suspended"),
-    resumed("night-start-intent", "after:intent:PowerOnVm:1", "the first ML VM is about to be started"),
+    resumed_night("night-start-intent", "after:intent:PowerOnVm:1", "the first ML VM is about to be started"),
     night("night-start-done", "before:settled:PowerOnVm:1", "the first ML VM runs unnoticed"),
     night("night-all-but-end", "before:ended::1", "all is done but the end of the run"),
-    night("night-whole", NEVER, "nobody kills it"),
+    night("night-whole", NEVER, "it is not killed"),
     day("day-begun", "after:begun::1", "a morning has just begun"),
     day("day-stop-intent", "after:intent:ShutDownGuest:1", "the first ML VM is about to be stopped", morning=(RESUME,)),
     day("day-stop-done", "before:settled:ShutDownGuest:1", "it has stopped unnoticed"),
@@ -223,33 +223,33 @@ NIGHTS: Final = (
         words=("rotate", "restore", "--vm", "vdi-01", "--vm", "ml-01", "--yes")),
     night("lost-whole", NEVER, "the journal of a whole night is lost", journal="lost"),
     night("lost-suspend-task", "after:submitted:SuspendVm:2", "and of one that is killed", journal="lost",
-          marked=["ml-01", "vdi-03"]),
+          vms_with_marker=["ml-01", "vdi-03"]),
     day("lost-day", "before:settled:ResumeVm:1", "and of a morning that is killed", journal="lost",
-        marked=["ml-01", "vdi-01"]),
+        vms_with_marker=["ml-01", "vdi-01"]),
     Story("lost-restored", "markers alone, under a lock VM", [INIT, Act(NIGHT, "before:ended::1")],
           (*LOOKS, FROM_MARKERS), journal="lost", policy=LOCK_POLICY),
     night("pg-whole", NEVER, "the journal is in PostgreSQL", journal="postgresql"),
-    resumed("pg-suspend-task", "after:submitted:SuspendVm:2", "a suspend is under way", journal="postgresql"),
+    resumed_night("pg-suspend-task", "after:submitted:SuspendVm:2", "a suspend is under way", journal="postgresql"),
     day("pg-day", "before:settled:ResumeVm:1", "the first desktop is back unnoticed", journal="postgresql"),
     Story("pg-books", "all books in one PostgreSQL",
           [SUBMIT, OBSERVE, *POOL, Act(NIGHT, "after:submitted:SuspendVm:1")],
-          (*LOOKS, JOB_LIST, POOL_SHOW, OBSERVED, DAY), journal="postgresql", scenario=_lending(), policy=JOBS_POLICY,
-          files={"pool.yaml": POOL_FILE}, stays_on=["server-01"]),
+          (*LOOKS, JOB_LIST, POOL_SHOW, OBSERVED, DAY), journal="postgresql", scenario=_pool_office(),
+          policy=JOBS_POLICY, files={"pool.yaml": POOL_FILE}, vms_on=["server-01"]),
     Story("books", "jobs, a lent GPU and measurements",
           [SUBMIT, OBSERVE, *POOL, Act(NIGHT, "before:settled:SuspendVm:1")],
-          (*LOOKS, JOB_LIST, POOL_SHOW, OBSERVED, DAY), scenario=_lending(), policy=JOBS_POLICY,
-          files={"pool.yaml": POOL_FILE}, stays_on=["server-01"]),
-    night("moved", "before:settled:RelocateVm:1", "an ML VM has moved", scenario=_moving(),
+          (*LOOKS, JOB_LIST, POOL_SHOW, OBSERVED, DAY), scenario=_pool_office(), policy=JOBS_POLICY,
+          files={"pool.yaml": POOL_FILE}, vms_on=["server-01"]),
+    night("moved", "before:settled:RelocateVm:1", "an ML VM has moved", scenario=_ml_vm_elsewhere(),
           policy=policy({"vm": "ml-01", "relocate": True})),
     night("kept-off-drs", "before:settled:SetVmDrs:1", "DRS is kept off an ML VM", prepare=_override,
           policy=DRS_POLICY),
-    day("hook", "after:submitted:RunInGuest:1", "a program in a guest keeps its work", scenario=_hooked(),
+    day("hook", "after:submitted:RunInGuest:1", "a program in a guest keeps its work", scenario=_office_with_hook(),
         policy=HOOK_POLICY),
     day("powered-off", "after:intent:PowerOffVm:1", "a guest did not shut down",
         scenario=office(guest="bare")),
-    night("gate-closed", "before:settled:CloseGate:2", "a broker's gate is closed unnoticed", scenario=_gated(),
+    night("gate-closed", "before:settled:CloseGate:2", "a broker's gate is closed unnoticed", scenario=_broker_office(),
           policy=GATED_POLICY),
-    day("gate-opened", "before:settled:OpenGate:1", "a gate is open again unnoticed", scenario=_gated(),
+    day("gate-opened", "before:settled:OpenGate:1", "a gate is open again unnoticed", scenario=_broker_office(),
         policy=GATED_POLICY),
     Story("left-out", "a night is left out, the next is killed",
           [Act(("rotate", "skip-next", "--policy", "{policy}")), Act(NIGHT),
@@ -257,14 +257,14 @@ NIGHTS: Final = (
           (*LOOKS, DAY), policy=WINDOW_POLICY),
     Story("given-up", "a desktop is given up", [Act(NIGHT, "after:settled:SuspendVm:2"),
           Act(("rotate", "abandon", "--vm", "vdi-01", "--yes"), later_s=600.0)], (*LOOKS, DAY),
-          away=["vdi-01"], marked=["vdi-01"]),
+          vms_off=["vdi-01"], vms_with_marker=["vdi-01"]),
     Story("checkpoint", "two nights; the journal has a checkpoint",
           [Act(NIGHT, checkpoints=True), Act(DAY, later_s=10 * HOUR_S, checkpoints=True),
            Act(NIGHT, "after:submitted:SuspendVm:2", 14 * HOUR_S)], (*LOOKS, DAY)),
     Story("lock-vm", "a lease is held by a run that is dead", [INIT, Act(NIGHT, "after:submitted:SuspendVm:2")],
           (*LOOKS, DAY), policy=LOCK_POLICY),
     Story("watch", "a watch has started an ML VM", [Act(WATCH, "after:settled:PowerOnVm:1")], (*LOOKS, DAY),
-          scenario=_spare(), policy=SPARE_POLICY),
+          scenario=_idle_host(), policy=SPARE_POLICY),
 )  # fmt: skip
 
 CHANGES: Final = (
@@ -286,7 +286,7 @@ CHANGES: Final = (
     change("pg-change-rebooted", "before:settled:RebootHost:1", "in PostgreSQL", journal="postgresql",
            end=CHANGE_ABORT),
     change("lost-change", "after:settled:EnterMaintenance:1", "the journal is lost; no marker names the VM that is off",
-           journal="lost", end=SCHEDULER, away=["vdi-02"]),
+           journal="lost", end=SCHEDULER, vms_off=["vdi-02"]),
     change("change-graphics", "before:settled:ConfigureGraphics:1", "a graphics type is set unnoticed",
            ("mode", "set", "--default-type", "shared", *EMPTY_HOST)),
     change("change-passthrough", "before:settled:ConfigurePassthrough:1", "a GPU is for VMs whole unnoticed",
@@ -294,9 +294,9 @@ CHANGES: Final = (
     change("change-modes", "before:settled:ConfigureModes:1", "the same by the call of vSphere 9.1",
            ("passthrough", "on", "--gpu", "0000:3b:00.0", *EMPTY_HOST), scenario=fleet(api_version="9.1.0.0")),
     change("defrag", "after:submitted:RelocateVm:1", "a desktop is on its way to make room", DEFRAG,
-           scenario=_scattered()),
+           scenario=_two_desktops()),
     change("attach", "before:settled:ReconfigureVm:1", "a VM has its vGPU unnoticed", ATTACH, end=ATTACH,
-           stays_on=["ml-01"]),
+           vms_on=["ml-01"]),
 )  # fmt: skip
 
 STORIES: Final = (*NIGHTS, *CHANGES)

@@ -1,6 +1,6 @@
 """An open night that another version has written in: a later journal is refused, and desktops still come back.
 
-Nobody can run a later version today, so a recorded night is given what one could have written.
+There is no later version to run yet, so these tests add what one could have written to recorded nights.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def later_order(connection: sqlite3.Connection) -> None:
 LATER: Final = [later_revision, later_schema, later_kind, later_step]
 
 
-class Typed:
+class Commands:
     """Commands of this version, typed at a recorded state."""
 
     def __init__(self, opened: states.Opened) -> None:
@@ -82,19 +82,19 @@ class Typed:
         return CliRunner().invoke(app, [word.format(policy=self.opened.folder / "policy.yaml") for word in full])
 
 
-OpenState = Callable[[str], AbstractContextManager[Typed]]
+OpenState = Callable[[str], AbstractContextManager[Commands]]
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> OpenState:
+def open_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> OpenState:
     """Opens a recorded state for commands."""
 
     @contextmanager
-    def open_state(name: str) -> Iterator[Typed]:
+    def open_state(name: str) -> Iterator[Commands]:
         state: RecordedState = states.read(name)
         enter(state, tmp_path, monkeypatch, request)
-        with states.opened(state, tmp_path) as opened:
-            yield Typed(opened)
+        with states.open_state(state, tmp_path) as opened:
+            yield Commands(opened)
 
     return open_state
 
@@ -108,16 +108,16 @@ def written_by_a_later_version(folder: Path, change: Callable[[sqlite3.Connectio
         change(connection)
 
 
-def desktops(commands: Typed) -> set[str]:
+def desktops(commands: Commands) -> set[str]:
     """Power states of the desktops."""
     return {power for name, power in commands.opened.powers.items() if name.startswith("vdi-")}
 
 
 @pytest.mark.parametrize("change", LATER)
 def test_a_journal_of_a_later_version_is_refused_with_the_command_that_needs_none(
-    change: Callable[[sqlite3.Connection], None], typed: OpenState, tmp_path: Path
+    change: Callable[[sqlite3.Connection], None], open_commands: OpenState, tmp_path: Path
 ) -> None:
-    with typed(NIGHT) as commands:
+    with open_commands(NIGHT) as commands:
         written_by_a_later_version(tmp_path, change)
         before = commands.opened.powers
         for words in (("rotate", "night", *POLICY, "--yes"), ("rotate", "resume", "--yes")):
@@ -135,9 +135,9 @@ def test_a_journal_of_a_later_version_is_refused_with_the_command_that_needs_non
 
 @pytest.mark.parametrize("change", LATER)
 def test_the_morning_of_an_earlier_version_brings_every_desktop_back(
-    change: Callable[[sqlite3.Connection], None], typed: OpenState, tmp_path: Path
+    change: Callable[[sqlite3.Connection], None], open_commands: OpenState, tmp_path: Path
 ) -> None:
-    with typed(NIGHT) as commands:
+    with open_commands(NIGHT) as commands:
         written_by_a_later_version(tmp_path, change)
         day = commands.run("rotate", "day", *POLICY, "--yes")
         assert (day.exit_code, desktops(commands)) == (7, {"poweredOn"}), day.output
@@ -145,11 +145,11 @@ def test_the_morning_of_an_earlier_version_brings_every_desktop_back(
         with commands.opened.world.lock:
             commands.opened.world.clock.advance(700.0)
         commands.run("rotate", "day", *POLICY, "--yes")
-        assert commands.opened.marked == set()
+        assert commands.opened.vms_with_marker == set()
 
 
-def test_a_change_of_hosts_by_a_later_version_is_left_to_it(typed: OpenState, tmp_path: Path) -> None:
-    with typed(CHANGE) as commands:
+def test_a_change_of_hosts_by_a_later_version_is_left_to_it(open_commands: OpenState, tmp_path: Path) -> None:
+    with open_commands(CHANGE) as commands:
         written_by_a_later_version(tmp_path, later_order)
         before = commands.opened.powers
         for verb in ("status", "resume", "abort"):
@@ -172,19 +172,19 @@ def lease_text(opened: states.Opened) -> str:
     return str(dict(lock_vm(opened).state.extra_config)[KEY])
 
 
-def written_by_another_machine(opened: states.Opened, **more: Any) -> str:
+def written_by_another_machine(opened: states.Opened, **keys: Any) -> str:
     """Writes the lease of a run that is under way, with these keys too; returns its text."""
     with opened.world.lock:
         vm, now = lock_vm(opened), opened.world.clock.now()
         lease = json.loads(lease_text(opened))
         lease |= {"owner": "pid 7 on jump-2", "nonce": "5f" * 8, "epoch": lease["epoch"] + 1}
-        lease |= {"expires": (now + timedelta(seconds=150)).isoformat(), **more}
+        lease |= {"expires": (now + timedelta(seconds=150)).isoformat(), **keys}
         vm.state.extra_config = tuple({**dict(vm.state.extra_config), KEY: json.dumps(lease)}.items())
         return json.dumps(lease)
 
 
-def test_a_lease_with_a_key_of_a_later_version_is_respected(typed: OpenState) -> None:
-    with typed(UNDER_LOCK) as commands:
+def test_a_lease_with_a_key_of_a_later_version_is_respected(open_commands: OpenState) -> None:
+    with open_commands(UNDER_LOCK) as commands:
         text = written_by_another_machine(commands.opened, site="north")
         before = commands.opened.powers
         for words in (("night", *POLICY, "--yes"), ("resume", "--yes")):
@@ -198,8 +198,8 @@ def test_a_lease_with_a_key_of_a_later_version_is_respected(typed: OpenState) ->
         assert desktops(commands) == {"poweredOn"}
 
 
-def test_a_lease_in_a_later_format_stops_a_night_and_no_morning(typed: OpenState) -> None:
-    with typed(UNDER_LOCK) as commands:
+def test_a_lease_in_a_later_format_stops_a_night_and_no_morning(open_commands: OpenState) -> None:
+    with open_commands(UNDER_LOCK) as commands:
         text = written_by_another_machine(commands.opened, format=2)
         before = commands.opened.powers
         night = commands.run("rotate", "night", *POLICY, "--yes")

@@ -64,23 +64,23 @@ QUICK: Final = frozenset(
 """The stories that `make test` plays too: one for each kind of journal, book and step, and for each kind of end."""
 
 
-def _played(name: str) -> Any:
+def _parameter(name: str) -> Any:
     is_quick = name.partition("/")[2] in QUICK
     return pytest.param(name, marks=[] if is_quick else [pytest.mark.long])
 
 
-@pytest.mark.parametrize("name", [_played(name) for name in NAMES])
+@pytest.mark.parametrize("name", [_parameter(name) for name in NAMES])
 def test_a_state_of_a_recorded_version_comes_to_the_same_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     state = states.read(name)
     enter(state, tmp_path, monkeypatch, request)
-    with states.opened(state, tmp_path) as opened:
+    with states.open_state(state, tmp_path) as opened:
         for command in state.commands:
             assert opened.run(command.words) == command, f"{name}: {state.about}"
         assert opened.powers == state.powers
         assert opened.hosts_in_maintenance == state.hosts_in_maintenance
-        assert opened.marked == set(state.marked)
+        assert opened.vms_with_marker == set(state.vms_with_marker)
         assert opened.pod is None or opened.pod.maintenance == set()
         assert opened.world.bugs == []
 

@@ -11,23 +11,23 @@ EVENING: Final = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 MMIO: Final = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}
 
 
-def desktop(number: int, host: str, **more: Any) -> dict[str, Any]:
+def desktop(number: int, host: str, **keys: Any) -> dict[str, Any]:
     return {
         "name": f"vdi-{number:02}", "folder": "vdi", "on": host, "guest": "windows", "cpus": 4, "memory_gib": 8,
         "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-8q"}], "power": "on", "cpu_usage_mhz": 60,
-        "attributes": {"gpuops.owner": "office"}, **more,
+        "attributes": {"gpuops.owner": "office"}, **keys,
     }  # fmt: skip
 
 
-def ml_vm(number: int, host: str, **more: Any) -> dict[str, Any]:
+def ml_vm(number: int, host: str, **keys: Any) -> dict[str, Any]:
     return {
         "name": f"ml-{number:02}", "folder": "ml", "on": host, "guest": "ubuntu", "cpus": 8, "memory_gib": 64,
-        "disk_gib": 200, "devices": [{"vgpu": "nvidia_a40-48c"}], "power": "off", "extra_config": MMIO, **more,
+        "disk_gib": 200, "devices": [{"vgpu": "nvidia_a40-48c"}], "power": "off", "extra_config": MMIO, **keys,
     }  # fmt: skip
 
 
-def gpu(at: str = "0000:3b:00.0", **more: Any) -> dict[str, Any]:
-    return {"board": "a40", "at": at, "node": 0, **more}
+def gpu(at: str = "0000:3b:00.0", **keys: Any) -> dict[str, Any]:
+    return {"board": "a40", "at": at, "node": 0, **keys}
 
 
 def scenario(
@@ -37,9 +37,9 @@ def scenario(
     gpus: Sequence[dict[str, Any]] = (gpu(),),
     guests: dict[str, Any] | None = None,
     drs: str = "manual",
-    **more: Any,
+    **keys: Any,
 ) -> dict[str, Any]:
-    """`hosts` like hosts esx-01... with these GPUs and these VMs; `more` are keys of the scenario file."""
+    """`hosts` like hosts esx-01... with these GPUs and these VMs; `keys` are keys of the scenario file."""
     server = {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32, "cpu_mhz": 2000}
     return {
         "description": "a recorded state",
@@ -71,7 +71,7 @@ def scenario(
             }
         ],
         "vms": list(vms),
-        **more,
+        **keys,
     }
 
 
@@ -82,10 +82,10 @@ def office(**ml: Any) -> dict[str, Any]:
     return scenario([*vms, ml_vm(1, "esx-01", **ml), ml_vm(2, "esx-02", **ml)])
 
 
-def policy(*queue: dict[str, Any] | str, parked: bool = True, **more: Any) -> dict[str, Any]:
-    """A policy for the office; `more` are keys of it."""
-    entries = [{"vm": each} if isinstance(each, str) else each for each in queue or ("ml-01", "ml-02")]
-    ml = {"queue": entries, "stop": {"grace_s": 60, "then": "power-off"}, **more.pop("ml", {})}
+def policy(*queue: dict[str, Any] | str, parked: bool = True, **keys: Any) -> dict[str, Any]:
+    """A policy for the office; `keys` are keys of it."""
+    entries = [{"vm": entry} if isinstance(entry, str) else entry for entry in queue or ("ml-01", "ml-02")]
+    ml = {"queue": entries, "stop": {"grace_s": 60, "then": "power-off"}, **keys.pop("ml", {})}
     return {
         "version": 1,
         "name": "office-nights",
@@ -102,11 +102,11 @@ def policy(*queue: dict[str, Any] | str, parked: bool = True, **more: Any) -> di
         "ml": ml,
         "limits": {"in_flight": 1},
         "marker": "gpuops.rotation",
-        **more,
+        **keys,
     }
 
 
-def fleet(**more: Any) -> dict[str, Any]:
+def fleet(**keys: Any) -> dict[str, Any]:
     """Three hosts, desktops on two of them: one host's desktops fit on the others, one of them cannot be moved."""
     pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
     vms = [
@@ -115,4 +115,4 @@ def fleet(**more: Any) -> dict[str, Any]:
         desktop(3, "esx-02", cpu_usage_mhz=900),
         ml_vm(1, "esx-03", devices=[]),
     ]
-    return scenario(vms, hosts=3, options={"vgpu.hotmigrate.enabled": True}, **more)
+    return scenario(vms, hosts=3, options={"vgpu.hotmigrate.enabled": True}, **keys)
