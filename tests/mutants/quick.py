@@ -26,7 +26,8 @@ class _Collected:
 def quick_tests(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, str, bool]]:
     """Return for each mutant the test that kills it, and whether that test has at least one case without `long`.
 
-    A mutant that is judged by nights is killed by the test that plays its first night.
+    A mutant that is judged by nights is killed by the test that plays its first night, if `first` is the seed that
+    shows it: `python -m tests.mutants NAME` then counts one night.
     """
     tests = [(mutant, mutant.test or f"{NIGHTS_TEST}[{mutant.night}]") for mutant in mutants]
     files = sorted({test.partition("::")[0] for _, test in tests})

@@ -88,8 +88,8 @@ def _undefined_names(source: str) -> set[str]:
 class Mutant:
     """What is careless about it, which invariant it breaks, and the seeds of the nights that show it.
 
-    `first` is the seed that shows it, in a night that `make test` plays. If it no longer does, the search goes on from
-    there in small nights, and `first` must be changed.
+    `first` is a seed that is known to show it, in a night that `make test` plays. If it no longer does, the search goes
+    on from there in small nights: `python -m tests.mutants` counts more than one night, and `first` is to be changed.
     """
 
     name: str
