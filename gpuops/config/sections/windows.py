@@ -184,8 +184,7 @@ def _days_to_compare(windows: Sequence[Window]) -> set[date]:
     days = {_MONDAY + number * _DAY for number in range(371 if several_zones else 21)}
     around = 8 if any(window.ends_on_days for window in windows) else 1
     for window in windows:
-        closes_on = (window.closes_on,) if isinstance(window.closes_on, date) else ()
-        dates = [*window.also_on, *closes_on]
+        dates = [*window.also_on, *([window.closes_on] if isinstance(window.closes_on, date) else [])]
         days.update(day + number * _DAY for day in dates for number in range(-around, around + 1))
     return days
 

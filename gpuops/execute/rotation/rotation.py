@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import GpuopsError, NotConnected, PolicyError, UsageError
+from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
 from gpuops.execute.jobs.night_jobs import with_jobs
 from gpuops.execute.jobs.nightly import told_before_return
 from gpuops.execute.journal import Journal
@@ -111,15 +111,20 @@ def _out_of_hours(policy: Policy, site: Site) -> str:
 
 
 def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
-    """Why a timer's call of a return has nothing to do yet; empty = it has. What cannot be read is due."""
+    """Why a timer's call of a return has nothing to do yet; empty = it has. A return is due where the journal or a
+    policy cannot be read: the return itself says so, and brings back what vCenter's markers name."""
     now = site.clock()
-    with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
-        said = policy if isinstance(policy, Policy) else last_policy(journal)
-        originals = NightVms(journal).all() if journal is not None else ()
-        over = journal.over() if journal is not None else frozenset()
-        durations = Durations.of(journal.durations() if journal else {})
+    try:
+        with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
+            said = policy if isinstance(policy, Policy) else last_policy(journal)
+            originals = NightVms(journal).all() if journal is not None else ()
+            over = journal.over() if journal is not None else frozenset()
+            durations = Durations.of(journal.durations() if journal else {})
+            lost = journal is not None and journal.lost is not None
+    except (StateDamaged, PolicyError):
+        return ""
     nights = open_nights(said, originals, over, now)
-    if not nights or said is None:
+    if not nights or said is None or lost:
         return ""
     return not_yet_due(nights, said, originals, site.vcenter.inventory(), durations, now)
 

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from gpuops.cli.app import app
 from gpuops.clock import machine_time, set_ahead, wall_clock
+from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.rotation import installed_timers
+from gpuops.execute.state.state_dir import default_state_dir
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
@@ -63,6 +65,18 @@ def test_a_return_that_has_begun_is_gone_on_with_by_a_timer(lab: Lab, tmp_path: 
     again = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
     assert "its return begins at" not in again.stdout
     assert "no night has taken anything that is not back" in again.stdout.replace("\n", " ")
+
+
+def test_a_return_that_a_timer_calls_needs_no_journal(lab: Lab, tmp_path: Path) -> None:
+    """Where the journal cannot be read nobody knows what can wait: everybody comes back by the markers."""
+    now = wall_clock()
+    policy = policy_open(tmp_path, now - timedelta(hours=2), now + timedelta(hours=9))
+    assert lab.run("rotate", "night", *policy, "--yes").exit_code == 0
+    taken = lab.effects
+    (default_state_dir() / FILE_NAME).write_bytes(b"not a database, but long enough to have a header" * 100)
+    returned = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
+    assert returned.exit_code == 7
+    assert any(effect.startswith("PowerOnVM_Task vdi-") for effect in lab.effects[len(taken) :])
 
 
 def test_a_timer_that_calls_the_night_outside_its_hours_does_nothing(lab: Lab, tmp_path: Path) -> None:
