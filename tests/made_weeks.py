@@ -9,7 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from gpuops.advise.desktop_sessions import matched
+from gpuops.advise.desktop_sessions import read_sessions
+from gpuops.advise.machine_match import match_machines
 from gpuops.advise.replay import STEP, DesktopNight, Sessions, desktop_night, hours_of, whole_nights
 from gpuops.config.sections.policy_file import MOST_S
 from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
@@ -80,7 +81,9 @@ class MadeDesktop:
         machine = DesktopMachine("m-1", self.vm.name, "pool")
         session = self.week.people.session_at(_second(moment))
         told = [] if session is None else [_broker_session(session, _second(moment), machine)]
-        return {Source.BROKER: matched([self.vm], [machine], told, moment).of_vm[self.vm.ref]}
+        counted = read_sessions(match_machines([self.vm], "", [machine], ()), told, moment).of(self.vm.ref)
+        assert counted is not None, "the VM is the only machine"
+        return {Source.BROKER: counted}
 
     def truth(self, taken_at: datetime) -> Truth:
         who, at = self.week.people, _second(taken_at)

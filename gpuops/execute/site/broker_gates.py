@@ -33,8 +33,8 @@ class BrokerGates:
     A VM is found by the id of its machine, where that is known, or as `machine_match` finds it for certain. A list may
     be old, or not whole. So what is about to be changed is read by itself; that a machine is missing is believed only
     when the broker, asked for it or for its list once more, does not know it either; and nobody is believed to be
-    without a session whose machine names one. After a broker has not answered it is left alone for a minute: a return must not
-    wait for it at each step.
+    without a session whose machine names one. After a broker has not answered it is left alone for a minute: a return
+    must not wait for it at each step.
     """
 
     def __init__(self, opened: Callable[[], DesktopBroker], sessions: BrokerSessions) -> None:
@@ -93,9 +93,9 @@ class BrokerGates:
             machines_read = {machine.id: machine for machine in broker.machines()}
             match = self._sessions.matched(broker, tuple(machines_read.values()), inventory)
             for vm in left:
-                machine = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
-                if machine is not None:
-                    found[vm.ref] = machine
+                listed = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
+                if listed is not None:
+                    found[vm.ref] = listed
                 elif vm.ref in ids and vm.ref not in by_id and (each := broker.machine(ids[vm.ref])) is not None:
                     found[vm.ref] = each
                 elif doubt := _doubt(match, vm.ref, is_known=vm.ref in ids):

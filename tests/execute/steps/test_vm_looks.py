@@ -146,7 +146,7 @@ def test_sessions_are_asked_for_anew_before_a_desktop_is_taken(world: World, jou
     class Told:
         def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
             asked.append([vm.ref for vm in vms])
-            because = {None: "a time-out"}
+            because: dict[bool | None, str] = {None: "a time-out"}
             told = {vm.ref: used.get(vm.ref) for vm in vms}
             at = inventory.taken_at
             return {ref: SessionCount(None, told[ref], at, because=because.get(told[ref], "")) for ref in told}
