@@ -272,6 +272,8 @@ class VmEntity(ManagedEntity):
         self.state = state
         self.connection: str | None = None
         """Its own connection state where it is not that of its host: inaccessible, orphaned."""
+        self.ignores_shutdown = False
+        """Whether its guest takes a request to shut down, and goes on."""
         super().__init__(world, moid, state.name, state.folder, state.attributes)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyVmomi import vmodl
@@ -90,6 +91,33 @@ def turn_mixed_size_off(host: HostEntity, rule: Rule) -> None:
         if gpu.mode is GpuMode.MIXED_SIZE:
             gpu.mode = GpuMode.SAME_SIZE
     host.graphics_changed()
+
+
+def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
+    """It boots anew, and each of its GPUs that can takes vGPUs of several sizes from then on."""
+    crash(host, rule)
+    for gpu in host.state.gpus:
+        if gpu.mode is GpuMode.SAME_SIZE and gpu.board.mixed_size:
+            gpu.mode = GpuMode.MIXED_SIZE
+    host.graphics_changed()
+
+
+def replace_driver(host: HostEntity, rule: Rule) -> None:
+    """It boots anew with a driver that lacks the vGPU types of its VMs; the earlier one is back after `for_s`."""
+    lost = {vgpu.type_name for vm in host.vms() for vgpu in vm.state.vgpus}
+    before = [(gpu, gpu.board) for gpu in host.state.gpus]
+    crash(host, replace(rule, for_s=0.0))
+    for gpu, board in before:
+        gpu.board = replace(board, types=tuple(type_ for type_ in board.types if type_.name not in lost))
+    host.graphics_changed()
+
+    def given_back() -> None:
+        for gpu, board in before:
+            gpu.board = board
+        host.graphics_changed()
+
+    if rule.for_s:
+        host.world.clock.schedule(rule.for_s, given_back, background=True)
 
 
 def enter_maintenance(host: HostEntity, rule: Rule) -> None:

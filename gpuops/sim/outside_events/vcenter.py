@@ -65,6 +65,14 @@ def revoke_permissions(world: World, rule: Rule) -> None:
         world.clock.schedule(rule.for_s, given_back, background=True)
 
 
+def change_passwords(world: World, rule: Rule) -> None:
+    """Every login gets another password, and the earlier one again after `for_s`; sessions that are open go on."""
+    before = dict(world.sessions.passwords)
+    world.sessions.passwords.update({user: f"{password} changed" for user, password in before.items()})
+    if rule.for_s:
+        world.clock.schedule(rule.for_s, lambda: world.sessions.passwords.update(before), background=True)
+
+
 def freeze_properties(entity: ManagedEntity, rule: Rule) -> None:
     """Its properties are shown for `for_s` as they were last read, whatever changes."""
     world, moid = entity.world, entity.moid

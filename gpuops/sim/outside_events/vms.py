@@ -11,6 +11,7 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.operations.admission.host_admission import Admission, admission
+from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshot_revert
 from gpuops.sim.state.vm_state import GuestUser, Power
@@ -125,6 +126,31 @@ def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
                 vm.register_on(target.moid)
                 vm.power_changed()
             return
+
+
+def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
+    """vSphere HA finds it failed and starts it anew, without a task, on any host that takes it; otherwise it is off."""
+    if vm.state.power is not Power.ON:
+        return
+    call = Call(method="FailOver", version=vm.world.api_version)
+    power.stop(vm, call, clean=False)
+    try:
+        chosen, admitted = place(vm, None)
+    except vmodl.MethodFault:
+        return
+    with recorded(vm, call):
+        power.start(vm, chosen.moid, admitted.seats, admitted.held)
+
+
+def ignore_shutdowns(vm: VmEntity, rule: Rule) -> None:
+    """Its guest takes requests to shut down and goes on, for `for_s` or for good."""
+    vm.ignores_shutdown = True
+
+    def listens() -> None:
+        vm.ignores_shutdown = False
+
+    if rule.for_s:
+        vm.world.clock.schedule(rule.for_s, listens, background=True)
 
 
 def start_task(vm: VmEntity, rule: Rule) -> None:

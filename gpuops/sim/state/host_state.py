@@ -215,6 +215,7 @@ class HostState:
             (
                 gpu.pci_id,
                 gpu.board.name,
+                len(gpu.board.types),  # another driver may lack some
                 gpu.numa_node,
                 gpu.mode,
                 gpu.graphics_type,

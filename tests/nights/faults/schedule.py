@@ -53,6 +53,10 @@ NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
 """In a few nights, beside whatever else there is."""
 ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES, *WITHDRAWN, HANGS)
 
+SELDOM: Final = ("V13", "C7", "G11", "G12")
+"""In a few nights, beside whatever else there is, and not in the table of coverage: a guest ignores a request to shut
+down, vSphere HA starts a VM anew, and a host boots with another driver, or with GPUs of mixed sizes."""
+
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
 
@@ -71,7 +75,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
     beside = (*_of_the_process(seed), *epidemics_of(seed, desktops, ml), *_of_gpus(seed, hosts))
-    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed))
+    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed), *_seldom(seed, vms, hosts))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -183,3 +187,14 @@ def _now_and_then(seed: int, hosts: Sequence[str]) -> list[Event]:
             return [Event("G8", rules_of("G8", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
         case _:
             return []
+
+
+def _seldom(seed: int, vms: Sequence[str], hosts: Sequence[str]) -> list[Event]:
+    """One night in eight has one of these."""
+    rng = random.Random(f"{seed}:seldom")
+    if rng.randrange(8):
+        return []
+    fault = rng.choice(SELDOM)
+    target = rng.choice(hosts if fault in ("G11", "G12") else vms)
+    changes = {"target": target, "at_s": _moment(rng), "for_s": rng.choice([60, 600, 7200])}
+    return [Event(fault, rules_of(fault, changes))]

@@ -141,7 +141,8 @@ def shut_down_guest(vm: VmEntity, call: Call) -> None:
         if vm.is_registered and vm.state.power is Power.ON and vm.state.boot_time == boot_time:
             stop(vm, call, clean=True)
 
-    vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
+    if not vm.ignores_shutdown:
+        vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
 
 
 def reboot_guest(vm: VmEntity, call: Call) -> None:

@@ -1,0 +1,90 @@
+"""What happens to VMs, hosts and logins of a simulated vCenter without any client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.operations.vms import power
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
+from gpuops.sim.scenario.build import build
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.vm_state import Power
+from gpuops.sim.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    return build("lab")
+
+
+def named(world: World, kind: str, name: str) -> Any:
+    return next(each for each in world.by_type(kind) if each.name == name)
+
+
+def power_of(vm: Any) -> Power:
+    found: Power = vm.state.power
+    return found
+
+
+def strike(world: World, happening: str, *targets: Any, for_s: float = 0.0) -> None:
+    OUTSIDE_EVENTS[happening].strike(world, targets, Rule(Effect.HAPPEN, happening=happening, for_s=for_s))
+
+
+def test_vsphere_ha_starts_a_vm_anew_without_a_task(world: World) -> None:
+    vm = named(world, "VirtualMachine", "vdi-07")
+    with world.lock:
+        booted = vm.state.boot_time
+        tasks = len(list(world.tasks.readable()))
+        world.clock.advance(60)
+        strike(world, "vm.restarted_by_ha", vm)
+        assert vm.state.power is Power.ON and vm.state.boot_time != booted
+        assert len(list(world.tasks.readable())) == tasks
+
+
+def test_a_guest_that_ignores_a_shutdown_goes_on_until_it_listens_again(world: World) -> None:
+    vm = named(world, "VirtualMachine", "vdi-07")
+    with world.lock:
+        strike(world, "vm.ignores_shutdown", vm, for_s=600)
+        power.shut_down_guest(vm, somebody(world, "ShutdownGuest"))
+        world.clock.advance(590)
+        assert power_of(vm) is Power.ON
+        world.clock.advance(20)
+        power.shut_down_guest(vm, somebody(world, "ShutdownGuest"))
+        world.clock.advance(60)
+        assert power_of(vm) is Power.OFF
+
+
+def test_vgpu_types_disappear_with_a_driver_and_come_back_with_it(world: World) -> None:
+    host = named(world, "HostSystem", "esx-02.lab")
+
+    def types() -> set[str]:
+        return {type_.name for gpu in host.state.gpus for type_ in gpu.board.types}
+
+    with world.lock:
+        strike(world, "host.other_driver", host, for_s=3600)
+        assert "nvidia_a40-8q" not in types() and "nvidia_a40-4q" in types()
+        world.clock.advance(3601)
+        assert "nvidia_a40-8q" in types()
+
+
+def test_gpus_that_can_take_mixed_sizes_from_then_on(world: World) -> None:
+    host = named(world, "HostSystem", "esx-02.lab")
+    with world.lock:
+        strike(world, "gpu.mixed_size", host, for_s=60)
+        modes = {gpu.mode for gpu in host.state.gpus if gpu.board.mixed_size}
+        assert modes == {GpuMode.MIXED_SIZE}
+
+
+def test_a_password_that_changes_is_refused_and_open_sessions_go_on(world: World) -> None:
+    world.sessions.passwords["me"] = "mine"
+    with world.lock:
+        session = world.sessions.open("me", "en")
+        strike(world, "password.changed", for_s=60)
+        assert not world.sessions.accepts("me", "mine")
+        assert session in list(world.sessions)
+        world.clock.advance(61)
+        assert world.sessions.accepts("me", "mine")
