@@ -12,6 +12,7 @@
     |  +- LeaseReverted                       the lock VM carries a lower lease number than was seen before
     +- PartlyDone                    exit 4   some effects happened, some did not; resume is possible
     |  +- StepFailed                          one task ended in a fault
+    |     +- NoFreeGpu                        no GPU of the host has room for the VM
     |  +- OutcomeUnknown                      the reply to a change was lost: re-read, never resubmit
     +- NotConnected                  exit 5   vCenter not reached, not trusted or login refused
     |  +- VcenterUnreachable, BrokerUnreachable, NotTrusted, LoginRefused, ProtocolError
@@ -152,6 +153,10 @@ class PartlyDone(GpuopsError):
 
 class StepFailed(PartlyDone):
     """A task in vCenter ended in a fault."""
+
+
+class NoFreeGpu(StepFailed):
+    """No GPU of the host has room for what the VM needs."""
 
 
 class OutcomeUnknown(PartlyDone):

@@ -25,6 +25,7 @@ CODES = {
     "lease-reverted": 3,
     "partly-done": 4,
     "step-failed": 4,
+    "no-free-gpu": 4,
     "outcome-unknown": 4,
     "not-connected": 5,
     "vcenter-unreachable": 5,

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, ProtocolError, StepFailed, Trouble
+from gpuops.errors import (
+    GpuopsError,
+    LoginRefused,
+    NoFreeGpu,
+    NoPermission,
+    OutcomeUnknown,
+    ProtocolError,
+    StepFailed,
+    Trouble,
+)
 
 _MIB: Final = 1024 * 1024
 _FAULT_NAME: Final = re.compile("[A-Za-z]{1,120}")
@@ -83,7 +92,7 @@ TABLE: Final[Sequence[Row]] = (
     # no GPU, no memory, no host
     Row(
         "fault.InsufficientGraphicsResourcesFault",
-        StepFailed,
+        NoFreeGpu,
         "no graphics resources: no free vGPU slot of that profile on the host",
         "gpuops inventory --hosts shows who holds the GPUs",
         trouble=Trouble.CAPACITY,
@@ -265,9 +274,16 @@ def translate(fault: Any, subject: str = "") -> GpuopsError:
     """The error that says what `fault` means for `subject`, a VM's or host's name; chain it: `raise ... from fault`."""
     row = next(row for kind, row in _rows() if isinstance(fault, kind))
     words = row.words if isinstance(row.words, str) else row.words(fault)
-    error = row.error(f"{subject}: {words}" if subject else words, hint=row.hint)
+    kind = NoFreeGpu if row.error is StepFailed and _lacks_gpus(fault) else row.error
+    error = kind(f"{subject}: {words}" if subject else words, hint=row.hint)
     error.trouble = row.trouble or error.trouble
     return error
+
+
+def _lacks_gpus(fault: Any) -> bool:
+    """Whether every reason why no host can take a VM is a lack of GPUs."""
+    reasons = getattr(fault, "error", None) or ()
+    return bool(reasons) and all(row_for(type(reason)).error is NoFreeGpu for reason in reasons)
 
 
 def named(fault: str, message: str) -> GpuopsError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
+from gpuops.errors import GpuopsError, NoFreeGpu, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -217,7 +217,7 @@ class World:
             case PowerOnVm() | ResumeVm() if vm.power is ON:
                 return wrong
             case PowerOnVm(host=host) | ResumeVm(host=host) if self._gpu_for(vm, host or vm.host or "") is None:
-                return StepFailed("not enough graphics resources")
+                return NoFreeGpu("not enough graphics resources")
             case _:
                 return None
 

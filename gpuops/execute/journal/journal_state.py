@@ -177,6 +177,7 @@ class JournalState:
         drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
             *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
+            gpu_modes=tuple(sorted(body.get("gpu_modes", {}).items())),
             policy=self._policy_of(record.run, body["night"]),
         )  # fmt: skip
         if body.get("taken", False):  # by whom no record tells: its marker does

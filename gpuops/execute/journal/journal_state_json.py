@@ -34,6 +34,7 @@ def dump_state(state: JournalState) -> dict[str, Any]:
             [*_dump_saved(saved), state.takes.get(key, 0), texts[saved.policy]]
             for key, saved in state.originals.items()
         ],
+        "gpu_modes": [[*key, dict(saved.gpu_modes)] for key, saved in state.originals.items() if saved.gpu_modes],
         "takes": [[*key, count] for key, count in state.takes.items() if key not in state.originals],
         "gates": [[*key, count, machine] for key, (count, machine) in state.gates.items()],
         "lost_closes": [[*key, at.isoformat()] for key, at in state.lost_closes.items()],
@@ -71,6 +72,8 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
         )  # fmt: skip
         if count:
             state.takes[night, vm] = count
+    for night, vm, modes in body.get("gpu_modes", ()):  # an older gpuops kept none
+        state.originals[night, vm].gpu_modes = tuple(modes.items())
     state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
     state.gates = {(night, vm): (count, machine) for night, vm, count, machine in body["gates"]}
     state.lost_closes = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost_closes"]}

@@ -107,6 +107,8 @@ class Saved:
     """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
     stopped: bool = False
     """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
+    gpu_modes: tuple[tuple[str, str], ...] = ()
+    """PCI address and vGPU mode of each GPU that it ran on."""
 
 
 class DurationKey(NamedTuple):

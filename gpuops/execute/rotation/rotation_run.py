@@ -293,7 +293,8 @@ class RotationRun:
         journal.end(run)
         if night:
             return replace(report, outcomes=outcomes, after=executor.inventory)
-        return replace(report, outcomes=explained(outcomes, after, alone=bool(self.only)), after=after)
+        originals = NightVms(journal).all(returned=True)
+        return replace(report, outcomes=explained(outcomes, after, originals, alone=bool(self.only)), after=after)
 
     def _ends_nights_of(self, original: Original) -> bool:
         """Whether what it returns of this one is over: a morning ends a night, and each return what a watch has taken,

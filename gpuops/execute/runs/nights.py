@@ -56,6 +56,7 @@ class NightVms:
                 name=saved.name,
                 host=saved.host,
                 profiles=saved.profiles,
+                gpu_modes=saved.gpu_modes,
                 # An effect that failed for certain did not take the VM; any other intent may have.
                 taken=state.takes.get(key, 0) > 0,
                 stopped=saved.stopped,
@@ -90,6 +91,7 @@ def _body(original: Original) -> dict[str, Any]:
         "host": original.host,
         "profiles": list(original.profiles),
         **({"drs": str(original.drs)} if original.drs is not None else {}),
+        **({"gpu_modes": dict(original.gpu_modes)} if original.gpu_modes else {}),
         **({"owner": asdict(original.owner)} if original.owner is not None else {}),
     }
 

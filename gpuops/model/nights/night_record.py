@@ -64,6 +64,8 @@ class Original:
     gated_as: str | None = None
     """The broker's id of its machine, where the night has closed its gate, or may have, and nothing tells that it is
     open again; empty = the id is not known."""
+    gpu_modes: tuple[tuple[str, str], ...] = ()
+    """PCI address and vGPU mode of each GPU that it ran on when it was saved; empty = not known."""
     owner: NotedOwner | None = None
     """Of an ML VM whose policy shares by teams; None = nobody asked, or it was saved before."""
 

@@ -238,8 +238,7 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         asked = f"{command('rotate restore', vm=called(vm))} --policy FILE"
         return TakenVm(original, vm, Whereabouts.FOREIGN, f"{doubt}: not touched", asked)
     if vm.power is None or vm.connected is False:
-        reason = "is not connected, its state cannot be read"
-        return TakenVm(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "connect its host")
+        return TakenVm(original, vm, Whereabouts.UNKNOWN, *_unreachable(vm, inventory))
     unsettled = _unsettled(original, vm)
     if unsettled is not None:
         return TakenVm(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND, _what_to_wait_for(vm))
@@ -253,6 +252,22 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
             return _ml(original, vm, taken=ours or _taken_by_other_machine(original, vm))
         case _:
             assert_never(original.role)
+
+
+def _unreachable(vm: Vm, inventory: Inventory) -> tuple[str, str, str]:
+    """Why the state of the VM cannot be read, the command that brings it back, and what must be done first."""
+    stores = [inventory.datastores[ref] for ref in vm.datastores if ref in inventory.datastores]
+    lost = sorted(store.name for store in stores if store.accessible is False)
+    if lost:
+        named = f"datastore {lost[0]}" if len(lost) == 1 else f"datastores {', '.join(lost)}"
+        return f"its files cannot be reached: {named} is not accessible", RETURN_COMMAND, f"bring back {named}"
+    host = inventory.host_of(vm)
+    if host is not None and host.connected is True:
+        if vm.connected is False:
+            reason = "its host is connected, and vCenter does not reach the VM there"
+            return reason, RETURN_COMMAND, "make its files accessible, or register it again"
+        return "its state cannot be read", RETURN_COMMAND, "let this login read it"
+    return "is not connected, its state cannot be read", RETURN_COMMAND, "connect its host"
 
 
 def is_gone(original: Original, inventory: Inventory) -> bool:

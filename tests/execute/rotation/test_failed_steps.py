@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import NoPermission, PartlyDone, StepFailed
+from gpuops.errors import NoFreeGpu, NoPermission, PartlyDone, StepFailed
 from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
@@ -19,7 +19,7 @@ from tests.execute.small_vcenter import SmallVcenter
 
 def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: Night) -> None:
     night.run(RunKind.NIGHT)
-    night.world.failing["vm-2"] = StepFailed("not enough graphics resources")
+    night.world.failing["vm-2"] = NoFreeGpu("not enough graphics resources")
     report = night.run(RunKind.DAY)
     assert report.exit_code == 4
     [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]

@@ -323,6 +323,7 @@ class RotateNight(NightsOfPolicy):
         return tuple(
             Original(
                 night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref),
+                gpu_modes=_gpu_modes(vm, inventory),
                 owner=self._owner(vm) if role is Role.ML else None,
             )
             for vm, role in with_role
@@ -400,3 +401,10 @@ class RotateNight(NightsOfPolicy):
             return {}
         of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
         return {ref: POOL_LEFT_ALONE for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
+
+
+def _gpu_modes(vm: Vm, inventory: Inventory) -> tuple[tuple[str, str], ...]:
+    """Address and vGPU mode of each GPU that the VM runs on: a return says where one is in another mode since."""
+    host = inventory.host_of(vm)
+    gpus = [gpu for gpu in host.gpus if vm.ref in (gpu.vms or ())] if host is not None else []
+    return tuple((str(gpu.address), str(gpu.vgpu_mode)) for gpu in gpus if gpu.vgpu_mode is not None)

@@ -16,10 +16,12 @@ from typing import Final
 
 from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import manager_of
+from gpuops.errors import NoFreeGpu
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
@@ -264,12 +266,16 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
 
 
-def explained(outcomes: Iterable[Outcome], after: Inventory, *, alone: bool = False) -> tuple[Outcome, ...]:
-    """The outcomes; that of a desktop that is not back also says which VMs hold the GPUs of its host, and one command.
+def explained(
+    outcomes: Iterable[Outcome], after: Inventory, originals: Iterable[Original] = (), *, alone: bool = False
+) -> tuple[Outcome, ...]:
+    """The outcomes; that of a desktop that is not back also says what to do first, and one command.
 
-    `alone`: it was asked for by name, so the command names it too.
+    `originals`: what the journal knows of VMs before their nights. `alone`: it was asked for by name, so the command
+    names it too.
     """
-    return tuple(_explained(outcome, after, alone) if _not_back(outcome) else outcome for outcome in outcomes)
+    known = tuple(originals)
+    return tuple(_explained(outcome, after, known, alone) if _not_back(outcome) else outcome for outcome in outcomes)
 
 
 def _not_back(outcome: Outcome) -> bool:
@@ -280,17 +286,36 @@ def _not_back(outcome: Outcome) -> bool:
     )
 
 
-def _explained(outcome: Outcome, after: Inventory, alone: bool) -> Outcome:
+def _explained(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
     if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
+    first = _gpu_advice(vm, host, after, originals) if outcome.fault == NoFreeGpu.code else "see to that"
+    again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
+    return replace(outcome, reason=f"{outcome.reason}; {first_then(first, again)}")
+
+
+def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Original]) -> str:
+    """What to do first where the host has no free GPU for the VM.
+
+    A host that no longer offers the profile, or whose GPU is in another vGPU mode than at night, may lack room although
+    no other VM is to blame: nobody is asked to free a GPU then.
+    """
+    missing = [profile for profile in vm.profiles if host.profiles is not None and host.offers(profile) is None]
+    if missing:
+        return f"{host.name} offers {missing[0]} no more: give it back its vGPU driver and its GPU modes of before"
+    modes = {str(gpu.address): gpu.vgpu_mode for gpu in host.gpus}
+    nights = {original.night for original in originals if original.vm == vm.ref and not original.returned}
+    of_host = [original for original in originals if original.night in nights and original.host == host.ref]
+    recorded = {gpu for original in of_host for gpu in original.gpu_modes}
+    for address, mode in sorted(recorded):
+        if modes.get(address) not in (mode, None):
+            return f"GPU {address} of {host.name} is in mode {modes[address]}, and was in {mode} at night: set it back"
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
-    held = f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
-    again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
-    return replace(outcome, reason=f"{outcome.reason}; {first_then(held, again)}")
+    return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,9 @@ def test_another_task_is_no_way_to_somewhere(world: World) -> None:
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
-        ({"power": None}, "connect its host"),
-        ({"connected": False}, "connect its host"),
+        ({"power": None}, "let this login read it"),
+        ({"connected": False}, "make its files accessible, or register it again"),
+        ({"connected": False, "host": None}, "connect its host"),
         ({"instance_uuid": None}, "connect its host, or let this login read it"),
     ],
 )
