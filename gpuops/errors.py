@@ -176,6 +176,8 @@ class StepFailed(PartlyDone):
 class NoFreeGpu(StepFailed):
     """No GPU of the host has room for what the VM needs."""
 
+    code = "no-free-gpu"
+
 
 class OutcomeUnknown(PartlyDone):
     """The reply to a change was lost; whether it happened must be read from vCenter."""

@@ -8,7 +8,7 @@ from typing import Final
 from gpuops.model.stored import stored_as
 
 
-@stored_as("Gate", closed="closed", machine="machine", refusal="refusal")
+@stored_as("Gate", closed="closed", machine="machine", refusal="refusal", spare_machines="spare_machines")
 @dataclass(frozen=True, slots=True)
 class Gate:
     """What the broker tells of the gate of one VM at one moment."""

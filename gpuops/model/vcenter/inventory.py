@@ -33,6 +33,7 @@ _AS_READ: Final = "_as_read"
     datastores="datastores",
     user="user",
     hot_migrate_enabled="hot_migrate_enabled",
+    machines_not_found="machines_not_found",
     reservations="reservations",
 )
 @dataclass(frozen=True)

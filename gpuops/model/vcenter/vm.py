@@ -200,6 +200,7 @@ class RunningTask:
     power="power",
     suspended_at="suspended_at",
     started_at="started_at",
+    created_at="created_at",
     connected="connected",
     template="template",
     vcpus="vcpus",
