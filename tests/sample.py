@@ -53,7 +53,8 @@ def every_nth(cases: Sequence[Case], nth: int) -> Sequence[Case]:
 
 def evenly(cases: Sequence[Case], count: int) -> Sequence[Case]:
     """Return so many cases, spread evenly over their order: of 10 cases and a count of 3 the cases 0, 3 and 6."""
-    return [cases[number * len(cases) // count] for number in range(min(count, len(cases)))]
+    count = min(count, len(cases))
+    return [cases[number * len(cases) // count] for number in range(count)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,9 +12,9 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 GUIDE: Final = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES: Final = ("CONTRIBUTING.md", "tests/nights/README.md", "tests/bench/RESULTS.md")
-ROWS_OF_ADDING: Final = 19
+ROWS_OF_ADDING: Final = 20
 STEPS_OF_THE_WALK: Final = 30
-MOST_LINES: Final = 150
+MOST_LINES: Final = 158
 
 
 def section(title: str) -> str:

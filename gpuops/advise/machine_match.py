@@ -22,7 +22,7 @@ _ESCAPES: Final = (("%2f", "/"), ("%5c", "\\"), ("%25", "%"))
 """As vCenter writes these characters in a name (vSphere API, ManagedEntity.name). The last comes last."""
 
 
-class Place(StrEnum):
+class MachinePlace(StrEnum):
     """Whether the VM of a machine is in the vCenter that is asked about."""
 
     HERE = "here"
@@ -84,7 +84,7 @@ def match_machines(
     by_path, by_name = _index(vms)
     claims: dict[str, list[DesktopMachine]] = defaultdict(list)
     doubts: dict[str, str] = {}
-    nearby = [machine for machine in machines if places.of(machine) is not Place.ELSEWHERE]
+    nearby = [machine for machine in machines if places.of(machine) is not MachinePlace.ELSEWHERE]
     for machine in nearby:
         fitting = _fitting(machine, by_path, by_name)
         for ref in fitting:
@@ -120,17 +120,17 @@ class _Places:
         self._alone = len(ids) <= 1 and not set(self._uuid_of) - set(self._here)
         """Whether nothing shows that the broker works with any vCenter but this one."""
 
-    def of(self, machine: DesktopMachine) -> Place:
+    def of(self, machine: DesktopMachine) -> MachinePlace:
         if machine.vcenter in self._here:
-            return Place.HERE if len(self._here) == 1 else Place.UNCLEAR
+            return MachinePlace.HERE if len(self._here) == 1 else MachinePlace.UNCLEAR
         if machine.vcenter in self._uuid_of:
             # A broker none of whose vCenters is this one may know it by an older uuid: it was rebuilt, or restored.
-            return Place.ELSEWHERE if self._here else Place.UNCLEAR
-        return Place.HERE if self._alone else Place.UNCLEAR
+            return MachinePlace.ELSEWHERE if self._here else MachinePlace.UNCLEAR
+        return MachinePlace.HERE if self._alone else MachinePlace.UNCLEAR
 
     def doubt(self, machine: DesktopMachine) -> str:
         """Why the machine is not certainly in this vCenter; empty if it is."""
-        if self.of(machine) is Place.HERE:
+        if self.of(machine) is MachinePlace.HERE:
             return ""
         if machine.vcenter in self._here:
             return "two vCenters of the broker have the instance uuid of this one"
