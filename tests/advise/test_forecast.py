@@ -83,6 +83,7 @@ def test_people_come_by_the_clocks_of_their_zone() -> None:
         assert [slot.begin.hour for slot in told.slots if slot is not None and slot.in_use] == [hour]
 
 
+@pytest.mark.long
 @given(COUNTS, st.integers(0, 3 * DAY_SLOTS), st.integers(0, 30))
 def test_whatever_is_known_a_forecast_is_between_what_was_and_goes_by_nothing_later(
     counts: list[int | None], later: int, more: int
@@ -101,6 +102,7 @@ def test_whatever_is_known_a_forecast_is_between_what_was_and_goes_by_nothing_la
     assert first[:later] == told.slots[:4]
 
 
+@pytest.mark.long
 @given(COUNTS)
 def test_the_error_is_that_of_forecasts_on_the_same_history(counts: list[int | None]) -> None:
     """Each slot again, from the history that was there when it began."""
@@ -147,6 +149,7 @@ def test_what_is_to_run_is_the_most_of_the_while_and_what_forecasts_were_short_b
     assert told.first_above(8, MONDAY, MONDAY + HOUR) is None
 
 
+@pytest.mark.long
 def test_on_made_up_weeks_desktops_are_there_before_their_users_and_two_weeks_are_no_worse_than_one() -> None:
     pool = made_pool(Office.OFFICE_HOURS, 5, 30)
     without, ahead = played(pool, Rule(1)), played(pool, Rule(1, timedelta(minutes=90)))

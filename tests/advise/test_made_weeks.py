@@ -42,6 +42,7 @@ def test_where_sessions_are_known_no_idle_is_false_whatever_the_thresholds(offic
         assert not any(each.under_session for each in taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("office", [Office.NIGHT_OWLS, Office.SHIFTS])
 def test_counters_alone_take_desktops_from_people_and_a_longer_time_from_fewer(office: Office) -> None:
     short, long = (played(office, 1, IdleRule(500, for_s, required=COUNTERS)) for for_s in (300, 3300))
@@ -50,6 +51,7 @@ def test_counters_alone_take_desktops_from_people_and_a_longer_time_from_fewer(o
     assert share[1] < share[0] / 2
 
 
+@pytest.mark.long
 def test_a_replay_sees_only_those_false_idles_that_counters_show() -> None:
     """Somebody who goes on reading is not seen; whoever is seen was there, or came."""
     taken = played(Office.NIGHT_OWLS, 1, IdleRule(500, 900, required=COUNTERS))
@@ -76,6 +78,7 @@ def test_a_desktop_is_taken_under_a_session_that_is_disconnected_for_long_and_ne
         assert any(each.under_session for each in allowed)
 
 
+@pytest.mark.long
 def test_desktops_whose_counters_are_missing_are_not_taken_by_counters() -> None:
     rule = IdleRule(500, 900, (("gpu.utilization.average", 100_00),), COUNTERS)
     desktops = [

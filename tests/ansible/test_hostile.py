@@ -68,6 +68,7 @@ def hostile(tmp_path: Path) -> Iterator[SimServer]:
         yield server
 
 
+@pytest.mark.long
 def test_nothing_that_vcenter_says_is_a_template(ansible: Ansible, tmp_path: Path, hostile: SimServer) -> None:
     inventory, book = tmp_path / "lab.gpus.yml", tmp_path / "book.yml"
     keyed = [{"prefix": "owner", "key": "gpu_attributes['gpuops.owner'] | default('none')"}]

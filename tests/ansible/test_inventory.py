@@ -7,9 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import ROOT, Ansible
+
+pytestmark = pytest.mark.long
 
 SCENARIOS = ROOT / "gpuops" / "sim" / "scenarios"
 CONFIGURATION = """

@@ -14,6 +14,8 @@ from gpuops.sim.wire import ready_file
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.pools import gpu_lease, gpu_pool_info
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = Path(__file__).parents[2] / "templates" / "pool.yaml"
 ASKED: dict[str, Any] = {"client": "ml-07", "memory": "8GiB", "lasts": "2h"}
 

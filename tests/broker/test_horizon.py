@@ -66,6 +66,7 @@ def test_who_and_what(broker: Horizon) -> None:
     assert found.product.startswith("Horizon Connection Server 8.")
 
 
+@pytest.mark.long
 def test_lists_come_page_by_page(broker: Horizon, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = broker.machines()
     monkeypatch.setattr(horizon, "PAGE_SIZE", 7)
@@ -90,6 +91,7 @@ def test_no_user_is_kept(broker: Horizon) -> None:
     assert not [field.name for field in fields(DesktopSession) if "user" in field.name]
 
 
+@pytest.mark.long
 def test_sessions_are_those_of_vms(server: SimServer, served: HorizonListener, broker: Horizon) -> None:
     vms = {vm.name: vm for _, vm in served.pod.machines()}
     with server.world.lock:

@@ -79,6 +79,7 @@ def typed(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, prog_name="gpuops")
 
 
+@pytest.mark.long
 def test_a_home_that_cannot_be_and_an_encoding_without_lines() -> None:
     """Trees are drawn with what there is; what one run left at a home would be another's configuration or journal."""
     done = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii")
@@ -86,6 +87,7 @@ def test_a_home_that_cannot_be_and_an_encoding_without_lines() -> None:
     assert not Path("/nonexistent").exists()
 
 
+@pytest.mark.long
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom gpuops.cli.app import app\n"
@@ -97,6 +99,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
 
 
+@pytest.mark.long
 def test_a_look_at_the_rotation_loads_no_planner() -> None:
     """Status and inventory, which people type most, import what they show and not what nights are planned with."""
     code = (
@@ -121,6 +124,7 @@ OF_A_READ = {"command_line", "rejection", "scope", "versions"}
 """Modules of `plan.core` that a read may load: words and names, and no plan."""
 
 
+@pytest.mark.long
 def test_inventory_of_the_lab_loads_nothing_of_what_changes_it() -> None:
     """Neither planner nor executor nor what writes to vCenter, the journal's database, SSH and the solvers."""
     loaded = _loaded_by("['inventory', '--vcenter', 'sim:lab']")
@@ -130,6 +134,7 @@ def test_inventory_of_the_lab_loads_nothing_of_what_changes_it() -> None:
     assert plans <= {f"gpuops.plan.core.{name}" for name in OF_A_READ}, sorted(plans)
 
 
+@pytest.mark.long
 def test_a_read_of_a_vcenter_without_a_file_loads_no_pydantic(simulated_vcenter: SimServer, tmp_path: Path) -> None:
     """Nor pyVmomi: a word of a list, an option that is not given and the path of a file need no check."""
     password = tmp_path / "password"
@@ -159,6 +164,7 @@ def test_a_file_that_may_not_be_read_is_refused_before_anything_is_done(
     assert "is not readable" in done.stderr
 
 
+@pytest.mark.long
 def test_a_command_ends_without_a_look_for_cycles() -> None:
     # what is registered first is called last
     code = (
@@ -188,6 +194,7 @@ def _loaded_by(arguments: str, **environ: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_version(option: str) -> None:
     assert run(option).stdout == f"gpuops {__version__} (gpuops-vsphere)\n"
@@ -202,6 +209,7 @@ def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monk
     assert max(map(len, commands.splitlines())) <= 80
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", CONNECTED)
 def test_how_vcenter_is_reached_is_listed_once(words: str) -> None:
     """In `gpuops --help`; the help of a command names these options, and comes after what is its own."""
@@ -218,6 +226,7 @@ def test_the_page_about_the_connection_has_each_of_its_options() -> None:
     assert [option for option in told.values() if f"`{option}" not in page] == []
 
 
+@pytest.mark.long
 def test_what_people_need_first_is_listed_first() -> None:
     rotate: Any = typer.main.get_command(app).commands["rotate"]  # type: ignore[attr-defined]
     assert list(rotate.commands)[:4] == ["night", "day", "status", "plan"]
@@ -230,6 +239,7 @@ def test_every_command_has_help(words: str) -> None:
     assert result.stdout.startswith("Usage: gpuops")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", LEAVES)
 def test_every_command_shows_an_example_of_itself(words: str) -> None:
     examples = re.findall(rf"^ *(?:Example: )?({words}(?: .*?)?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
@@ -255,6 +265,7 @@ def test_every_option_is_explained() -> None:
     assert not silent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [
@@ -282,6 +293,7 @@ def test_what_is_wrong_is_said_in_one_line_with_the_next_move(arguments: list[st
     assert "Cn4ry" not in done.stderr
 
 
+@pytest.mark.long
 def test_in_json_an_error_is_a_document_too() -> None:
     done = run("inventory", "--output", "json", "--bogus")
     assert '"kind": "error"' in done.stdout
@@ -289,6 +301,7 @@ def test_in_json_an_error_is_a_document_too() -> None:
     assert done.stderr.startswith("error: No such option")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["", "rotate", "sim"])
 def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     done = typed(*words.split())
@@ -307,6 +320,7 @@ def test_in_json_a_wrong_option_is_a_document_too(words: str) -> None:
     assert json.loads(done.stdout)["kind"] == "error"
 
 
+@pytest.mark.long
 def test_options_may_stand_before_the_command() -> None:
     done = typed("--output", "json", "--vcenter", "prod", "inventory")
     assert "no target 'prod'" in done.stdout
@@ -358,6 +372,7 @@ def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None
     assert done.stdout == "141\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["text", "json", "yaml"])
 def test_a_result_that_stdout_does_not_take_is_said_in_one_line(saved_lab: Path, form: str) -> None:
     """Text that fills no buffer fails when it is flushed, a long document while it is written."""
@@ -369,6 +384,7 @@ def test_a_result_that_stdout_does_not_take_is_said_in_one_line(saved_lab: Path,
     assert done.returncode == 141
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_may_be_closed(closed: str) -> None:
     done = subprocess.run(
@@ -384,6 +400,7 @@ def test_streams_may_be_closed(closed: str) -> None:
     assert done.stderr == "" or done.stderr.startswith("error: no target")
 
 
+@pytest.mark.long
 def test_sigterm_ends_with_its_own_code() -> None:
     code = (
         "import os, signal\nfrom gpuops.cli import app\n"
@@ -393,6 +410,7 @@ def test_sigterm_ends_with_its_own_code() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
 
 
+@pytest.mark.long
 def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
     done = typed("demo", "--policy", "/nonexistent.yaml")
     assert (done.exit_code, done.stdout) == (2, "")

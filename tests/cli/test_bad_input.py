@@ -33,6 +33,7 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
     assert move in lines[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [
@@ -157,6 +158,7 @@ def test_a_refusal_does_not_list_gpus_that_could_never_help(lab: Lab) -> None:
     assert "DirectPath" not in said
 
 
+@pytest.mark.long
 def test_a_device_that_another_vm_holds(lab: Lab) -> None:
     assert lab.run("attach", "--vm", "ml-03", "--device", "0000:5e:00.0", "--power", "on").exit_code == 0
     result = lab.run("attach", "--vm", "ml-08", "--device", "0000:5e:00.0")

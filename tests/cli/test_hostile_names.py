@@ -112,6 +112,7 @@ def snapshots(tmp_path: Path, saved_lab: Path) -> tuple[Path, Path, dict[str, st
     return plain, hostile, refs
 
 
+@pytest.mark.long
 def test_no_view_of_a_snapshot_obeys_them(tmp_path: Path, snapshots: tuple[Path, Path, dict[str, str]]) -> None:
     plain, hostile, refs = snapshots
     for words in OFFLINE:
@@ -141,6 +142,7 @@ def labs(clean: Path) -> Iterator[tuple[SimServer, SimServer]]:
         yield plain, hostile
 
 
+@pytest.mark.long
 def test_no_view_of_a_vcenter_obeys_them(
     tmp_path: Path, labs: tuple[SimServer, SimServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("name", "exit_code", "said"),
@@ -96,6 +97,7 @@ def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str
     assert said in run.stderr
 
 
+@pytest.mark.long
 def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> None:
     """vCenter ends that one when it idles; nothing else of it is left, the cookie least of all."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
@@ -114,6 +116,7 @@ def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> No
             assert session.cookie.encode() not in output + errors + kept
 
 
+@pytest.mark.long
 def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, clean: Path) -> None:
     words = ["scheduler", "set", "--scheduler", "equal-share", "--host", "esx-04*", "--reboot", "rolling", "--yes"]
     with start("scattered", clock="real") as server:
@@ -242,6 +245,7 @@ app.main()
 """
 
 
+@pytest.mark.long
 def test_told_to_stop_while_an_object_is_cleared_away() -> None:
     """Python drops an exception that is raised there, and with it the end that was asked for."""
     done = subprocess.run(

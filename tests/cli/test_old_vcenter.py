@@ -34,6 +34,7 @@ def old(tmp_path: Path, clean: Path, request: pytest.FixtureRequest) -> Old:
     return serve
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", mostly_long(["6.5", "6.7", "6.7.3", "6.9.1"], ["6.5"]))
 def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
     lab = old(version)
@@ -45,6 +46,7 @@ def test_it_is_read_with_a_warning(old: Old, version: str) -> None:
     assert f"vCenter {version}: 2 hosts with 9 GPUs" in lab.run("doctor").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
@@ -70,6 +72,7 @@ def test_what_has_no_plan_is_refused_before_it_is_sent(old: Old) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_of_7_0_what_its_api_has_is_changed(old: Old) -> None:
     lab = old("7.0.0.0")
     done = lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c")

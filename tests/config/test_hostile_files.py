@@ -212,6 +212,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         require_refused(plant, found[plant], path)
 
 
+@pytest.mark.long
 def test_a_read_that_ends_its_process_is_found_and_the_others_are_read() -> None:
     found = in_children({
         "ends": partial(os._exit, 9),
@@ -238,6 +239,7 @@ def test_a_name_that_no_file_can_have() -> None:
     assert guarded(lambda: load_policy(Path("a\0b.yaml"))) == 2
 
 
+@pytest.mark.long
 def test_scenarios_of_gpuops_read_alike_as_files() -> None:
     from importlib import resources
 

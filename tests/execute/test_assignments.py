@@ -69,6 +69,7 @@ def test_a_site_that_was_given_to_another_meanwhile_begins_nothing(store: Assign
     assert not store.read()["ml-1"].begun
 
 
+@pytest.mark.long
 def test_of_two_at_once_one_wins(store: AssignmentStore) -> None:
     """A run of vc-1 begins while others give the request to vc-2: never both."""
     for number in range(20):

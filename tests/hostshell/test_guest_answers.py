@@ -34,6 +34,7 @@ def asked(guest: ShellHost, *vms: Vm, system: GuestSystem = GuestSystem.LINUX) -
     return answers.replies([(vm, system) for vm in vms or (GUEST,)], ["pip"])
 
 
+@pytest.mark.long
 def test_its_answer_comes_back_with_the_time_around_it(enter: Callable[[Answer], ShellHost]) -> None:
     def answer(command: str) -> tuple[str, int]:
         """As a guest does that runs the command by the shell of its user."""

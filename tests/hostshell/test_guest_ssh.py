@@ -88,6 +88,7 @@ def test_one_that_does_not_end_is_cut_off_at_its_limit(enter: Callable[[Answer],
     assert error.message == "ml-01.lab: /opt/keep had not ended after 1 s"
 
 
+@pytest.mark.long
 def test_one_that_writes_for_ever_is_cut_off_too_and_nothing_of_it_is_kept(
     enter: Callable[[Answer], ShellHost],
 ) -> None:

@@ -125,6 +125,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
             yield lab
 
 
+@pytest.mark.long
 def test_room_is_exact_where_the_host_tells_how_vgpus_lie(lab: Lab) -> None:
     """vCenter alone leaves open whether three or four single slices are free beside a 3g."""
     assert (lab.room("grid_a100-1-5c"), lab.said) == (Slots(3, 3), [])
@@ -133,6 +134,7 @@ def test_room_is_exact_where_the_host_tells_how_vgpus_lie(lab: Lab) -> None:
     assert (lab.room("grid_a100-1-5c").at_least, lab.room("grid_a100-1-5c").at_most) == (3, 4)
 
 
+@pytest.mark.long
 def test_a_host_that_does_not_answer_stays_as_vcenter_tells_it(lab: Lab) -> None:
     lab.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
     assert lab.room("grid_a100-1-5c").at_most == 4
@@ -140,6 +142,7 @@ def test_a_host_that_does_not_answer_stays_as_vcenter_tells_it(lab: Lab) -> None
     assert said.startswith("where the vGPUs lie on their GPUs is not known: "), said
 
 
+@pytest.mark.long
 def test_a_vm_of_another_name_is_not_taken_for_the_one_that_vcenter_lists(tmp_path: Path, lab: Lab) -> None:
     strange = LISTING.replace("00000000:C8:00.0", "00000000:3B:00.0").replace("ml-1", "ml-01")
     folder = tmp_path / "other"

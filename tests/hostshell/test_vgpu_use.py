@@ -107,6 +107,7 @@ def test_a_vm_with_a_vgpu_that_is_not_told_of_is_unknown() -> None:
     assert most_used([]) is None
 
 
+@pytest.mark.long
 def test_where_hosts_are_not_entered_the_newest_that_is_stored_counts(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     stored = vgpu_use(lab.site, None, lab.said.append)
@@ -123,6 +124,7 @@ def test_where_hosts_are_not_entered_the_newest_that_is_stored_counts(lab: Lab) 
     assert lab.said == []
 
 
+@pytest.mark.long
 def test_a_store_that_is_damaged_ends_no_look(lab: Lab, tmp_path: Path) -> None:
     inventory, desktops = lab.desktops()
     folder = tmp_path / "kept"

@@ -31,6 +31,7 @@ def check(seed: int, folder: Path, kills: int) -> None:
     assert loop.kills == kills, f"seed {seed}: {loop.kills} of {kills} killed\n{told}"
 
 
+@pytest.mark.long
 def test_a_night_and_its_morning_are_killed_once_each(tmp_path: Path) -> None:
     check(1, tmp_path, 2)
 

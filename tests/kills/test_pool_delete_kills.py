@@ -79,6 +79,7 @@ def test_a_pool_whose_deletion_was_killed_is_deleted_by_the_next_call(
     assert typed.run("show", "--ended", "9")["pools"][0]["leases"] == [], "nothing of the first one is left"
 
 
+@pytest.mark.long
 def test_a_suspended_server_keeps_no_pool_and_it_is_told_that_its_program_is_not_stopped(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     guest = typed.world.guests["gpu-02"]

@@ -19,6 +19,8 @@ from gpuops.model.workloads.lease_book import GpuLease, LentShare
 from gpuops.vsphere.connection import Connection
 from tests.pool_guests import PoolWorld, loopback, pool_world
 
+pytestmark = pytest.mark.long
+
 STEPS = {"enable": 4, "disable": 3}
 """Scripts in guests: key, two servers, environment; two servers, environment."""
 

@@ -15,6 +15,8 @@ from gpuops.model.workloads.remote_gpu import ServerCondition
 from tests.cli.workloads.test_pool_guests import TypedPool, typed
 from tests.pool_guests import PoolWorld
 
+pytestmark = pytest.mark.long
+
 __all__ = ("typed",)
 
 DIES = """

@@ -63,6 +63,7 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.mark.long
 def test_an_alarm_arrives_by_mail_and_webhook(state: Path, mail_server: MailServer, webhook: Webhook) -> None:
     told = Told(state, mail_server.url, webhook.url)
     run(told, left_out("vdi-07", HOSTILE))
@@ -105,6 +106,7 @@ def test_a_refused_night_is_told_of_once_a_day_unless_only_the_hour_is_wrong(
     assert told.lines == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "sent"),
     [
@@ -140,6 +142,7 @@ def test_what_somebody_did_not_agree_to_is_told_to_nobody(state: Path, webhook: 
     assert webhook.calls == []
 
 
+@pytest.mark.long
 def test_a_receiver_that_refuses_gets_it_from_the_next_run(
     state: Path, webhook: Webhook, mail_server: MailServer
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_receiver_that_refuses_gets_it_from_the_next_run(
     assert len(webhook.calls) == 2, "it is accepted now"
 
 
+@pytest.mark.long
 def test_a_receiver_that_hangs_delays_nobody_for_long(
     state: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +194,7 @@ def killed(script: str, *arguments: str) -> None:
     assert died.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_killed_between_acceptance_and_record_it_is_sent_twice_with_one_key(state: Path, webhook: Webhook) -> None:
     killed(KILLED_IN_BETWEEN, str(state), webhook.url)
     assert len(webhook.calls) == 1
@@ -212,6 +217,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_is_told_of_by_the_next_one(state: Path, webhook: Webhook) -> None:
     killed(DIES, str(state))
     told = Told(state, webhook.url)
@@ -235,6 +241,7 @@ connecting(way, "rotate day", lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
 
 
+@pytest.mark.long
 def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: Path, webhook: Webhook) -> None:
     killed(DIES_CONNECTING, str(state))
     assert len(flush(Told(state, webhook.url).way)) == 1
@@ -244,6 +251,7 @@ def test_a_return_that_was_killed_while_it_waited_for_vcenter_is_told_of(state: 
     assert "gpuops rotate day --yes --vcenter prod brings back what is still away" in document["message"]
 
 
+@pytest.mark.long
 def test_a_run_that_connects_is_told_of_once(state: Path, webhook: Webhook) -> None:
     told = Told(state, webhook.url)
     assert connecting(told.way, "rotate day", lambda: "connected") == "connected"
@@ -254,6 +262,7 @@ def test_a_run_that_connects_is_told_of_once(state: Path, webhook: Webhook) -> N
     assert len(webhook.calls) == 1, "whatever went wrong, and once a day"
 
 
+@pytest.mark.long
 def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None:
     told = Told(state, webhook.url)
     RunWatch(told.way, "rotate night").begin()
@@ -263,6 +272,7 @@ def test_a_run_that_is_alive_has_not_died(state: Path, webhook: Webhook) -> None
     assert webhook.calls == []
 
 
+@pytest.mark.long
 def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Path, webhook: Webhook) -> None:
     told = Told(state, webhook.url)
 
@@ -282,6 +292,7 @@ def test_a_run_that_was_interrupted_is_told_of_once_it_may_have_begun(state: Pat
 UNIT = {"MONITOR_UNIT": "gpuops-night.service", "MONITOR_INVOCATION_ID": "4f2a", "MONITOR_SERVICE_RESULT": "exit-code"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "status", "sent"), [("exited", "2", 1), ("killed", "KILL", 1), ("exited", "4", 0)])
 def test_a_unit_that_failed_is_told_of_once(code: str, status: str, sent: int, state: Path, webhook: Webhook) -> None:
     environ = {**UNIT, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
@@ -291,6 +302,7 @@ def test_a_unit_that_failed_is_told_of_once(code: str, status: str, sent: int, s
     assert len(webhook.calls) == sent
 
 
+@pytest.mark.long
 def test_a_run_that_did_not_reach_its_vcenter(state: Path, webhook: Webhook) -> None:
     told = Told(state, webhook.url)
     tell_failure(told.way, "rotate night", PartlyDone("no answer", hint="gpuops doctor"))
@@ -298,6 +310,7 @@ def test_a_run_that_did_not_reach_its_vcenter(state: Path, webhook: Webhook) -> 
     assert len(webhook.calls) == 1, "once a day"
 
 
+@pytest.mark.long
 def test_an_outbox_that_cannot_be_used_keeps_no_notice_back(state: Path, webhook: Webhook) -> None:
     state.mkdir(mode=0o700)
     (state / FILE_NAME).write_text("no database, and longer than a header of one")
@@ -320,6 +333,7 @@ def test_no_secret_is_shown_or_kept(state: Path, webhook: Webhook) -> None:
     assert {path.stat().st_mode & 0o077 for path in state.iterdir()} == {0}
 
 
+@pytest.mark.long
 def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     told = Told(state, "json://127.0.0.1:1")
@@ -329,6 +343,7 @@ def test_without_apprise_a_run_says_what_to_install(state: Path, monkeypatch: py
     ]
 
 
+@pytest.mark.long
 def test_at_most_twenty_are_named() -> None:
     names = tuple(f"vdi-{number}" for number in range(23))
     notice = Notice(NoticeKind.ALARM, "prod", ("x",), NOW, "a headline", names, "gpuops rotate day")
@@ -337,6 +352,7 @@ def test_at_most_twenty_are_named() -> None:
     assert "\nand 3 more\n" in text
 
 
+@pytest.mark.long
 def test_a_notice_is_kept_for_a_month(state: Path) -> None:
     outbox = Outbox(state)
     old = notice_text(Notice(NoticeKind.TEST, "prod", ("x",), NOW, "old"))
@@ -347,6 +363,7 @@ def test_a_notice_is_kept_for_a_month(state: Path) -> None:
     assert outbox.waiting("prod", "b") == ()
 
 
+@pytest.mark.long
 def test_a_key_is_of_the_event_alone() -> None:
     one = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW, "one")
     again = Notice(NoticeKind.NIGHT, "prod", ("rotate night", "a1"), NOW.replace(hour=9), "in other words")

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from tests.plan.snapshots import catalog
 from tests.plan.test_properties import FAST, attachments, carried_out, fleets, planned
+
+pytestmark = pytest.mark.long
 
 TYPES: Final = {
     (0x1002, 0x75A3): (DeviceKind.GPU, "Aqua Vanjaram [Instinct MI355X]"),

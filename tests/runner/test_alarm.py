@@ -35,6 +35,7 @@ def alarm_of(folder: Path, url: str, hook: str, said: list[str], now: datetime) 
     return OverdueAlarm(folder / "state", url, lambda: configured, {"HOOK": hook}, said.append, lambda: now)
 
 
+@pytest.mark.long
 def test_it_is_told_once_to_each_receiver(
     postgresql: Server, tmp_path: Path, webhook: Webhook, said: list[str]
 ) -> None:

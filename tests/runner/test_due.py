@@ -62,6 +62,7 @@ def test_a_window_that_opens_between_two_tenths_is_a_turn_of_its_own() -> None:
     assert (found.half, found.since) == (Half.NIGHT, opens)
 
 
+@pytest.mark.long
 @given(st.integers(0, 366 * 24 * 3600), st.sampled_from([PARIS, ODD]))
 def test_every_runner_names_the_same_turn_and_none_is_older_than_ten_minutes(second: int, windows: str) -> None:
     """Also while clocks are put forward and back."""

@@ -64,6 +64,7 @@ def test_it_makes_all_tables_and_then_has_nothing_to_do(typed: Typed) -> None:
     assert typed.tables() == made
 
 
+@pytest.mark.long
 def test_what_it_prints_makes_by_psql_what_it_makes_itself(typed: Typed, postgresql: Server, tmp_path: Path) -> None:
     printed = typed.init("--sql")
     assert typed.tables() == []
@@ -74,6 +75,7 @@ def test_what_it_prints_makes_by_psql_what_it_makes_itself(typed: Typed, postgre
     assert typed.tables() == itself.tables()
 
 
+@pytest.mark.long
 def test_it_prints_the_revisions_alone_that_are_not_there(typed: Typed) -> None:
     typed.init()
     database = Database(typed.url)

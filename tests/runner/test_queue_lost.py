@@ -65,6 +65,7 @@ def test_a_return_of_a_runner_that_lost_its_turn_and_died_goes_on_at_once(postgr
     asyncio.run(story())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("soon")
 def test_a_runner_takes_turns_again_when_the_database_is_found_whatever_it_plays(postgresql: Server) -> None:
     url = postgresql.database()
@@ -136,6 +137,7 @@ def test_a_runner_that_is_told_to_end_waits_for_what_it_plays(postgresql: Server
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_has_ended(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_runner_that_is_told_to_end_gives_signs_of_life_until_the_last_turn_ha
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server) -> None:
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
@@ -195,6 +198,7 @@ def test_a_turn_whose_end_was_not_taken_down_is_offered_again(postgresql: Server
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None:
     """The database is there again before its runner says so."""
 
@@ -209,6 +213,7 @@ def test_a_turn_that_was_broken_off_is_offered_again(postgresql: Server) -> None
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgresql: Server) -> None:
     async def story() -> None:
         async with queues(postgresql.database(), 3) as runners:
@@ -239,6 +244,7 @@ def test_runners_that_played_nothing_have_ranks_and_dead_ones_have_none(postgres
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_names_may_be_long(postgresql: Server) -> None:
     turn = PolicyTurn("vcenter-" + "x" * 150, "nights-" + "ü" * 150)
 
@@ -265,6 +271,7 @@ def test_names_may_be_long(postgresql: Server) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("soon")
 def test_the_reason_of_a_database_that_lets_nobody_in_is_told(postgresql: Server) -> None:
     name = urlsplit(postgresql.database()).path.strip("/")
@@ -281,6 +288,7 @@ def test_the_reason_of_a_database_that_lets_nobody_in_is_told(postgresql: Server
     assert error.exit_code == 7
 
 
+@pytest.mark.long
 def test_a_grant_that_is_missing_is_no_database_that_is_away(postgresql: Server) -> None:
     url = postgresql.database()
     name = urlsplit(url).path.strip("/")
@@ -301,6 +309,7 @@ def test_a_grant_that_is_missing_is_no_database_that_is_away(postgresql: Server)
     assert "GRANT" in (error.hint or "")
 
 
+@pytest.mark.long
 def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with queues(postgresql.database()) as (queue,):
@@ -323,6 +332,7 @@ def test_a_turn_that_fails_is_told_in_one_line(postgresql: Server, caplog: pytes
     assert PASSWORD not in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("soon")
 def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
     """A turn ends just when its end cannot be taken down."""
@@ -348,6 +358,7 @@ def test_a_database_that_is_lost_leaves_no_traceback(postgresql: Server, caplog:
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.long
 def test_tables_that_two_make_at_once(postgresql: Server) -> None:
     url = postgresql.database()
 
@@ -360,6 +371,7 @@ def test_tables_that_two_make_at_once(postgresql: Server) -> None:
     assert sorted(asyncio.run(story())) == [False, True]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_a_turn_that_had_no_journal_is_offered_again_once_in_ten_minutes(

@@ -143,6 +143,7 @@ def test_a_target_that_is_taken_out_in_its_night_is_returned(pair: Fleet, goes_o
         once(site)
 
 
+@pytest.mark.long
 def test_wrong_input(pair: Fleet) -> None:
     policy = str(pair.sites[0].policy)
     asked = pair.command("rotate", "night", "--fleet", "--policy", policy, at=EVENING)

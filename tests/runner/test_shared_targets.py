@@ -76,6 +76,7 @@ def database(postgresql: Server) -> Iterator[Database]:
     yield Database(postgresql.database())
 
 
+@pytest.mark.long
 def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database: Database, tmp_path: Path) -> None:
     """It was taken out of the file in its night; every container is made anew before the morning."""
     old = Machine(tmp_path / "old", database.url, "prod", "munich")
@@ -95,6 +96,7 @@ def test_a_target_that_left_is_returned_by_a_machine_that_never_had_it(database:
     assert Machine(tmp_path / "newer", database.url, "munich").begin() == []
 
 
+@pytest.mark.long
 def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Database, tmp_path: Path) -> None:
     """No runner saw the edit: what none plays for half an hour is taken up."""
     old = Machine(tmp_path / "old", database.url, "prod", "munich")
@@ -112,6 +114,7 @@ def test_machines_that_are_made_anew_with_the_file_as_it_is_then(database: Datab
     assert alone.begin() == ["prod"], "of one whose file names nothing any more, too"
 
 
+@pytest.mark.long
 def test_after_an_outage_of_the_database_nothing_is_taken_from_who_plays_it(database: Database, tmp_path: Path) -> None:
     one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
     one.begin(), other.begin()
@@ -121,6 +124,7 @@ def test_after_an_outage_of_the_database_nothing_is_taken_from_who_plays_it(data
     assert not any("nobody plays it" in line for line in (*one.said, *other.said))
 
 
+@pytest.mark.long
 def test_what_another_runner_plays_is_left_to_it(database: Database, tmp_path: Path) -> None:
     one, other = Machine(tmp_path / "one", database.url, "prod"), Machine(tmp_path / "other", database.url, "munich")
     for _ in range(3):
@@ -130,6 +134,7 @@ def test_what_another_runner_plays_is_left_to_it(database: Database, tmp_path: P
     assert database.sites() == ["munich", "prod"]
 
 
+@pytest.mark.long
 def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_path: Path) -> None:
     machines = [Machine(tmp_path / name, database.url, "prod", "munich") for name in ("one", "other", "third")]
     for each in machines:
@@ -146,6 +151,7 @@ def test_where_one_has_returned_it_the_others_let_go(database: Database, tmp_pat
     assert "prod: another runner has returned it" in machines[1].said
 
 
+@pytest.mark.long
 def test_one_that_is_given_up_is_taken_up_by_nobody(database: Database, tmp_path: Path) -> None:
     one = Machine(tmp_path / "one", database.url, "prod", "munich")
     one.begin()
@@ -156,6 +162,7 @@ def test_one_that_is_given_up_is_taken_up_by_nobody(database: Database, tmp_path
     assert database.sites() == ["munich"]
 
 
+@pytest.mark.long
 def test_one_that_has_another_name_is_returned_by_that(database: Database, tmp_path: Path) -> None:
     Machine(tmp_path / "old", database.url, "prod").begin()
     database.pass_minutes(40)
@@ -167,6 +174,7 @@ def test_one_that_has_another_name_is_returned_by_that(database: Database, tmp_p
     assert database.sites() == ["berlin"]
 
 
+@pytest.mark.long
 def test_one_that_is_played_again_is_nobody_elses(database: Database, tmp_path: Path) -> None:
     old = Machine(tmp_path / "old", database.url, "prod", "munich")
     old.begin()
@@ -221,6 +229,7 @@ def test_no_password_goes_anywhere_on_the_word_of_the_database(
     assert set(database.sites()) == {"munich", "prod"}, "another machine may return it"
 
 
+@pytest.mark.long
 def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_path: Path) -> None:
     keys = "username = 'keeper'\nidle_command = ['/bin/sh']\nproxy = 'elsewhere:3128'\nnotify = ['env:TOLD']\n"
     left_alone(database, tmp_path, "vc-prod", keys)
@@ -231,6 +240,7 @@ def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_
     assert set(parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]) == {"host", "username", "rotations"}
 
 
+@pytest.mark.long
 def test_a_broker_is_believed_by_its_name_as_well(database: Database, tmp_path: Path) -> None:
     broker = "broker = { url = 'https://elsewhere', username = 'gpuops', domain = 'EXAMPLE' }\n"
     left_alone(database, tmp_path, "vc-prod", broker)
@@ -239,6 +249,7 @@ def test_a_broker_is_believed_by_its_name_as_well(database: Database, tmp_path: 
     assert any("prod is at https://elsewhere" in line for line in machine.said)
 
 
+@pytest.mark.long
 def test_the_files_own_settings_of_that_address_come_first(database: Database, tmp_path: Path) -> None:
     """Its `rotations` were taken away, and the target stands."""
     left_alone(database, tmp_path, "vc-mine", "username = 'theirs'\nverify = false\n")
@@ -277,6 +288,7 @@ def test_no_password_is_kept_there(database: Database, tmp_path: Path) -> None:
     assert SECRET not in kept and PASSWORD not in kept
 
 
+@pytest.mark.long
 def test_a_database_that_is_away_is_said_once_and_changes_nothing(postgresql: Server, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "one", postgresql.database(), "prod", "munich")
     postgresql.cut_off()

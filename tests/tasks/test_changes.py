@@ -26,6 +26,8 @@ from gpuops.vsphere.connection import Connection
 from tests.sim.operations.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
 
+pytestmark = pytest.mark.long
+
 
 def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> TaskResult:
     return vm_gpu(lab.said, present=present, options={"vm": vm, **options}, apply=apply)

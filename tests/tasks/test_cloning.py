@@ -37,6 +37,7 @@ def foretold(result: Any) -> Any:
     return document
 
 
+@pytest.mark.long
 def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
     foreseen = cloned(lab, **SIZED, apply=False)
     assert (foreseen.exit_code, foreseen.result["there"], lab.effects) == (0, False, [])
@@ -53,6 +54,7 @@ def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
     assert (again.result["vm"], again.result["there"]) == (vm, True)
 
 
+@pytest.mark.long
 def test_a_return_begins_while_disks_are_copied(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     waited, returned = Connection.wait, list[bool]()
 
@@ -68,6 +70,7 @@ def test_a_return_begins_while_disks_are_copied(lab: Lab, monkeypatch: pytest.Mo
     assert returned == [True]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -101,6 +104,7 @@ def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
         vm_gpu(lab.said, present=True, options={"vm": "ml-10", "profile": "a40-8q"}, apply=False, after_clone=clone)
 
 
+@pytest.mark.long
 def test_a_first_boot_is_waited_for(lab: Lab) -> None:
     cloned(lab, **SIZED)
     with pytest.raises(Refused, match="ml-10 is poweredOff: no guest runs in it"):
@@ -121,6 +125,7 @@ def test_a_first_boot_is_waited_for(lab: Lab) -> None:
         vm_gpu_info(lab.said, guest="tools")
 
 
+@pytest.mark.long
 def test_a_refusal_has_every_reason(lab: Lab) -> None:
     answer = cloned(lab, template="ml-07", datastore="slow")
     assert (answer.exit_code, answer.result["changed"], lab.effects) == (3, False, [])
@@ -128,6 +133,7 @@ def test_a_refusal_has_every_reason(lab: Lab) -> None:
     assert "'slow'" in answer.message
 
 
+@pytest.mark.long
 def test_a_folder_that_is_none_is_named_before_anything_is_done(lab: Lab) -> None:
     for path in ("/lab-dc/vm/nowhere", "/lab-dc/vm/ml/ml-07"):
         with pytest.raises(UsageError, match=f"no folder '{path}'"):
@@ -137,6 +143,7 @@ def test_a_folder_that_is_none_is_named_before_anything_is_done(lab: Lab) -> Non
     assert lab.effects == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["T1", "T2"])
 def test_a_lost_reply_is_no_second_vm(lab: Lab, fault: str) -> None:
     """T1: it did not arrive; T2: it happened, and nobody was told."""
@@ -151,6 +158,7 @@ def test_a_lost_reply_is_no_second_vm(lab: Lab, fault: str) -> None:
     assert lab.effects == ["CloneVM_Task ml-10"]
 
 
+@pytest.mark.long
 def test_what_the_login_lacks_is_said_before_anything_is_done(lab: Lab) -> None:
     authority = lab.server.world.authority
     authority.permissions.clear()
@@ -160,6 +168,7 @@ def test_what_the_login_lacks_is_said_before_anything_is_done(lab: Lab) -> None:
     assert "lacks VirtualMachine.Provisioning.DeployTemplate" in answer.message
 
 
+@pytest.mark.long
 def test_what_vcenter_refuses_is_its_words(lab: Lab) -> None:
     with pytest.raises(GpuopsError, match="ml"):
         cloned(lab, vm="ml", folder="/lab-dc/vm")  # where a folder is called so

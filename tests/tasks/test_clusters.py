@@ -11,6 +11,8 @@ from gpuops.sim.wire import ready_file
 from gpuops.tasks.clusters import gpu_cluster
 from gpuops.tasks.connection import ConnectionArguments
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = Path(__file__).parents[2] / "templates" / "cluster.yaml"
 
 

@@ -59,6 +59,7 @@ def slots(answer: TaskResult) -> tuple[int, int]:
     return profile["now"]["at_least"], profile["now"]["at_most"]
 
 
+@pytest.mark.long
 def test_capacity_is_exact_where_hosts_are_asked(hosts: Hosts) -> None:
     """A 3g instance leaves room for three single slices or for four, by where it starts."""
     assert slots(gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME)) == (10, 11)
@@ -68,6 +69,7 @@ def test_capacity_is_exact_where_hosts_are_asked(hosts: Hosts) -> None:
     assert hosts.shell.asked == LISTED
 
 
+@pytest.mark.long
 def test_places_and_changes_ask_too(hosts: Hosts) -> None:
     said, vm = hosts.lab.said, {"vm": "ml-07", "profile": "a100-1-5c"}
     gpu_placement(said, [{"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"}], None, {}, hosts.said)
@@ -82,6 +84,7 @@ def test_places_and_changes_ask_too(hosts: Hosts) -> None:
     assert hosts.shell.asked == LISTED * 5
 
 
+@pytest.mark.long
 def test_a_host_that_is_not_entered_is_warned_of(hosts: Hosts) -> None:
     strange = replace(hosts.said, ssh_known_hosts="~/other_hosts")
     answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=strange)
@@ -104,6 +107,7 @@ def test_a_shell_that_means_nothing_is_refused_before_vcenter_is_asked(said: Hos
         gpu_capacity_info(ConnectionArguments(hostname="127.0.0.1:1"), shell=said)
 
 
+@pytest.mark.long
 def test_what_is_left_out_is_as_the_command_line_has_it() -> None:
     assert HostShellArguments().shell() is None
     assert HostShellArguments("none", "keeper").shell() is None

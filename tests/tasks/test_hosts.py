@@ -20,6 +20,8 @@ from gpuops.tasks.result import TaskResult
 from tests.tasks.conftest import Lab
 from tests.wire.hosts.clusters import cluster, desktops
 
+pytestmark = pytest.mark.long
+
 Set = Callable[..., TaskResult]
 CASES = [
     (

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from gpuops.sim.server import start
 from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.inventory import machines
@@ -14,6 +16,7 @@ from tests.tasks.conftest import Lab
 from tests.tasks.test_rotation import POLICY
 
 
+@pytest.mark.long
 def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
     found, warnings = machines(lab.said, policy=POLICY)
     vms = found["vms"]
@@ -42,6 +45,7 @@ def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
     assert {vm["gpu_role"] for vm in vms.values()} == {None}
 
 
+@pytest.mark.long
 def test_no_fact_is_taken_for_a_wish(lab: Lab) -> None:
     """What a playbook takes for a wish has a name of its own, but for the names that say which VM or host is meant."""
     found = machines(lab.said, policy=POLICY)[0]

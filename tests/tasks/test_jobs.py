@@ -37,6 +37,7 @@ def names(found: TaskResult) -> list[str]:
     return [each["name"] for each in found.result["jobs"]]
 
 
+@pytest.mark.long
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, files: tuple[str, str]) -> None:
     foreseen = submit(lab, files, apply=False)
     assert gpu_job_info(lab.said).result["jobs"] == []

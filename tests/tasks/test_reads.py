@@ -23,6 +23,7 @@ from tests.stored_day import BUSY, store_day
 from tests.tasks.conftest import Lab
 
 
+@pytest.mark.long
 def test_vms_with_gpus_and_one_without(lab: Lab) -> None:
     found = vm_gpu_info(lab.said, profile="a40-8q").result["vms"]
     assert [vm["name"] for vm in found] == [f"vdi-{number:02}" for number in range(1, 13)]
@@ -46,6 +47,7 @@ def test_capacity(lab: Lab) -> None:
     assert capacity["clusters"]
 
 
+@pytest.mark.long
 def test_readiness(lab: Lab) -> None:
     found = gpu_readiness_info(lab.said, host="esx-01*").result["readiness"]
     (host,) = found["hosts"]
@@ -55,6 +57,7 @@ def test_readiness(lab: Lab) -> None:
         gpu_readiness_info(lab.said, cluster="none")
 
 
+@pytest.mark.long
 def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None:
     fits = {"name": "one", "vcpu": 8, "memory": "64GiB", "profile": "a100-3-20c", "count": None}
     answer = gpu_placement(lab.said, [fits], None, {"explain": False, "pin": None})
@@ -66,6 +69,7 @@ def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None
     assert answer.result["placement"]["placed"] == 1
 
 
+@pytest.mark.long
 def test_requests_are_checked(lab: Lab) -> None:
     with pytest.raises(UsageError, match="either requests or file"):
         gpu_placement(lab.said, None, None, {})
@@ -73,6 +77,7 @@ def test_requests_are_checked(lab: Lab) -> None:
         gpu_placement(lab.said, [{"name": "x", "vcpu": 1, "memory": "64", "profile": "a"}], None, {})
 
 
+@pytest.mark.long
 def test_guests_are_asked_as_the_command_line_asks_them() -> None:
     stacks = ConnectionArguments(hostname="sim:stacks")
     found = guest_gpu_info(stacks, vm="gpu-ready", framework=["torch>=2.3"], expect=["rdma"]).result
@@ -85,6 +90,7 @@ def test_guests_are_asked_as_the_command_line_asks_them() -> None:
         guest_gpu_info(stacks, pool="ml")
 
 
+@pytest.mark.long
 def test_sharers_by_numbers_without_a_vcenter() -> None:
     nobody = ConnectionArguments(hostname="127.0.0.1:1")
     found = gpu_sizing_info(nobody, {"profile": "a40-8q", "at_most": 1.2, "sharers": None}, busy="20%").result["sizing"]
@@ -99,6 +105,7 @@ def test_sharers_by_numbers_without_a_vcenter() -> None:
             gpu_sizing_info(nobody, options, **said)
 
 
+@pytest.mark.long
 def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
     with pytest.raises(UsageError, match="0 h of history"):
         gpu_diagnosis_info(lab.said, vm="vdi-05")

@@ -27,6 +27,7 @@ def without_night(diff: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return diff
 
 
+@pytest.mark.long
 def test_a_night_and_a_morning(lab: Lab) -> None:
     foreseen = rotation(lab.said, "night", policy=POLICY, apply=False)
     assert foreseen.result["changed"]
@@ -59,6 +60,7 @@ def test_a_night_takes_no_desktop_that_somebody_began_to_work_with(lab: Lab) -> 
     assert any("uses 5200 MHz, idle is below 500" in reason for reason in night.result["reasons"])
 
 
+@pytest.mark.long
 def test_a_night_by_ansible_needs_a_policy_that_says_its_hours(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("windows: any", ""), encoding="utf-8")
@@ -71,12 +73,14 @@ def test_a_night_by_ansible_needs_a_policy_that_says_its_hours(lab: Lab, tmp_pat
     assert rotation(lab.said, "day", policy=str(policy), apply=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_one_desktop_comes_back(lab: Lab) -> None:
     rotation(lab.said, "night", policy=POLICY, apply=True)
     back = rotation(lab.said, "restored", vms=("ml-01",), apply=True)
     assert [each["after_header"] for each in back.result["diff"]] == ["ml-01"]
 
 
+@pytest.mark.long
 def test_a_policy_that_is_gone_by_the_morning_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text())
@@ -87,6 +91,7 @@ def test_a_policy_that_is_gone_by_the_morning_keeps_nobody_away(lab: Lab, tmp_pa
     assert rotation(lab.said, "day", apply=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_an_edited_policy_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
     """An ML VM out of the queue, a narrowed pool, another marker."""
     policy = tmp_path / "policy.yaml"
@@ -100,6 +105,7 @@ def test_an_edited_policy_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
     assert not any(vm.attributes.get(key) for vm in lab.server.world.by_type("VirtualMachine") for key in keys)
 
 
+@pytest.mark.long
 def test_the_status_is_a_state_too(lab: Lab) -> None:
     rotation(lab.said, "night", policy=POLICY, apply=True)
     effects = lab.effects
@@ -110,6 +116,7 @@ def test_the_status_is_a_state_too(lab: Lab) -> None:
     assert lab.effects == effects
 
 
+@pytest.mark.long
 def test_a_damaged_journal_fails_and_the_markers_are_told(lab: Lab, clean: Path) -> None:
     rotation(lab.said, "night", policy=POLICY, apply=True)
     journal = clean / ".local" / "state" / "gpuops" / "journal.sqlite"
@@ -121,6 +128,7 @@ def test_a_damaged_journal_fails_and_the_markers_are_told(lab: Lab, clean: Path)
     assert told.result["rotation"]["away"] > 0
 
 
+@pytest.mark.long
 def test_the_night_to_come_is_told_and_nothing_is_done(lab: Lab) -> None:
     found = rotation_info(lab.said, policy=POLICY, at="2026-11-23T22:00Z").result
     assert json.loads(json.dumps(found))["night"]["kind"] == "rotation-plan"
@@ -128,6 +136,7 @@ def test_the_night_to_come_is_told_and_nothing_is_done(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_options_go_with_a_state(lab: Lab) -> None:
     with pytest.raises(UsageError, match="state=restored"):
         rotation(lab.said, "day", vms=("vdi-07",), apply=True)
@@ -137,6 +146,7 @@ def test_options_go_with_a_state(lab: Lab) -> None:
         rotation_info(lab.said, at="tonight")
 
 
+@pytest.mark.long
 def test_a_morning_waits_for_a_vcenter_that_is_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     world, pauses = lab.server.world, list[float]()
 

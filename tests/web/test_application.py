@@ -14,6 +14,8 @@ from gpuops.web import application
 from gpuops.web.access import Access, PasswordLogin, ProxyLogin
 from tests.web.conftest import Serve, Served, events, until
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "correct horse battery"
 SECRET = "a secret of the proxy"
 ADDRESSES = ("/", "/page.js", "/page.css", "/metrics", "/healthz", "/api/report", "/api/inventory")

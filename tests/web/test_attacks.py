@@ -32,6 +32,7 @@ def answers_at_once(served: Served) -> bool:
     return served.get("/healthz").status_code == 200 and passed_s() - began_s < AT_ONCE_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("nonsense", "begins"),
     [
@@ -79,6 +80,7 @@ def test_a_websocket_is_not_opened(served: Served) -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 200 "), "the same as without"
 
 
+@pytest.mark.long
 def test_requests_that_come_at_once_are_answered_in_their_order(served: Served) -> None:
     found = served.raw(REQUEST * 20)
     assert found.count(b"HTTP/1.1 200 ") == 20
@@ -112,6 +114,7 @@ def gone(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "REQUEST_S", 1.0)
     served = serve()
@@ -124,6 +127,7 @@ def test_a_body_that_never_ends_holds_its_connection_no_longer(serve: Serve, mon
             time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_who_does_not_take_an_answer_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of a page of 30 MB a kernel's buffers hold a part alone, and the server one piece."""
     monkeypatch.setattr(connection, "TAKE_S", 0.5)
@@ -167,6 +171,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 def test_a_thousand_connections_that_say_nothing_keep_nobody_out(served: Served, many_files: None) -> None:
     before_kib = resident_kib()
     with ExitStack() as stack:
@@ -181,6 +186,7 @@ def test_a_thousand_connections_that_say_nothing_keep_nobody_out(served: Served,
     assert answers_at_once(served)
 
 
+@pytest.mark.long
 def test_where_all_connections_are_watched_the_next_is_refused_at_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +216,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.long
 def test_a_session_of_attacks_and_looks_changes_nothing_in_vcenter(clean: Any, tmp_path: Path) -> None:
     """By the ledger of the simulated vCenter, which has every change that anybody made, and its objects."""
     with SimServer(build("lab", clock=ClockMode.REAL)) as server:

@@ -76,6 +76,7 @@ def test_nothing_is_read_yet(sites: Sites) -> None:
     assert "0 of 4 sites followed now" in page and page.count("it has not been read yet") == 4
 
 
+@pytest.mark.long
 def test_each_site_has_its_address_whatever_its_name_is(sites: Sites) -> None:
     for name in NAMES:
         sites.tell(name)
@@ -87,6 +88,7 @@ def test_each_site_has_its_address_whatever_its_name_is(sites: Sites) -> None:
     assert sites.get(f"/{address_of('fra')}").headers["content-security-policy"].startswith("default-src 'none'")
 
 
+@pytest.mark.long
 def test_one_that_is_away_is_named_and_its_last_figures_stay(sites: Sites) -> None:
     sites.tell("fra", gpus=9)
     sites.tell("a", gpus=4, trouble="vc-a is away")
@@ -105,6 +107,7 @@ def test_one_that_is_away_is_named_and_its_last_figures_stay(sites: Sites) -> No
     assert sites.get("/healthz").status_code == 503
 
 
+@pytest.mark.long
 def test_the_table_in_a_browser_is_kept_current(sites: Sites, chromium: Browser) -> None:
     sites.tell("fra", gpus=9)
     opened = Opened(chromium.new_page())

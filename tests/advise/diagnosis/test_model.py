@@ -29,12 +29,14 @@ def model() -> Forest:
     return replace(fitted(examples(CASES), ForestSettings(trees=8, trees_of_each=3), 1), right=0.5)
 
 
+@pytest.mark.long
 def test_a_row_has_a_number_for_each_name_and_none_is_missing() -> None:
     rows = features([case.case for case in CASES])
     assert rows.shape == (len(CASES), len(NAMES)) and np.isfinite(rows).all()
     assert np.isfinite(features([DiagnosisCase(300, {})])).all(), "of a case without any series, too"
 
 
+@pytest.mark.long
 def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
     rows = features([case.case for case in CASES])
     again = read(json.loads(json.dumps(written(model))))
@@ -43,6 +45,7 @@ def test_a_model_is_data_that_answers_as_before(model: Forest) -> None:
     assert (model.probabilities(rows).argmax(axis=1) == examples(CASES)[1]).mean() > 0.95, "these it has seen"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "edit",
     [
@@ -107,6 +110,7 @@ def test_statistics_and_spells_go_over_the_steps_that_are_known() -> None:
     assert told["GPU total: mean"] == UNKNOWN
 
 
+@pytest.mark.long
 def test_a_confirmed_case_counts_in_its_leaves_and_moves_no_node(model: Forest) -> None:
     corrected = replace(CASES[0], at_fault=frozenset({Component.NETWORK}))
     after = taught(model, examples(CASES), [corrected])

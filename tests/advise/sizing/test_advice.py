@@ -30,6 +30,7 @@ def recommended(found: Sizing) -> tuple[int, SchedulerPolicy]:
     return found.advice.sharers, found.advice.policy
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8), st.floats(1.0, 4.0), st.booleans())
 def test_nobody_suffers_more_than_is_allowed(busy: list[float], at_most: float, guaranteed: bool) -> None:
@@ -44,6 +45,7 @@ def test_nobody_suffers_more_than_is_allowed(busy: list[float], at_most: float, 
     assert not guaranteed or advice.policy is not BEST
 
 
+@pytest.mark.long
 def test_more_is_never_recommended_of_less() -> None:
     counts = [recommended(sized(pool(*[0.3] * 6), None, SharingLimits(most)))[0] for most in (1.0, 1.2, 1.5, 2.0, 3.0)]
     assert counts == sorted(counts)
@@ -65,6 +67,7 @@ def test_idle_nights_make_nothing_look_good() -> None:
         assert of[0] == pytest.approx(of[1])
 
 
+@pytest.mark.long
 def test_one_that_is_always_busy_gets_a_gpu_of_its_own() -> None:
     found = sized(pool(1.0, *[0.05] * 11), None, SharingLimits(1.15, 12))
     assert [vm.name for vm in found.vms if not vm.shares] == ["vm-0"]

@@ -28,6 +28,7 @@ def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple
     assert all(row.mean == pytest.approx(row.model, rel=0.005) for row in curve.rows)
 
 
+@pytest.mark.long
 def test_staggered_vms_are_compared_with_staggered_ones() -> None:
     counts = [made(BEST, 0.6, sharers, 0.25) for sharers in (1, 3)]
     assert measured_curve(counts, SLOTS, 0.25).busy == pytest.approx(0.6, abs=0.001)
@@ -61,6 +62,7 @@ def test_nothing_is_fitted_to_what_tells_nothing(counts: tuple[MeasuredCount, ..
     assert (curve.busy, curve.worst_error, len(curve.rows)) == (None, None, len(counts))
 
 
+@pytest.mark.long
 def test_one_vm_with_a_whole_gpu_is_compared_and_not_fitted() -> None:
     direct, whole = MeasuredDevice.DIRECT_PATH, MeasuredDevice.WHOLE_VGPU
     shared = [MeasuredCount(BEST, 1, (10.5,)), MeasuredCount(BEST, 2, (14.0, 14.0)), MeasuredCount(EQUAL, 1, (11.0,))]

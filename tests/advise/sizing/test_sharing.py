@@ -41,6 +41,7 @@ def constant(busy: list[float], switching: Fraction = Fraction(0)) -> Fraction:
     )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(0, 64).map(lambda share: share / 64), min_size=1, max_size=12),
@@ -93,6 +94,7 @@ def test_equal_share_divides_among_those_that_run_and_fixed_share_among_those_th
     assert best[:2] == pytest.approx([1.0, 1.0]) and np.isnan(best[2])
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0.01, 0.6), min_size=1, max_size=5))
 def test_what_vms_wanted_is_worked_out_of_what_they_got(wanted: list[float]) -> None:
     busy = np.array(wanted)

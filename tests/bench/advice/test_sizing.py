@@ -14,6 +14,7 @@ from tests.bench.advice.sizing import ERRORS, busy_by, errors_on_unknown, measur
 from tests.bench.advice.sizing_gpu import measured_gpu, measured_gpus, table
 
 
+@pytest.mark.long
 def test_published_measurements_are_met_within_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAVEL", raising=False)
     published, *on_gpus, pairs = run()

@@ -46,6 +46,7 @@ def test_no_rule_is_above_the_bound(kind: FleetKind) -> None:
     assert 80 < fleet.filled <= bound(kind, requests) + 1e-6 <= 100 + 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_fleet_is_filled_by_place_without_a_refusal(starts: bool) -> None:
     """A seat that is promised is one: where starts are told each is, and where they are not a promise is for the
@@ -55,6 +56,7 @@ def test_a_fleet_is_filled_by_place_without_a_refusal(starts: bool) -> None:
     assert fleet.filled > 90
 
 
+@pytest.mark.long
 def test_over_the_wire_every_vm_gets_the_gpu_that_it_gets_here() -> None:
     """The same plans, done on a simulated vCenter at the other end of the wire."""
     fleet = FillingFleet(SMALL, starts=False)

@@ -19,6 +19,7 @@ Gpuops = Callable[..., Result]
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -53,23 +54,27 @@ def test_json_goes_down_to_the_numa_node(lab: Lab, golden: Golden) -> None:
     golden("capacity.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 def test_without_a_policy_nothing_is_said_of_the_night(lab: Lab) -> None:
     found = document(lab)
     assert (found["policy"], found["desktops_to_suspend"]) == (None, None)
     assert {profile["after"] for profile in found["profiles"]} == {None}
 
 
+@pytest.mark.long
 def test_yaml_is_the_same(lab: Lab) -> None:
     words = ("--host", "esx-01")
     assert timeless(yaml.safe_load(lab.run("capacity", *words, "-o", "yaml").stdout)) == document(lab, *words)
 
 
+@pytest.mark.long
 def test_a_saved_snapshot_answers_alike(gpuops: Gpuops, saved_lab: Path, golden: Golden) -> None:
     saved = gpuops("capacity", "--inventory", str(saved_lab), "--policy", POLICY)
     assert (saved.exit_code, saved.stderr) == (0, "")
     golden("capacity-night.txt", saved.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -84,12 +89,14 @@ def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str
     assert result.stderr.startswith(f"error: {message}")
 
 
+@pytest.mark.long
 def test_a_profile_that_is_none_is_refused(lab: Lab) -> None:
     result = lab.run("capacity", "--profile", "a40-99q")
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("error: no host offers a vGPU profile 'a40-99q'; near: ")
 
 
+@pytest.mark.long
 def test_what_suspended_vms_come_back_to_is_said_to_be_counted(lab: Lab) -> None:
     result = lab.run("capacity", "--profile", "a40-8q")
     assert result.stdout.endswith("counted as free: the GPUs of 1 suspended VM: vdi-11\n")

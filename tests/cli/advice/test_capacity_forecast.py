@@ -31,6 +31,7 @@ def weeks(lab: Lab, profile: str, *mosts: int) -> None:
             store.note_vgpus(now - timedelta(days=back), {profile: mosts[-1 - back // 7]})
 
 
+@pytest.mark.long
 def test_a_look_counts_running_vgpus_and_the_day_keeps_the_most(lab: Lab) -> None:
     assert lab.run("observe", "--once").exit_code == 0
     first = asked(lab)["nvidia_a40-8q"]
@@ -48,6 +49,7 @@ def test_a_look_counts_running_vgpus_and_the_day_keeps_the_most(lab: Lab) -> Non
     assert after["growth_per_week"] is None and after["runs_out"] is None
 
 
+@pytest.mark.long
 def test_what_grows_runs_out_and_comes_first(lab: Lab) -> None:
     weeks(lab, "nvidia_a40-8q", 4, 5, 6, 7, 8, 9)
     lab.run("observe", "--once")
@@ -67,6 +69,7 @@ def test_days_of_a_vm_that_is_gone_stay_counted(lab: Lab) -> None:
     assert (found["running"], found["fit"], found["days_known"]) == (0, 0, 21)
 
 
+@pytest.mark.long
 def test_old_days_are_forgotten_like_hours(lab: Lab) -> None:
     weeks(lab, "nvidia_a40-8q", 4, 5)
     now = lab.server.world.clock.now()
@@ -84,6 +87,7 @@ def test_what_the_history_is_not_kept_by_is_refused(lab: Lab, more: list[str]) -
     assert done.stderr.startswith(f"error: --forecast and {more[0]} exclude each other")
 
 
+@pytest.mark.long
 def test_a_profile_that_is_not_there_is_one_line(lab: Lab) -> None:
     done = lab.run("capacity", "--forecast", "--profile", "a41-8q")
     assert done.exit_code in (2, 3)

@@ -35,6 +35,7 @@ def test_one_and_many(lab: Lab, golden: Callable[[str, str], None]) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_the_document_is_the_answer(lab: Lab) -> None:
     result = lab.run("place", "--file", str(TEMPLATE), "--output", "json")
     document = json.loads(result.stdout)
@@ -83,6 +84,7 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[..., Result], saved_lab: Path) -> None:
     live = lab.run("place", "--file", str(TEMPLATE), "--explain")
     assert live.stdout == gpuops("place", "--file", str(TEMPLATE), "--explain", "--inventory", str(saved_lab)).stdout
@@ -119,6 +121,7 @@ def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: 
     one_line(lab.run("place", *arguments), 2, said, move)
 
 
+@pytest.mark.long
 def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
     kept = json.loads(lab.run(*ONE, "--keep-free", "a100-3-20c=3", "-o", "json").stdout)
     places = [{"where": "lab-cluster", "free_before": 4, "free_after": 3}]
@@ -130,6 +133,7 @@ def test_what_is_to_stay_free_is_told(lab: Lab) -> None:
     assert "to be kept free: 4 of grid_a100-3-20c; 4 of 4 left in lab-cluster" in refused.stdout
 
 
+@pytest.mark.long
 def test_a_plan_of_the_solver_that_leaves_too_few_is_not_taken(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
     asked = "".join(f"  - {{name: w-{n}, vcpu: 4, memory: 4GiB, profile: a100-3-20c}}\n" for n in range(4))
@@ -153,6 +157,7 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
     one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells under 4 columns")
 
 
+@pytest.mark.long
 def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
     for words, said in (
         (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
@@ -164,6 +169,7 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         assert said in result.stdout
 
 
+@pytest.mark.long
 def test_a_profile_that_is_none_is_a_refusal_with_the_nearest(lab: Lab) -> None:
     result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", "--profile", "a100-3-21c")
     assert (result.exit_code, result.stderr) == (3, "")
@@ -181,6 +187,7 @@ requests:
 """
 
 
+@pytest.mark.long
 def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(BAD, encoding="utf-8")
@@ -205,6 +212,7 @@ def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> 
     assert found["torn-2"]["nearest"].startswith("as nvidia_a40-8q it fits on")
 
 
+@pytest.mark.long
 def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: Path) -> None:
     wanted = ["vgpu grid_a100-3-20c", "vgpu grid_a100-1-5c", "vgpu grid_a100-1-5c"]
     asked = ("place", "--profile", "a100-1-5c", "--profile", "a100-3-20c", "--profile", "a100-1-5c")
@@ -235,6 +243,7 @@ def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: 
     assert "a100-1-5c + a40-8q" in lab.run("place", "--file", str(by_yaml)).stdout
 
 
+@pytest.mark.long
 def test_gpus_of_suspended_vms_that_come_back_later_are_not_kept(
     gpuops: Callable[..., Result], saved_lab: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +277,7 @@ def test_an_option_is_a_key_of_the_file() -> None:
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 
+@pytest.mark.long
 def test_what_many_gpus_say_alike_is_said_once(gpuops: Callable[..., Result]) -> None:
     words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
     full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
@@ -280,6 +290,7 @@ def test_what_many_gpus_say_alike_is_said_once(gpuops: Callable[..., Result]) ->
     assert len(result.stdout.splitlines()) < 10
 
 
+@pytest.mark.long
 def test_what_the_request_itself_takes_does_not_run(gpuops: Callable[..., Result]) -> None:
     """Nor do suspended VMs: what runs is said to run, and who takes the rest is said too, where lines are merged as
     well."""
@@ -304,6 +315,7 @@ def test_what_a_vm_of_several_gpus_lacks_is_counted_in_all(gpuops: Callable[...,
     assert "that is free (2 there): needs 4, 2 there" in gpuops(*words, "--gpus", "4").stdout
 
 
+@pytest.mark.long
 def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
     path.write_text(

@@ -64,6 +64,7 @@ def test_a_profile_says_what_a_gpu_holds(gpuops: Gpuops) -> None:
     assert (promised["sharers"], promised["scheduler"]) == (3, "equal-share")
 
 
+@pytest.mark.long
 def test_a_file_of_workloads(gpuops: Gpuops) -> None:
     found = told(gpuops("size", "--workloads", str(WORKLOADS), "--at-most", "1.2", "-o", "json"))
     assert (found["source"], len(found["vms"]), found["pairs"]["observed"]) == ("workloads", 36, 2)
@@ -74,6 +75,7 @@ def test_a_file_of_workloads(gpuops: Gpuops) -> None:
     assert f"{found['recommended']['gpus']} GPUs for 36 VMs" in text
 
 
+@pytest.mark.long
 def test_the_history_of_a_profile(lab: Lab) -> None:
     stored(lab, 8, dict.fromkeys(SAME_GPU, 10) | {"vdi-07": 100})
     found = told(lab.run("size", "--profile", "a40-8q", "--at-most", "1.15", "-o", "json"))
@@ -90,6 +92,7 @@ def test_the_history_of_a_profile(lab: Lab) -> None:
     assert "less than a week" not in text
 
 
+@pytest.mark.long
 def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> None:
     """Each is alone on the GPU by day in turn, and every third day both are: half as fast then, as neither foresees."""
     vcenter = told(lab.run("inventory", "--output", "json"))["vcenter"]
@@ -117,6 +120,7 @@ def test_pairs_that_the_history_saw_correct_what_busy_shares_say(lab: Lab) -> No
     )
 
 
+@pytest.mark.long
 def test_a_full_gpu_may_have_been_wanted_more(lab: Lab) -> None:
     stored(lab, 1, dict.fromkeys(SAME_GPU, 20))
     found = told(lab.run("size", "--vm", "vdi-0*", "--sharers", "5", "-o", "json"))
@@ -127,6 +131,7 @@ def test_a_full_gpu_may_have_been_wanted_more(lab: Lab) -> None:
     assert "less than a week" in text
 
 
+@pytest.mark.long
 def test_vms_of_a_pool_and_since_when(lab: Lab) -> None:
     stored(lab, 8, {"vdi-01": 30, "vdi-03": 30})
     asked = ("size", "--policy", LAB_POLICY, "--pool", "office", "--since", "2d", "-o", "json")
@@ -136,6 +141,7 @@ def test_vms_of_a_pool_and_since_when(lab: Lab) -> None:
     assert refused.exit_code == 2 and "there is no pool 'nobody'" in refused.stderr
 
 
+@pytest.mark.long
 def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
     """It is one reading in each look: every fourth step of five minutes has one, and stands for no more than itself."""
     stored(lab, 1, {"vdi-07": 40}, VGPU_USE, covered=1)
@@ -144,12 +150,14 @@ def test_what_only_nvidia_smi_told_counts(lab: Lab) -> None:
     assert found["history"]["hours_most"] == pytest.approx(24.0)
 
 
+@pytest.mark.long
 def test_no_history_is_said(lab: Lab) -> None:
     done = lab.run("size", "--vm", "ml-06")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: 0 h of history for ml-06\nnext: run gpuops observe --once")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -73,6 +73,7 @@ def test_a_dry_run_shows_what_is_made_run_and_removed(lab: Lab) -> None:
     assert lab.vms == []
 
 
+@pytest.mark.long
 def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
     found: dict[str, Any] = json.loads(lab.run(*ASKED, "--run", "sleep 0.2", "--yes", "-o", "json").stdout)
     assert [(each["scheduler"], each["sharers"], each["error"]) for each in found["counts"]] == [
@@ -99,6 +100,7 @@ def test_another_scheduler_is_left_for_later_with_what_sets_it(lab: Lab) -> None
     assert "nothing to remove" in lab.run("size", "--measure", "--remove").stdout
 
 
+@pytest.mark.long
 def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_end(lab: Lab) -> None:
     asked = (*ASKED, "--run", "sleep 0.1", "--schedulers", "best-effort,equal-share", "--set-schedulers")
     shown = lab.run(*asked, "--vms", "shut-down", "--dry-run")
@@ -121,6 +123,7 @@ def test_schedulers_that_are_set_in_between_are_planned_first_and_told_at_the_en
     assert [each["exit_code"] for each in found["changes"]] == [0, 0] and lab.vms == []
 
 
+@pytest.mark.long
 def test_a_whole_gpu_is_in_the_table(lab: Lab) -> None:
     asked = (*ASKED, "--run", "sleep 0.3", "--whole")
     planned = lab.run(*asked, "--dry-run").stdout

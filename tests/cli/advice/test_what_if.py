@@ -30,6 +30,7 @@ def document(lab: Lab, *words: str) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -60,6 +61,7 @@ def test_text(lab: Lab, golden: Golden, name: str, words: tuple[str, ...]) -> No
     assert lab.effects == [], "nothing but reads"
 
 
+@pytest.mark.long
 def test_more_desktops_of_a_pool_are_drawn_by_seeds_and_a_night_takes_them(lab: Lab) -> None:
     words = ("--add-vms", "4xoffice", "--policy", POLICY, "--arrivals", "1", "--seeds", "3")
     found = document(lab, *words)
@@ -72,6 +74,7 @@ def test_more_desktops_of_a_pool_are_drawn_by_seeds_and_a_night_takes_them(lab: 
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_recorded_days_are_asked_of_both_fleets(lab: Lab) -> None:
     found = document(lab, "--lose-host", "esx-02")
     assert (found["requests_from"], len(found["now"]["requests"]["draws"])) == ("made-up arrivals", 5)

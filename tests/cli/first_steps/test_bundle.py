@@ -150,6 +150,7 @@ def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> 
     assert getpass.getuser() not in json.loads(dict(bytes_of(path))["runs.json"]).values()
 
 
+@pytest.mark.long
 def test_a_hostile_site_is_played(site: Lab, tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
     assert site.run("bundle", "--yes", "--file", str(path)).exit_code == 0
@@ -254,6 +255,7 @@ def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
     assert "others can read or write" in run("bundle", "--dry-run", "--vcenter", "sim:lab").stderr
 
 
+@pytest.mark.long
 def test_replies_of_what_is_not_there(lab: Lab) -> None:
     result = lab.run("bundle", "--dry-run", "--replies", "ml-70")
     assert result.exit_code == 2
@@ -300,6 +302,7 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
     assert len(list(build(str(path)).by_type("VirtualMachine"))) == len(shown)
 
 
+@pytest.mark.long
 def test_changes_are_in_it_with_their_verdicts(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c").exit_code == 0
     path = tmp_path / "bundle.zip"
@@ -309,6 +312,7 @@ def test_changes_are_in_it_with_their_verdicts(lab: Lab, tmp_path: Path) -> None
     assert run("bundle", "--name", change["subjects"][0]).stdout.endswith(": ml-07\n")
 
 
+@pytest.mark.long
 def test_where_gpuops_was_wrong_is_in_it(tmp_path: Path, clean: Path) -> None:
     """A host that fills the emptiest GPU although it says that it consolidates."""
     world = build("lab")

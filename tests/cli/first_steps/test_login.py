@@ -55,6 +55,7 @@ def remembered(clean: Path) -> Path:
     return clean / ".local/state/gpuops/readers.json"
 
 
+@pytest.mark.long
 def test_vi_json_is_used_once_it_was_compared(serve: Serve, reads: list[str], clean: Path) -> None:
     lab, _ = serve()
     assert lab.run("inventory").exit_code == 0
@@ -81,6 +82,7 @@ def test_it_says_so_in_json(serve: Serve) -> None:
     assert (document["user"], document["api_version"]) == ("administrator@vsphere.local", "8.0.3.0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changed", ["uuid", "version", "build", "api_version"])
 def test_another_version_is_to_be_compared_again(serve: Serve, reads: list[str], clean: Path, changed: str) -> None:
     lab, _ = serve()
@@ -95,6 +97,7 @@ def test_another_version_is_to_be_compared_again(serve: Serve, reads: list[str],
     assert reads == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"schema_version": 2, "equal": {}}', '{"schema_version": 1, "equal": []}']
 )
@@ -110,6 +113,7 @@ def test_a_damaged_record_is_none(serve: Serve, reads: list[str], clean: Path, d
     assert json.loads(path.read_text())["equal"]
 
 
+@pytest.mark.long
 def test_a_record_that_others_can_write_is_none(serve: Serve, reads: list[str], clean: Path) -> None:
     lab, _ = serve()
     assert lab.run("login", "test").exit_code == 0
@@ -120,6 +124,7 @@ def test_a_record_that_others_can_write_is_none(serve: Serve, reads: list[str], 
     assert reads == []
 
 
+@pytest.mark.long
 def test_a_difference_is_shown_and_forgets_what_was_equal(
     serve: Serve, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_wrong_password_ends_as_everywhere(serve: Serve, monkeypatch: pytest.M
     assert "user name or password refused" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_surprise_on_the_way_is_one_warning(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, _ = serve()
     assert lab.run("login", "test").exit_code == 0
@@ -200,6 +206,7 @@ NIGHT = {
 }
 
 
+@pytest.mark.long
 def test_an_administrator_may_everything(serve: Serve) -> None:
     lab, _ = serve()
     tested = lab.run("login", "test")
@@ -208,6 +215,7 @@ def test_an_administrator_may_everything(serve: Serve) -> None:
     assert "rotate night, day             may\n" in tested.stdout
 
 
+@pytest.mark.long
 def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Serve) -> None:
     lab, server = serve()
     employed(server, NIGHT, "ml")
@@ -225,6 +233,7 @@ def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Se
     assert "gpuops template show roles/night.yaml" in said
 
 
+@pytest.mark.long
 def test_the_same_in_json(serve: Serve) -> None:
     lab, server = serve()
     employed(server, NIGHT, "vdi")
@@ -250,6 +259,7 @@ def test_a_vcenter_that_does_not_tell_is_no_failure(serve: Serve) -> None:
     assert "privileges: vCenter does not tell" in tested.stdout
 
 
+@pytest.mark.long
 def test_a_simulated_vcenter_with_a_broker_is_tested_without_the_extra_too(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

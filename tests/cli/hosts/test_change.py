@@ -22,6 +22,7 @@ def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golde
     golden("change-plan.txt", result.stdout)
 
 
+@pytest.mark.long
 def test_the_plan_as_json(gpuops: Gpuops) -> None:
     found = json.loads(gpuops(*ROLLING, "--vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
     assert (found["kind"], found["verb"], found["applied"], found["exit_code"]) == ("change", "scheduler set", False, 0)
@@ -34,6 +35,7 @@ def test_the_plan_as_json(gpuops: Gpuops) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_change_tells_on_stderr_how_it_goes_on_and_ends_with_each_host(gpuops: Gpuops) -> None:
     result = gpuops(*ROLLING, "--host", "esx-04*", "--yes", *SCATTERED)
     assert result.exit_code == 2, "an option is said once"

@@ -41,6 +41,7 @@ def test_show_and_set(lab: Lab, golden: Golden) -> None:
     assert lab.effects == ["UpdateGraphicsConfig esx-01.lab", "UpdatePassthruConfig esx-01.lab"]
 
 
+@pytest.mark.long
 def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
     text = told(
         lab,
@@ -61,6 +62,7 @@ def test_json(lab: Lab, golden: Golden) -> None:
     golden("mode.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> None:
     """Set by the call that tells what it takes, and shown with all that is listed of a device."""
     world = build("supervisor", api_version="9.1.0.0")

@@ -30,6 +30,7 @@ SET = (
 )
 
 
+@pytest.mark.long
 def test_show_set_show(lab: Lab, golden: Golden) -> None:
     text = ""
     for words in (("scheduler", "show"), (*SET, "--dry-run"), SET, SET, ("scheduler", "show", "--host", "esx-01.lab")):

@@ -44,6 +44,7 @@ def trained(lab: Lab) -> None:
     Diagnoses(default_state_dir()).set_model(replace(model, right=0.5))
 
 
+@pytest.mark.long
 def test_a_licence_that_is_missing_is_certain_without_a_model(lab: Lab) -> None:
     stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}, "vdi-04": {**BUSY, "smi.vgpu.licensed.latest": 1}})
     found = told(lab.run("diagnose", "--vm", "vdi-0*", "-o", "json"))
@@ -83,6 +84,7 @@ def test_a_counter_of_the_gpu_is_read_by_the_address_of_the_gpu(lab: Lab) -> Non
     assert of["vdi-05"] == ["throttling"]
 
 
+@pytest.mark.long
 def test_no_history_is_said(lab: Lab) -> None:
     done = lab.run("diagnose", "--vm", "vdi-05")
     assert (done.exit_code, done.stdout) == (2, "")
@@ -151,6 +153,7 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, t
         assert "it is of another version of gpuops" in done.stderr
 
 
+@pytest.mark.long
 def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path) -> None:
     assert told(lab.run("report", "-o", "json"))["diagnoses"] == []
     assert lab.run("metrics", "--textfile", str(tmp_path / "none.prom")).exit_code == 0
@@ -183,6 +186,7 @@ def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path
     assert gauges() == {("vdi-05", "datastore"): 1.0}, "the same numbers are settled"
 
 
+@pytest.mark.long
 def test_a_diagnosis_that_cannot_be_read_is_said(lab: Lab, tmp_path: Path) -> None:
     stored(lab, {"vdi-05": {**BUSY, "smi.vgpu.licensed.latest": 0}})
     [vm] = told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"]

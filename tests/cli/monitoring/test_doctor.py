@@ -52,6 +52,7 @@ def test_strict_is_an_exit_code(lab: Lab, words: tuple[str, ...], code: int) -> 
     assert "vgpu.hotmigrate.enabled: is off" in result.stdout
 
 
+@pytest.mark.long
 def test_a_wrong_name_is_one_line(lab: Lab) -> None:
     result = lab.run("doctor", "--cluster", "nowhere")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -65,6 +66,7 @@ def test_an_old_parser_is_a_note(lab: Lab, mocker: MockerFixture) -> None:
     assert "note     libexpat 2.5.0: " in result.stdout
 
 
+@pytest.mark.long
 def test_a_login_is_compared_with_its_roles(lab: Lab) -> None:
     """An administrator has all of them and much more; somebody who only reads has none."""
     result = lab.run("doctor", "--roles", str(NIGHT), "--strict")

@@ -32,6 +32,7 @@ def stacks(tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield lab
 
 
+@pytest.mark.long
 def test_text(stacks: Lab, golden: Golden) -> None:
     result = stacks.run("guest", "check", "--vm", "gpu-*", *TORCH)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -40,6 +41,7 @@ def test_text(stacks: Lab, golden: Golden) -> None:
     assert PASSWORD not in result.output
 
 
+@pytest.mark.long
 def test_a_private_vcenter_needs_no_login_of_the_environment(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("guest", "check", "--vm", "gpu-*", *TORCH, *STACKS)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -55,6 +57,7 @@ def test_json(gpuops: Gpuops, golden: Golden) -> None:
     golden("guest-check.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "exit_code"),
     [

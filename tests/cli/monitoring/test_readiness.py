@@ -31,6 +31,7 @@ def test_vms_that_stay_for_one_reason_are_one_line_and_nothing_is_done(lab: Lab,
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("readiness", "--host", "esx-0[14]*", *SCATTERED, "--output", "json")
     assert result.exit_code == 0
@@ -47,6 +48,7 @@ def test_strict_ends_with_three_where_a_host_cannot_be_emptied(gpuops: Gpuops, h
     assert "can be emptied" in result.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_path: Path) -> None:
     """Stun estimates and options of DRS are saved too."""
     path = str(tmp_path / "saved.json")
@@ -56,6 +58,7 @@ def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_pat
     golden("readiness-all.txt", saved.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [

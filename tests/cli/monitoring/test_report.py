@@ -33,6 +33,7 @@ def document(result: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_its_figures_are_those_of_the_other_commands(after_a_night: Lab) -> None:
     lab = after_a_night
     found = document(lab.run("report", "--policy", LAB_POLICY, "-o", "json"))
@@ -66,6 +67,7 @@ def test_its_figures_are_those_of_the_other_commands(after_a_night: Lab) -> None
     ]
 
 
+@pytest.mark.long
 def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, tmp_path: Path) -> None:
     page, table = tmp_path / "fleet.html", tmp_path / "hours.csv"
     table.write_text("old", encoding="utf-8")
@@ -82,6 +84,7 @@ def test_page_and_table_are_written_whole_and_kept_private(after_a_night: Lab, t
     assert {path.name for path in tmp_path.iterdir()} == {"fleet.html", "hours.csv", "home", "ready.json"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["tag:team", "attribute:owner"])
 def test_what_no_vm_says_is_nobodys(after_a_night: Lab, key: str) -> None:
     found = document(after_a_night.run("report", "--by", key, "-o", "json"))["showback"]
@@ -106,6 +109,7 @@ def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], lin
     assert done.stderr.splitlines()[1].startswith("next: ")
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "fleet.html", tmp_path):
         done = CliRunner().invoke(app, ["report", "--html", str(path), "--vcenter", "sim:lab"])

@@ -114,6 +114,7 @@ def typed(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["top", *arguments])
 
 
+@pytest.mark.long
 def test_figures_are_those_of_the_inventory(lab: Lab) -> None:
     seen = json.loads(lab.run("inventory", "--output", "json").stdout)
     shown = json.loads(lab.run("top", "--show", "gpus", "--output", "json").stdout)
@@ -135,6 +136,7 @@ def test_figures_are_those_of_the_inventory(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_use_is_what_the_counters_say(lab: Lab) -> None:
     [desk] = [each for each in lab.server.world.by_type("VirtualMachine") if each.state.name == "vdi-01"]
     desk.state.cpu_usage_mhz = 5200
@@ -147,6 +149,7 @@ def test_use_is_what_the_counters_say(lab: Lab) -> None:
     assert mig and all(row["utilization_percent"] is None for row in mig), "a MIG-backed vGPU has no counter"
 
 
+@pytest.mark.long
 def test_what_a_night_has_taken_and_the_verdict_on_desktops_are_shown(lab: Lab) -> None:
     before = json.loads(lab.run("top", "--show", "vms", "--policy", LAB_POLICY, "--output", "json").stdout)
     verdicts = {row["name"]: row["verdict"] for row in before["rows"] if row["verdict"]}
@@ -183,6 +186,7 @@ def test_keys_of_a_terminal() -> None:
     assert list(keys_of(b"\xff\xfe")) == []
 
 
+@pytest.mark.long
 def test_a_terminal_is_drilled_into_and_left_as_it_was(lab: Lab) -> None:
     with terminal("--vcenter", f"sim@{lab.ready}") as shown:
         before = termios.tcgetattr(shown.fd)
@@ -203,6 +207,7 @@ def test_a_terminal_is_drilled_into_and_left_as_it_was(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_a_change_in_vcenter_is_seen_and_a_signal_ends_it(lab: Lab) -> None:
     with terminal("--show", "vms", "--every", "5", "--filter", "vdi-01", "--vcenter", f"sim@{lab.ready}") as shown:
         shown.until(lambda text: "vdi-01" in text and " on " in text)
@@ -217,6 +222,7 @@ def test_a_change_in_vcenter_is_seen_and_a_signal_ends_it(lab: Lab) -> None:
     assert shown.sent.rstrip().endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor is back"
 
 
+@pytest.mark.long
 def test_a_vcenter_that_goes_away_is_said_above_the_last_rows(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     with start("lab", clock="stepped") as server:

@@ -45,6 +45,7 @@ def configured(vdi: SimServer, clean: Path, **more: str) -> None:
     path.write_text(f"[targets.prod]\n{target}[targets.prod.broker]\n{table}", encoding="utf-8")
 
 
+@pytest.mark.long
 def test_pools_with_their_numbers_and_whether_they_can_be_gated(served: Lab) -> None:
     found = json.loads(served.run("broker", "show", "--output", "json").stdout)
     numbers = {pool["name"]: (pool["machines"], pool["vms"], pool["can_be_gated"]) for pool in found["pools"]}
@@ -60,6 +61,7 @@ def test_pools_with_their_numbers_and_whether_they_can_be_gated(served: Lab) -> 
     assert USER_PREFIX not in text + json.dumps(found)
 
 
+@pytest.mark.long
 def test_a_login_test_names_the_broker(served: Lab) -> None:
     document = json.loads(served.run("login", "test", "--output", "json").stdout)
     assert document["broker"]["user"] == r"VSPHERE\administrator"

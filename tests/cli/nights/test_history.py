@@ -34,6 +34,7 @@ def after_a_night(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.long
 def test_a_night_and_its_changes_in_every_format(after_a_night: Lab) -> None:
     lab = after_a_night
     assert lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c").exit_code == 0
@@ -61,6 +62,7 @@ def test_a_night_and_its_changes_in_every_format(after_a_night: Lab) -> None:
     assert ("%" in text) is (f"{night['gpu_hours_available']:.1f}" != "0.0"), "there is no part of what reads 0.0"
 
 
+@pytest.mark.long
 def test_one_night_in_full(after_a_night: Lab) -> None:
     lab = after_a_night
     [night] = json.loads(lab.run("history", "-o", "json").stdout)["nights"]
@@ -143,6 +145,7 @@ def test_csv_is_refused_by_other_commands_before_they_do_anything(gpuops: Gpuops
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("user", ["ann", "gpuops-ci", "svc-gpuops-nightly-rotation"])
 def test_it_fits_a_terminal_of_80_columns(after_a_night: Lab, user: str) -> None:
     from dataclasses import replace

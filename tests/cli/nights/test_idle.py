@@ -24,6 +24,7 @@ def document(lab: Lab, *words: str) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.long
 def test_a_row_for_each_desktop_and_a_row_for_each_source(lab: Lab, golden: Golden) -> None:
     words = {"all": (), "explain": ("--explain", "vdi-07"), "pool": ("--pool", "office", "--explain", "vdi-05")}
     for name, more in words.items():
@@ -80,6 +81,7 @@ echo '{{"vm": "vdi-02", "sessions": 0}}'
     assert "targets.prod.idle_command: cron looks elsewhere for programs" in refused.stderr
 
 
+@pytest.mark.long
 def test_guests_are_asked_by_the_login_for_guests(
     lab: Lab, tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def replayed(lab: Lab, policy: Path, *more: str, since: str = "1d") -> dict[str,
     return found
 
 
+@pytest.mark.long
 def test_an_evening_is_replayed_as_it_was_measured(lab: Lab, policy: Path, golden: Golden) -> None:
     """Of 12 desktops one has no owner's mark, three are off or suspended, one is busy all the time. Seven are taken at
     19:00: one is used from then on, one from 19:40 on, five stay idle for the 90 minutes until they are due."""

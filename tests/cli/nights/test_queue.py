@@ -45,6 +45,7 @@ def test_the_queue_is_told_in_the_order_of_the_night(lab: Lab) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_night_plan_says_the_same(lab: Lab) -> None:
     shown = lab.run("rotate", "plan", "--policy", TEAMS, *MONDAY, "--output", "json")
     choices = {each["subject"]: each["reason"] for each in json.loads(shown.stdout)["choices"]}
@@ -60,6 +61,7 @@ def test_without_teams_there_is_the_queue_alone(lab: Lab) -> None:
     assert "team" not in lab.run("queue", "--policy", LAB_POLICY).stdout
 
 
+@pytest.mark.long
 def test_the_queue_of_a_watch_is_that_of_now(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(SPARE).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
@@ -71,6 +73,7 @@ def test_the_queue_of_a_watch_is_that_of_now(lab: Lab, tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "a watch looks at its queue now" in refused.stderr
 
 
+@pytest.mark.long
 def test_what_runs_for_a_night_is_counted_for_its_team(lab_by_night: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
@@ -85,6 +88,7 @@ def test_what_runs_for_a_night_is_counted_for_its_team(lab_by_night: Lab, tmp_pa
     assert json.loads(bare.stdout)["policy"] == found["policy"], "without --policy, that of the last night"
 
 
+@pytest.mark.long
 def test_whose_a_vm_was_is_noted_when_it_is_taken(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(LAB_POLICY).read_text(encoding="utf-8") + SHARED, encoding="utf-8")

@@ -41,6 +41,7 @@ def down(lab: Lab, minutes: float) -> None:
     lab.server.world.down_until = lab.server.world.clock.now() + timedelta(minutes=minutes)
 
 
+@pytest.mark.long
 def test_from_the_beginning(lab: Lab, pauses: list[float]) -> None:
     evening = running(lab)
     assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
@@ -52,6 +53,7 @@ def test_from_the_beginning(lab: Lab, pauses: list[float]) -> None:
     assert pauses[:3] == [10, 20, 40]
 
 
+@pytest.mark.long
 def test_half_way(lab: Lab, pauses: list[float]) -> None:
     """It restarts, forgets sessions and tasks, and takes five minutes for it."""
     evening = running(lab)
@@ -73,6 +75,7 @@ def test_what_does_not_return_does_not_wait(lab: Lab, pauses: list[float], words
     assert (result.exit_code, pauses) == (5, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["none", "open"])
 def test_a_return_goes_on_without_the_password_of_guests(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str

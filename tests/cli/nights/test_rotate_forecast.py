@@ -76,6 +76,7 @@ def test_a_plan_shows_the_morning_with_its_error_and_warns_of_those_who_come_bef
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> None:
     measured(lab, later)
     found = planned(lab)
@@ -83,6 +84,7 @@ def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> 
     assert [each for each in found["warnings"] if "expected" in each] == []
 
 
+@pytest.mark.long
 def test_by_a_day_it_goes_by_the_day_before_and_by_nothing_there_is_none(lab: Lab) -> None:
     none = lab.run(*EVENING)
     assert "no forecast of the morning: nothing was measured yet (gpuops help measurements)\n" in none.stdout
@@ -122,6 +124,7 @@ ml:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("days", "to_run"), [(0, None), (14, DESKTOPS)])
 def test_a_look_tells_how_many_are_to_run(lab: Lab, tmp_path: Path, days: int, to_run: int | None) -> None:
     policy = tmp_path / "spare.yaml"

@@ -6,11 +6,14 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{LAB_POLICY}\nlock_vm: gpuops-lock\n")

@@ -73,6 +73,7 @@ def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, saved_
     assert {**saved, "read_at": ""} == {**seen, "read_at": ""}
 
 
+@pytest.mark.long
 def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
     """The plan of `rotate night` and what `rotate plan` says are one."""
     policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
@@ -125,6 +126,7 @@ def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(
     assert (wrong.exit_code, wrong.stderr.splitlines()[0]) == (2, "error: --at: '25:00' is no date with a time")
 
 
+@pytest.mark.long
 def test_a_moment_outside_the_window_is_refused_with_the_next_night(lab: Lab) -> None:
     result = lab.run(*MONDAY[:-1], "2026-11-21 22:00")
     assert result.exit_code == 3

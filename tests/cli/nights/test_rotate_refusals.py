@@ -77,6 +77,7 @@ def test_somebody_at_a_terminal_may_take_at_any_hour_and_any_clock_brings_back(
     assert back.exit_code == 0, back.stderr
 
 
+@pytest.mark.long
 def test_a_return_of_more_than_was_agreed_to_is_asked_about_again(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_return_of_more_than_was_agreed_to_is_asked_about_again(
     assert ["vdi-07" in names for names in asked] == [False, True]
 
 
+@pytest.mark.long
 def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path) -> None:
     set_ahead(datetime(2026, 11, 20, 21, 0, tzinfo=UTC) - machine_time())
     assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0

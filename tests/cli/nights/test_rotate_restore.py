@@ -28,6 +28,7 @@ def lab(lab_by_night: Lab) -> Lab:
     return lab_by_night
 
 
+@pytest.mark.long
 def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
     desktops, ml = taken(lab)
     before = len(lab.effects)
@@ -58,6 +59,7 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
     assert lab.run("rotate", "status", "--policy", POLICY).stdout.startswith("no night is open")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("journal", "exit_code"), [("missing", 0), ("damaged", 7)])
 def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit_code: int) -> None:
     desktops, _ = taken(lab)
@@ -76,6 +78,7 @@ def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit
     assert "no night is open" in lab.run("rotate", "status", "--policy", POLICY).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["deleted", "broken"])
 def test_a_policy_that_cannot_be_read_in_the_morning_keeps_nobody_away(lab: Lab, tmp_path: Path, file: str) -> None:
     """It speaks only for what the journal does not know: that much is said, and all of the night is back."""

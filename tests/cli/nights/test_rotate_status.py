@@ -64,6 +64,7 @@ def test_it_goes_on_while_vcenter_is_away(capsys: pytest.CaptureFixture[str]) ->
         seen(down)
 
 
+@pytest.mark.long
 def test_a_night_is_watched_and_ctrl_c_ends_it_quietly(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_night_is_watched_and_ctrl_c_ends_it_quietly(
     assert "interrupted" not in watched.stderr
 
 
+@pytest.mark.long
 def test_a_damaged_journal_is_said_and_the_markers_are_shown(lab_by_night: Lab) -> None:
     lab = lab_by_night
     journal = default_state_dir() / FILE_NAME

@@ -6,6 +6,8 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 from gpuops.execute.lease.lease import take
 from gpuops.execute.lease.nonces import Nonces
 from gpuops.plan.rotation.lease import TTL_S
@@ -15,6 +17,7 @@ from tests.wire.roles.test_least_privilege import site_of
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_lease_left_behind(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{LAB_POLICY}\nlock_vm: bare\n")

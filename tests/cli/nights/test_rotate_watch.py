@@ -30,6 +30,7 @@ POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-spare-policy.yaml")
 LONGEST_S: Final = 60
 
 
+@pytest.mark.long
 def test_one_look_changes_nothing_and_is_told_to_programs(lab: Lab) -> None:
     shown = lab.run("rotate", "watch", "--policy", POLICY, "--dry-run", "--output", "json")
     assert (shown.exit_code, lab.effects) == (0, [])
@@ -83,6 +84,7 @@ def test_a_vcenter_that_runners_play_nights_on_is_refused(
     assert "next: take `rotations` out of [targets.prod]" in shown.stderr
 
 
+@pytest.mark.long
 def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(Path(POLICY).read_text(encoding="utf-8").replace("a40-8q: 2", "a40-9q: 2"), encoding="utf-8")
@@ -91,6 +93,7 @@ def test_a_profile_that_is_none_ends_it_at_once(lab: Lab, tmp_path: Path) -> Non
         assert shown.exit_code == 2 and "a40-9q" in shown.stderr
 
 
+@pytest.mark.long
 def test_other_commands_refuse_its_policy(lab: Lab) -> None:
     for verb in ("night", "plan"):
         shown = lab.run("rotate", verb, "--policy", POLICY)

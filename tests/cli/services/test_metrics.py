@@ -127,6 +127,7 @@ def test_they_are_in_other_worlds_too(scenario: str, tmp_path: Path, clean: Path
         assert there.effects == []
 
 
+@pytest.mark.long
 def test_slots_of_a_host_do_not_depend_on_what_runs_there(lab: Lab, tmp_path: Path) -> None:
     before = samples(written(lab, tmp_path))
     assert lab.run("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--power", "on").exit_code == 0
@@ -137,6 +138,7 @@ def test_slots_of_a_host_do_not_depend_on_what_runs_there(lab: Lab, tmp_path: Pa
     require_slots(after, slots(lab))
 
 
+@pytest.mark.long
 def test_use_is_that_of_the_store(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("observe", "--once").exit_code == 0
     found = samples(written(lab, tmp_path))
@@ -164,6 +166,7 @@ def test_use_is_that_of_the_store(lab: Lab, tmp_path: Path) -> None:
             assert value == [step for step in steps if step is not None][-1].average / 10_000
 
 
+@pytest.mark.long
 def test_use_that_is_old_is_absent_and_its_end_is_told(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("observe", "--once").exit_code == 0
     ended = only(samples(written(lab, tmp_path)), "gpuops_measured_timestamp_seconds")
@@ -173,6 +176,7 @@ def test_use_that_is_old_is_absent_and_its_end_is_told(lab: Lab, tmp_path: Path)
     assert "gpuops_gpu_utilization_ratio" not in found and "gpuops_vm_gpu_utilization_ratio" not in found
 
 
+@pytest.mark.long
 def test_a_night_and_its_morning(lab: Lab, tmp_path: Path) -> None:
     assert lab.run("rotate", "night", "--policy", LAB_POLICY, "--yes").exit_code == 0
     found = samples(written(lab, tmp_path))

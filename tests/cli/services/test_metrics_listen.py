@@ -156,6 +156,7 @@ def is_down(world: World, *, down: bool) -> None:
             world.sessions.close(session)
 
 
+@pytest.mark.long
 def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()
@@ -171,6 +172,7 @@ def test_a_vcenter_that_is_away_at_the_start_is_tried_at_each_scrape(clean: Path
     assert (run.returncode, errors.count("warning: ")) == (143, 1), "a trouble is said once, not at each scrape"
 
 
+@pytest.mark.long
 def test_a_refused_login_ends_it_at_once(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         ready, port = tmp_path / "ready.json", free_port()

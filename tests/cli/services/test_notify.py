@@ -50,6 +50,7 @@ def titles(webhook: Webhook) -> list[str]:
     return [json.loads(body)["title"] for _, body in webhook.calls]
 
 
+@pytest.mark.long
 def test_a_night_and_a_morning_are_told_of_once_each(prod: Gpuops, webhook: Webhook) -> None:
     planned = prod("rotate", "night", "--policy", LAB_POLICY, "--dry-run")
     assert planned.exit_code == 0, planned.output
@@ -66,6 +67,7 @@ def test_a_night_and_a_morning_are_told_of_once_each(prod: Gpuops, webhook: Webh
     assert len(set(webhook.keys)) == 2
 
 
+@pytest.mark.long
 def test_a_receiver_that_refuses_changes_no_exit_code(prod: Gpuops, webhook: Webhook) -> None:
     webhook.status = 503
     night = prod("rotate", "night", "--policy", LAB_POLICY, "--yes")
@@ -148,6 +150,7 @@ def test_without_receivers_it_says_what_to_write(
     assert (found.exit_code, found.stderr) == (2, f"error: {said}\nnext: {next_move}\n")
 
 
+@pytest.mark.long
 def test_a_probable_component_is_told_of_once_a_day_where_that_is_asked_for(
     prod: Gpuops, lab: Lab, webhook: Webhook
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_day_is_measured_with_its_gaps(lab: Lab) -> None:
     assert text.count("not observed") == 2
 
 
+@pytest.mark.long
 def test_gpu_use_of_mig_backed_vgpus_is_unknown_and_not_zero(lab: Lab) -> None:
     found = document(lab, "observe", "--once")
     machines = {each.state.name: each.state for each in lab.server.world.by_type("VirtualMachine")}
@@ -131,6 +132,7 @@ def test_the_service_looks_again_and_outlives_an_absent_vcenter(lab: Lab, monkey
     assert vcenter["gaps"] == []
 
 
+@pytest.mark.long
 def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(lab: Lab, tmp_path: Path) -> None:
     nobody = ("--host-shell", "ssh", "--ssh-known-hosts", str(tmp_path / "nobody"))
     result = lab.run("observe", "--once", *nobody)
@@ -144,6 +146,7 @@ def test_a_host_whose_nvidia_smi_cannot_be_asked_is_named_and_the_look_goes_on(l
     assert json.loads(again.stdout)["hosts_entered"] == 0
 
 
+@pytest.mark.long
 def test_the_target_says_what_is_measured_where_and_whether_hosts_are_asked(
     tmp_path: Path, gpuops: Callable[..., Result]
 ) -> None:

@@ -84,12 +84,14 @@ def test_what_it_cannot_do_it_says_in_a_line(words: list[str], said: str) -> Non
     assert first.startswith("error: ") and said in first and following.startswith("next: ")
 
 
+@pytest.mark.long
 def test_a_file_of_logins_that_others_read_is_refused(tmp_path: Path, login: str) -> None:
     Path(login).chmod(0o644)
     result = typed("serve", "--vcenter", "sim:lab", "--login-file", login)
     assert result.returncode == 2 and "644" in result.stderr and PASSWORD not in result.stderr
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -98,6 +100,7 @@ def test_a_port_that_is_taken_is_said() -> None:
     assert result.returncode == 2 and "cannot be used: Address already in use" in result.stderr
 
 
+@pytest.mark.long
 def test_without_the_extra_it_says_what_brings_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nsys.modules['starlette'] = None\n",
@@ -110,6 +113,7 @@ def test_without_the_extra_it_says_what_brings_it(tmp_path: Path) -> None:
     assert "install starlette uvicorn" in following
 
 
+@pytest.mark.long
 def test_its_documents_are_those_of_the_commands(lab: SimServer, tmp_path: Path) -> None:
     with service(lab, tmp_path, "--policy", LAB_POLICY) as (url, _):
         until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200)
@@ -133,6 +137,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in ("read_at", "taken_at")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Path, number: int) -> None:
     with service(lab, tmp_path) as (url, run), httpx.Client(timeout=60) as client:
@@ -149,6 +154,7 @@ def test_a_signal_ends_it_at_once_though_many_watch(lab: SimServer, tmp_path: Pa
     assert list(lab.world.sessions) == [], "it logged out"
 
 
+@pytest.mark.long
 def test_a_refused_login_at_vcenter_ends_it(lab: SimServer, tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     ready_file.write(ready, ready_file.of(lab))
@@ -184,6 +190,7 @@ def test_a_vcenter_that_goes_away_and_comes_back_ends_nothing(lab: SimServer, tm
     assert 0 < errors.count("warning: ") < 6, "a trouble is said once, not at each try"
 
 
+@pytest.mark.long
 def test_passwords_are_seen_nowhere(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab"), password=CANARY) as server:
         path = tmp_path / "serve.login"
@@ -206,6 +213,7 @@ def test_passwords_are_seen_nowhere(clean: Path, tmp_path: Path) -> None:
     require_no_file(clean)
 
 
+@pytest.mark.long
 def test_an_address_that_others_reach_with_a_login_is_served_and_warned_of(
     lab: SimServer, tmp_path: Path, login: str
 ) -> None:

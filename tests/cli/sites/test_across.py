@@ -124,6 +124,7 @@ def powered_on(site: str) -> list[str]:
 
 @pytest.mark.usefixtures("own_sites")
 class TestNights:
+    @pytest.mark.long
     def test_shown_written_down_and_obeyed(self, tmp_path: Path) -> None:
         policy = tmp_path / "policy.yaml"
         shown = asked()
@@ -151,6 +152,7 @@ class TestNights:
             name: ("runs", site) for name, site in going.items()
         }
 
+    @pytest.mark.long
     def test_what_was_given_away_between_look_and_start_is_not_started(self, tmp_path: Path) -> None:
         """The run's own beginning is in the journal by then, and it is ended there; nothing was sent."""
         from gpuops.api import rotate_night
@@ -180,6 +182,7 @@ class TestNights:
 
 @pytest.mark.usefixtures("sites")
 class TestLooks:
+    @pytest.mark.long
     def test_what_is_assigned_to_another_site_is_not_started(self, tmp_path: Path) -> None:
         from gpuops.execute.runs.assignments import AssignmentStore
         from gpuops.execute.state.state_dir import default_state_dir
@@ -193,6 +196,7 @@ class TestLooks:
         assert reasons["ml-01"] == "a request across sites: it is assigned to ber"
         assert powered_on("fra") == []
 
+    @pytest.mark.long
     def test_as_text(self, golden: Callable[[str, str], None], tmp_path: Path) -> None:
         policy = tmp_path / "windows.yaml"
         policy.write_text((tmp_path / "policy.yaml").read_text(encoding="utf-8").replace("windows: any", WINDOWS))
@@ -209,6 +213,7 @@ class TestLooks:
         assert refused.exit_code == 2 and "--at shows another night" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_dead_site_is_named_and_gets_nothing(sites: Configured, dead: dict[str, str]) -> None:
     sites(ber=dead)
     found = asked("--assign", code=4)
@@ -216,6 +221,7 @@ def test_a_dead_site_is_named_and_gets_nothing(sites: Configured, dead: dict[str
     assert {site for _, site in sites_of(found).values()} <= {"fra", "muc", None}
 
 
+@pytest.mark.long
 def test_where_no_site_is_read_nothing_is_written_down(
     dead: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +232,7 @@ def test_where_no_site_is_read_nothing_is_written_down(
     assert "nothing was written down: no site was read" in run("queue", "--site", "all", "--assign").stdout
 
 
+@pytest.mark.long
 def test_sites_without_a_common_journal_are_shown_and_not_assigned(sites: Configured, dead: dict[str, str]) -> None:
     sites(ber={**dead, "journal_url": "postgresql://gpuops@127.0.0.1:1/gpuops"})
     refused = run("queue", "--site", "all", "--assign")

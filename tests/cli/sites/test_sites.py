@@ -117,6 +117,7 @@ class TestAllAnswer:
             assert _timeless(found["sites"]) == _timeless(alone)
             assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (0, list(SERVED), {})
 
+    @pytest.mark.long
     def test_jobs_are_planned_on_each_vcenter_alone(self) -> None:
         jobs = Path(__file__).parents[3] / "templates" / "jobs.yaml"
         words = ("job", "plan", "--file", str(jobs), "--allow-mount", "/data", "-o", "json")
@@ -126,6 +127,7 @@ class TestAllAnswer:
         assert _timeless(document(together)["sites"]) == _timeless(singly)
         assert together.exit_code == max(each.exit_code for each in alone.values())
 
+    @pytest.mark.long
     def test_sharing_is_told_of_each_vcenters_own_measurements(self) -> None:
         words = ("size", "--profile", "nvidia_a40-8q", "-o", "json")
         alone = {name: run(*words, "--vcenter", name) for name in SERVED}
@@ -144,6 +146,7 @@ class TestAllAnswer:
         single = [run("inventory", "--vcenter", name, "--vms").stdout.splitlines() for name in SERVED]
         assert len(rows) - 1 == sum(len(lines) - 1 for lines in single)
 
+    @pytest.mark.long
     def test_as_text(self, golden: Callable[[str, str], None]) -> None:
         """Tables of the same columns are one with the site first; trees stand below a heading."""
         golden("sites-vms.txt", run("inventory", "--site", "all", "--vms").stdout)
@@ -152,6 +155,7 @@ class TestAllAnswer:
         assert re.search(r"^fra, \d{4}-\d\d-\d\d \d\d:\d\d CES?T$", tree, re.M), "in its own zone"
         assert re.search(r"^muc, .* UTC$", tree, re.M)
 
+    @pytest.mark.long
     def test_a_pattern_a_label_and_a_name(self, configured: Callable[..., None], served: Any) -> None:
         configured(mad={**served["muc"], "labels": {"region": "south"}}, mal={"host": "127.0.0.1:1"})
         for word, meant in (("m[ua][cd]", ["muc", "mad"]), ("region=s*", ["mad"]), ("fra", ["fra"])):
@@ -159,10 +163,12 @@ class TestAllAnswer:
             assert (result.exit_code, list(document(result)["asked"])) == (0, meant), result.stderr
         assert document(run("--site", "fra", "mode", "show", "-o", "json"))["asked"].keys() == {"fra"}
 
+    @pytest.mark.long
     def test_one_at_a_time_is_the_same(self) -> None:
         one, many = (run("mode", "show", "--site", "all", "-o", "json", "--jobs", jobs) for jobs in ("1", "8"))
         assert _timeless(document(one)["sites"]) == _timeless(document(many)["sites"])
 
+    @pytest.mark.long
     def test_history_is_that_of_the_vcenter(self) -> None:
         """They share one journal; of each its own nights, under its own name, and the table of CSV has the site."""
         policy = "lab-policy.yaml"
@@ -175,16 +181,19 @@ class TestAllAnswer:
         finally:
             assert run("rotate", "day", "--yes", "--vcenter", "fra").exit_code == 0
 
+    @pytest.mark.long
     def test_the_policy_of_the_site_is_read(self, configured: Callable[..., None], served: Any) -> None:
         configured(ber={**served["fra"], "policy": _scenario("lab-policy.yaml")})
         found = document(run("idle", "--site", "all", "-o", "json"))["sites"]
         assert {name: each["policy"] for name, each in found.items()} == {"fra": None, "muc": None, "ber": "lab-night"}
 
+    @pytest.mark.long
     def test_codes_of_commands(self) -> None:
         """The highest counts: `scattered` has a host that cannot be emptied by itself."""
         alone = [run("readiness", "--strict", "--vcenter", name).exit_code for name in SERVED]
         assert run("readiness", "--strict", "--site", "all").exit_code == max(alone) == 3
 
+    @pytest.mark.long
     def test_metrics(self, tmp_path: Path, configured: Callable[..., None], dead: str) -> None:
         configured(nyc={"host": dead, "username": "x", "password_file": _secret(tmp_path)})
         path = tmp_path / "all.prom"
@@ -248,6 +257,7 @@ def _timeless(value: Any) -> Any:
 
 
 class TestSomeDoNot:
+    @pytest.mark.long
     def test_dead_hanging_and_refused_are_named_and_sink_nobody(
         self, configured: Callable[..., None], served: Any, dead: str, hanging: str, tmp_path: Path
     ) -> None:
@@ -275,6 +285,7 @@ class TestSomeDoNot:
         for name in found["unreachable"]:
             assert f"error: {name}: " in result.stderr
 
+    @pytest.mark.long
     def test_named_in_text_too(self, configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
         configured(gone={"host": dead, "username": "x", "password_file": _secret(tmp_path)})
         result = run("mode", "show", "--site", "all")
@@ -336,6 +347,7 @@ class TestSomeDoNot:
         result = run("mode", "show", "--site", "fra")
         assert (result.exit_code, "Traceback" in result.stderr, "TMPDIR" in result.stderr) == (1, False, True)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, configured: Callable[..., None], hanging: str, tmp_path: Path, number: int) -> None:
         """All children end with it: none is left, whichever signal came, though to the parent alone."""
@@ -402,12 +414,14 @@ def test_what_is_not_meant_is_said(configured: Callable[..., None], words: list[
     assert move in lines[1] and lines[1].startswith("next: ")
 
 
+@pytest.mark.long
 def test_without_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GPUOPS_CONFIG", str(tmp_path / "none.toml"))
     result = run("inventory", "--site", "all")
     assert (result.exit_code, "there is no target in" in result.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_every_command_that_reads_takes_it_and_no_other() -> None:
     """A command that changes something would change it in every vCenter that a pattern happens to mean."""
     assert {name for name, command in _commands(get_command(app), "") if _takes_site(command)} == READING

@@ -88,6 +88,7 @@ def login(folder: Path, password: str = "wrong") -> dict[str, str]:
     return {"username": "x", "password_file": str(secret)}
 
 
+@pytest.mark.long
 def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
     configured: Callable[..., None], dead: str, hanging: str, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_metrics_of_all_though_one_is_dead_and_one_says_nothing(
     assert "nyc: warning: 127.0.0.1:" in errors and "is not reachable" in errors
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> None:
     with service("metrics", "--site", "all", "--every", "1") as (url, run):
         until(lambda: up(url) == {"fra": 1.0, "muc": 1.0}, WITHIN_S)
@@ -115,6 +117,7 @@ def test_a_process_that_dies_is_begun_anew(configured: Callable[..., None]) -> N
     assert errors.count("its process ended by signal 9, and is begun anew") == 1
 
 
+@pytest.mark.long
 def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., None]) -> None:
     """One that hangs where nothing reaches it: nobody else's vCenter, and not its own for ever."""
     with service("metrics", "--site", "all", "--every", "1", "--site-timeout", "6") as (url, run):
@@ -150,6 +153,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
 
 
+@pytest.mark.long
 def test_a_login_that_is_refused_ends_its_site_alone(
     configured: Callable[..., None], served: Any, tmp_path: Path
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_login_that_is_refused_ends_its_site_alone(
     assert errors.count("error: wrong: ") == 1
 
 
+@pytest.mark.long
 def test_where_every_login_is_refused_it_ends(configured: Callable[..., None], served: Any, tmp_path: Path) -> None:
     configured(**{name: {**served[name], **login(tmp_path)} for name in ("fra", "muc")})
     with service("serve", "--site", "all") as (_, run):
@@ -171,6 +176,7 @@ def test_where_every_login_is_refused_it_ends(configured: Callable[..., None], s
     assert {"error: fra: ", "error: muc: "} == {line[:12] for line in errors.splitlines() if line.startswith("error")}
 
 
+@pytest.mark.long
 def test_the_pages_of_all_though_one_is_dead(configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
     configured(nyc={"host": dead, **login(tmp_path)})
     with service("serve", "--site", "all") as (url, run), httpx.Client(base_url=url, timeout=60) as client:
@@ -202,6 +208,7 @@ def test_the_pages_of_all_though_one_is_dead(configured: Callable[..., None], de
     assert "the page of 3 vCenters is at http://127.0.0.1:" in errors
 
 
+@pytest.mark.long
 def test_the_policy_of_each_site(configured: Callable[..., None], served: Any) -> None:
     """What none of them says is said by none: `fra` has one of its own."""
     configured(fra={**served["fra"], "policy": LAB_POLICY})

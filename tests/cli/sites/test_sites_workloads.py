@@ -52,6 +52,7 @@ def _uuid(site: str) -> str:
     return str(json.loads(run("job", "list", "--vcenter", site, "-o", "json").stdout)["vcenter"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("submitted", "pools")
 @pytest.mark.parametrize("words", READ, ids=" ".join)
 def test_each_answer_is_the_one_of_its_vcenter_alone(words: list[str]) -> None:
@@ -61,6 +62,7 @@ def test_each_answer_is_the_one_of_its_vcenter_alone(words: list[str]) -> None:
     assert (result.exit_code, found["sites"], found["unreachable"]) == (0, alone, {})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("submitted", "pools")
 @pytest.mark.parametrize("words", READ, ids=" ".join)
 def test_one_that_is_away_is_named_and_sinks_nobody(
@@ -86,6 +88,7 @@ def test_jobs_are_one_table_whose_first_column_is_the_site() -> None:
     assert lines[4:] == ["fra: 1 job: 1 wait, 0 run", "muc: 2 jobs: 2 wait, 0 run"]
 
 
+@pytest.mark.long
 def test_the_policy_of_the_site_says_whose_turn_it_is(
     submitted: str, configured: Configure, served: dict[str, dict[str, str]]
 ) -> None:
@@ -95,6 +98,7 @@ def test_the_policy_of_the_site_says_whose_turn_it_is(
     assert turns == {"fra": [(1, "ml-06")], "muc": [(None, None), (None, None)]}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("submitted")
 def test_a_job_that_one_site_has_is_shown_and_the_others_are_named() -> None:
     result = run("job", "show", "alone", "--site", "all", "-o", "json")
@@ -106,6 +110,7 @@ def test_a_job_that_one_site_has_is_shown_and_the_others_are_named() -> None:
     assert (nowhere.exit_code, nowhere.stderr.count("error:")) == (2, 1), "it is said once"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("pools")
 def test_pools_are_one_table_whose_first_column_is_the_site() -> None:
     lines = run("pool", "show", "--site", "all").stdout.splitlines()
@@ -113,6 +118,7 @@ def test_pools_are_one_table_whose_first_column_is_the_site() -> None:
     assert [line.split()[:2] for line in lines[1:4]] == [["site", "server"], ["fra", "gpu-fra"], ["muc", "gpu-muc"]]
 
 
+@pytest.mark.long
 def test_clusters_are_one_table_whose_first_column_is_the_site(configured: Configure, tmp_path: Path) -> None:
     templates = Path(__file__).parents[3] / "templates"
     file, secret = tmp_path / "cluster.yaml", tmp_path / "password"

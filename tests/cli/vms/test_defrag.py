@@ -23,6 +23,7 @@ SCATTERED = ("--vcenter", "sim:scattered")
 FEW = ("--whole-gpus", "--max-moves", "1", "--dry-run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -55,6 +56,7 @@ def test_json(gpuops: Gpuops, golden: Golden) -> None:
     golden("defrag.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 def test_a_saved_inventory_answers_alike(gpuops: Gpuops, golden: Golden, tmp_path: Path) -> None:
     path = str(tmp_path / "saved.json")
     assert gpuops("inventory", "--save", path, *SCATTERED).exit_code == 0
@@ -78,6 +80,7 @@ def test_a_wrong_word_is_one_line(lab: Lab, words: tuple[str, ...], message: str
     assert len(result.stderr.splitlines()) <= 2
 
 
+@pytest.mark.long
 def test_options_are_the_request() -> None:
     command: Any = typer.main.get_command(app)
     names = {parameter.name for parameter in command.commands["defrag"].params}

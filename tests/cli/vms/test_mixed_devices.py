@@ -11,6 +11,8 @@ from gpuops.sim.server import start
 from tests.cli.conftest import Lab, lab_on
 from tests.sim.operations.mixed import CARD, mixed_lab
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -31,6 +32,7 @@ def settled(text: str) -> str:
     return re.sub(r"  \d+\.\d s$", "  0.0 s", text, flags=re.MULTILINE)
 
 
+@pytest.mark.long
 def test_inventory(lab: Lab, golden: Golden) -> None:
     result = lab.run("inventory")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -45,6 +47,7 @@ def test_attach_again_detach_again(lab: Lab, golden: Golden) -> None:
     assert lab.effects == ["ReconfigVM_Task ml-07", "ReconfigVM_Task ml-07"]
 
 
+@pytest.mark.long
 def test_json_is_one_document_and_yaml_the_same(lab: Lab) -> None:
     result = lab.run(*ATTACH, "--dry-run", "--output", "json")
     document = json.loads(result.stdout)
@@ -58,6 +61,7 @@ def test_json_is_one_document_and_yaml_the_same(lab: Lab) -> None:
     assert (again["changed"], again["waves"]) == (False, [])
 
 
+@pytest.mark.long
 def test_a_dry_run_prints_the_plan_and_writes_nothing(lab: Lab) -> None:
     result = lab.run(*ATTACH, "--dry-run")
     assert "none -> vGPU grid_a100-3-20c" in result.stdout
@@ -73,6 +77,7 @@ def test_a_refusal_names_every_reason_and_changes_nothing(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_what_stops_a_vm_needs_yes_where_nobody_can_be_asked(lab: Lab) -> None:
     words = ("detach", "--vm", "vdi-01", "--all", "--power", "off")
     result = lab.run(*words)
@@ -85,12 +90,14 @@ def test_what_stops_a_vm_needs_yes_where_nobody_can_be_asked(lab: Lab) -> None:
     assert "ReconfigVM_Task vdi-01" in lab.effects
 
 
+@pytest.mark.long
 def test_progress_and_warnings_stay_off_stdout(lab: Lab) -> None:
     result = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "-v", "-o", "json")
     assert [outcome["verdict"] for outcome in json.loads(result.stdout)["outcomes"]] == ["done", "done"]
     assert "[2/2] done" in result.stderr
 
 
+@pytest.mark.long
 def test_quiet_is_one_line_a_run_and_leaves_looks_as_they_are(lab: Lab) -> None:
     done = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--quiet")
     assert (done.exit_code, done.stdout) == (0, "detach: 2 steps done\n")
@@ -109,9 +116,11 @@ def test_quiet_is_one_line_a_run_and_leaves_looks_as_they_are(lab: Lab) -> None:
 class TestSaved:
     """Plans on a saved inventory, with no vCenter at all."""
 
+    @pytest.mark.long
     def test_it_shows_what_was_there(self, gpuops: Gpuops, saved_lab: Path, golden: Golden) -> None:
         golden("inventory-lab.txt", gpuops("inventory", "--inventory", str(saved_lab)).stdout)
 
+    @pytest.mark.long
     def test_attach_plans_and_says_that_nothing_changes(self, gpuops: Gpuops, saved_lab: Path) -> None:
         result = gpuops(*ATTACH, "--inventory", str(saved_lab))
         assert result.exit_code == 0
@@ -120,6 +129,7 @@ class TestSaved:
         document = json.loads(gpuops(*ATTACH, "--inventory", str(saved_lab), "--output", "json").stdout)
         assert (document["applied"], document["changed"]) == (False, True)
 
+    @pytest.mark.long
     def test_what_only_a_host_can_offer_was_saved_with_it(self, gpuops: Gpuops, saved_lab: Path) -> None:
         device = gpuops("attach", "--vm", "ml-08", "--device", "0000:5e:00.0", "--inventory", str(saved_lab))
         assert "none -> DirectPath 0000:5e:00.0" in device.stdout
@@ -129,6 +139,7 @@ class TestSaved:
             in gpuops("attach", "--vm", "ml-08", "--device-group", group, "--inventory", str(saved_lab)).stdout
         )
 
+    @pytest.mark.long
     def test_detach_and_a_night_too(self, gpuops: Gpuops, saved_lab: Path, tmp_path: Path) -> None:
         result = gpuops("detach", "--vm", "ml-01", "--all", "--inventory", str(saved_lab))
         assert "vGPU grid_a100-3-20c -> none" in result.stdout
@@ -143,12 +154,14 @@ class TestSaved:
         assert "power on ml-01" in result.stdout
 
 
+@pytest.mark.long
 def test_names_seen_are_kept_for_the_shell(lab: Lab) -> None:
     lab.run("inventory")
     (path,) = cache_dir(os.environ).iterdir()
     assert "ml-07" in json.loads(path.read_text(encoding="utf-8"))["vms"]
 
 
+@pytest.mark.long
 def test_a_private_one_needs_nothing_configured(gpuops: Gpuops) -> None:
     result = CliRunner().invoke(app, [*ATTACH, "--vcenter", "sim:lab"])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -157,6 +170,7 @@ def test_a_private_one_needs_nothing_configured(gpuops: Gpuops) -> None:
     assert (unknown.exit_code, unknown.stderr.count("\n") <= 2) == (2, True)
 
 
+@pytest.mark.long
 def test_a_night_and_a_morning(lab: Lab) -> None:
     policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
     powers = power_states(lab)
@@ -183,6 +197,7 @@ def test_a_night_and_a_morning(lab: Lab) -> None:
     assert (with_policy["policy"], with_policy["remembered"], with_policy["under_way"]) == ("lab-night", True, None)
 
 
+@pytest.mark.long
 def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     text = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
@@ -201,6 +216,7 @@ def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path:
     assert "exit code 3, and `gpuops rotate day` brings back what it took" in told
 
 
+@pytest.mark.long
 def test_an_unattended_night_needs_yes(lab: Lab) -> None:
     policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
     result = lab.run("rotate", "night", "--policy", policy)
@@ -214,6 +230,7 @@ def power_states(lab: Lab) -> dict[str, str]:
     return {vm["name"]: vm["power"] for vm in document["vms"]}
 
 
+@pytest.mark.long
 def test_of_a_fleet_there_is_a_summary_unless_its_hosts_are_asked_for(gpuops: Gpuops) -> None:
     fleet = ("inventory", "--vcenter", "sim:fleet:hosts=30,vms=30")
     summary = gpuops(*fleet).stdout

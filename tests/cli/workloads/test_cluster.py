@@ -103,6 +103,7 @@ def test_a_cluster_is_made_shown_and_removed(typed: Typed) -> None:
     assert (gone["vms"], gone["changed"]) == ([], False)
 
 
+@pytest.mark.long
 def test_nothing_is_made_or_removed_where_nobody_is_asked(typed: Typed) -> None:
     asked = typed.run(*MAKE, str(typed.file))
     assert asked.exit_code == 2
@@ -124,6 +125,7 @@ SLOTS = "room for grid_a100d-80c: needs 9 slots, 4 there"
 LESS = "change in the file what each VM gets: gpus, cpus, memory, datastore"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new", "lines", "hosts"),
     [
@@ -218,6 +220,7 @@ def test_each_thing_wrong_is_one_line_with_exit_code_3_and_nothing_is_made(
     assert len(typed.server.world.ledger) == 0
 
 
+@pytest.mark.long
 def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: Typed) -> None:
     assert typed.run(*MAKE, str(typed.file), "--yes").exit_code == 0
     before = len(typed.server.world.ledger)

@@ -44,6 +44,7 @@ def test_the_template(lab: Lab, golden: Callable[[str, str], None]) -> None:
     golden("job-plan-lab.txt", result.stdout)
 
 
+@pytest.mark.long
 def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -> None:
     """VMware, blogs.vmware.com/apps 2018/08 and gpuops/advise/sizing/README.md: 17 % longer, up to 3 times the work."""
     found = planned(lab, str(TEMPLATE), "--allow-mount", "/data")
@@ -61,6 +62,7 @@ def test_four_containers_on_quarters_of_a_gpu_take_17_percent_longer(lab: Lab) -
     assert set(mig["slowdown"].values()) == {1.0} and mig["takes_s"] == mig["run_time_s"]
 
 
+@pytest.mark.long
 def test_history_comes_before_what_is_stated_and_that_before_the_worst(lab: Lab, tmp_path: Path) -> None:
     stored(lab, 8, {"vdi-07": 30})
     entry = JOB.format(name="a", profile="a40-12q")
@@ -75,6 +77,7 @@ def test_history_comes_before_what_is_stated_and_that_before_the_worst(lab: Lab,
     assert (found["b"], found["c"]) == ((0.9, "stated"), (1.0, "assumed"))
 
 
+@pytest.mark.long
 def test_vms_that_run_there_anyway_count(lab: Lab, tmp_path: Path) -> None:
     file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q") + "    busy: 0.5\n")
     found = planned(lab, file)
@@ -86,6 +89,7 @@ def test_vms_that_run_there_anyway_count(lab: Lab, tmp_path: Path) -> None:
     assert f"on these GPUs anyway; without a history, and counted as always busy: {beside}" in text
 
 
+@pytest.mark.long
 def test_a_night_has_its_hours_and_its_desktops(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     hours = 'windows:\n  - {opens: "20:00", closes: "04:00", zone: UTC}\n'
@@ -109,6 +113,7 @@ def test_a_night_has_its_hours_and_its_desktops(lab: Lab, tmp_path: Path) -> Non
     assert (at_any_time["night"], at_any_time["jobs"][0]["nights"]) == (None, None)
 
 
+@pytest.mark.long
 def test_more_fit_when_desktops_are_suspended(lab: Lab, tmp_path: Path) -> None:
     jobs = (JOB.format(name=f"a-{at}", profile="a40-48q") for at in range(6))
     file = written(tmp_path / "jobs.yaml", *jobs)
@@ -119,6 +124,7 @@ def test_more_fit_when_desktops_are_suspended(lab: Lab, tmp_path: Path) -> None:
     assert all(each["rejections"] for each in night["without_place"])
 
 
+@pytest.mark.long
 def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
     entry = JOB.format(name="a", profile="a40-8q") + "    mounts: [{source: /data-2/x}]\n"
     file = written(tmp_path / "jobs.yaml", entry)
@@ -138,6 +144,7 @@ def test_mounts_are_those_that_are_allowed(lab: Lab, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_command_is_quoted_where_it_is_shown(lab: Lab, tmp_path: Path) -> None:
     file = written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="a40-8q"))
     [job] = planned(lab, file)["jobs"]
@@ -146,6 +153,7 @@ def test_a_command_is_quoted_where_it_is_shown(lab: Lab, tmp_path: Path) -> None
     assert """quay.io/lab/fit:2 python 'a b; $(reboot) '"'"''""" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
@@ -159,12 +167,14 @@ def test_a_mistake_is_one_line(lab: Lab, tmp_path: Path, more: str, code: int, s
     assert said in done.stderr.splitlines()[0]
 
 
+@pytest.mark.long
 def test_a_profile_that_nobody_offers_has_its_reasons(lab: Lab, tmp_path: Path) -> None:
     found = planned(lab, written(tmp_path / "jobs.yaml", JOB.format(name="a", profile="h900-1q")), code=3)
     [refused] = found["without_place"]
     assert (found["jobs"], refused["name"]) == ([], "a") and refused["rejections"]
 
 
+@pytest.mark.long
 def test_who_gets_a_vm_of_the_policy_or_one_of_its_template(lab: Lab, tmp_path: Path) -> None:
     """ml-06 is there and fits; of the template two may be made, and one of that profile is nowhere to be placed."""
     text = Path(LAB_POLICY).read_text(encoding="utf-8")

@@ -18,6 +18,8 @@ from gpuops.model.workloads.job_record import JobEvent, JobRecord
 from tests.cli.conftest import LAB_POLICY, Lab
 from tests.cli.workloads.test_job_queue import submitted
 
+pytestmark = pytest.mark.long
+
 BY: Final = "attribute:team"
 
 

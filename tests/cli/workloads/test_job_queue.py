@@ -97,6 +97,7 @@ def test_a_job_that_a_vm_fits_is_told_when_it_is_expected_to_start(lab: Lab, pol
     assert job["why_not"].startswith("ml-06 runs: the next `job run` starts it there")
 
 
+@pytest.mark.long
 def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.wall_clock()
     text = Path(policy).read_text(encoding="utf-8").replace("    - vm: ml-06\n      relocate: true\n", "")
@@ -137,6 +138,7 @@ def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: st
     assert [each["owner"] for each in found["submitted"]] == ["vision"]
 
 
+@pytest.mark.long
 def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
     lab: Lab, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_only_who_may_submit_for_an_owner_or_has_submitted_a_job_cancels_it(
     assert lab.run("job", "cancel", "fit").exit_code == 0, "whoever submitted it"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -176,6 +179,7 @@ def test_what_is_wrong_is_said_in_one_line(lab: Lab, policy: str, words: tuple[s
     assert len(done.stderr.splitlines()) == 2, "an error and a next move"
 
 
+@pytest.mark.long
 def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
     done = typed(lab, *OPTIONS)
     assert done.exit_code == 2 and "no night in the journal" in done.stderr
@@ -186,6 +190,7 @@ def test_a_job_needs_a_policy_that_lets_it(lab: Lab) -> None:
     assert done.exit_code == 2 and "a job needs --profile" in done.stderr
 
 
+@pytest.mark.long
 def test_what_people_typed_is_printed_harmless(lab: Lab, policy: str) -> None:
     done = typed(lab, *OPTIONS, "--policy", policy, "--owner", "vision", command=COMMAND)
     assert done.exit_code == 2 and "control character" in done.stderr and "\x1b" not in done.stderr

@@ -88,6 +88,7 @@ def made(typed_pool: TypedPool) -> TypedPool:
     return typed_pool
 
 
+@pytest.mark.long
 def test_a_pool_is_made_once_and_a_dry_run_makes_none(typed_pool: TypedPool) -> None:
     create = ("create", "--file", str(typed_pool.file))
     assert typed_pool.told(*create, "--dry-run")["changed"]
@@ -117,6 +118,7 @@ def test_a_share_is_lent_shown_and_given_back_and_the_same_again_changes_nothing
     assert made.told("show", "--ended", "5")["pools"][0]["leases"][0]["state"] == "ended"
 
 
+@pytest.mark.long
 def test_who_finds_no_room_waits_with_a_moment_and_is_refused_where_that_is_too_late(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h", "--gpus", "2")
     wish = ("lend", "--client", "ml-08", "--memory", "20GiB", "--for", "1h")
@@ -137,6 +139,7 @@ def moved_clock() -> Iterator[None]:
     clock.set_ahead(before)
 
 
+@pytest.mark.long
 def test_the_end_comes_by_the_clock_and_whoever_waits_begins(made: TypedPool, moved_clock: None) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "40GiB", "--for", "1h")
     made.told("lend", "--client", "ml-08", "--memory", "40GiB", "--for", "1h")
@@ -149,6 +152,7 @@ def test_the_end_comes_by_the_clock_and_whoever_waits_begins(made: TypedPool, mo
     assert states == {"ml-07": "ended", "ml-08": "ended", "snapped": "lent"}
 
 
+@pytest.mark.long
 def test_a_server_is_taken_back_with_a_grace_and_its_lease_goes_on_elsewhere(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     taken = ("reclaim", "--server", "ml-03", "--grace", "30m", "--yes")
@@ -167,6 +171,7 @@ def test_a_server_is_taken_back_with_a_grace_and_its_lease_goes_on_elsewhere(mad
     assert "nobody is there to ask" in made.said("reclaim", "--server", "ml-04", code=2)
 
 
+@pytest.mark.long
 def test_a_dead_server_breaks_its_leases_at_once_and_they_go_on_elsewhere(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     found = made.told("reclaim", "--server", "ml-03", "--dead", "--yes")
@@ -175,6 +180,7 @@ def test_a_dead_server_breaks_its_leases_at_once_and_they_go_on_elsewhere(made: 
     assert list(made.leases) == ["ml-07"]
 
 
+@pytest.mark.long
 def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     with Connection(target_of(made.server)) as connection:
@@ -188,6 +194,7 @@ def test_a_server_that_is_powered_off_is_dead_for_whoever_calls_next(made: Typed
     assert "its VM does not run (poweredOff)" in refused["rejections"][0]["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", ["ml-03", "ml-07"])
 def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hidden: str) -> None:
     """Gone, or hidden from this login: to a read they are the same."""
@@ -209,6 +216,7 @@ def test_a_vm_that_is_not_seen_breaks_nothing_and_is_told_of(made: TypedPool, hi
     assert ("ml-07" in made.leases) is (hidden == "ml-03")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [["detach", "--all"], ["attach", "--profile", "l40s-8q"]])
 def test_a_server_that_lends_is_not_changed_until_it_is_drained(made: TypedPool, change: list[str]) -> None:
     def typed(*more: str) -> Result:
@@ -222,6 +230,7 @@ def test_a_server_that_lends_is_not_changed_until_it_is_drained(made: TypedPool,
     assert "lends its GPUs" not in typed("--power", "off", "--dry-run").output
 
 
+@pytest.mark.long
 def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool) -> None:
     made = typed_pool
     made.told("create", "--file", made.changed("  research: {memory: 80GiB, shares: 4}\nquota:", "  none:"))
@@ -238,6 +247,7 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
     assert states == ["lent", "lent", "waiting", "waiting"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -269,6 +279,7 @@ def test_what_cannot_be_is_one_line(made: TypedPool, arguments: list[str], code:
     assert made.leases == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new", "code", "says"),
     [
@@ -290,6 +301,7 @@ def test_a_file_that_cannot_be_meant_is_one_line(
     assert says in typed_pool.said("create", "--file", typed_pool.changed(old, new), code=code)
 
 
+@pytest.mark.long
 def test_a_server_with_leases_does_not_leave_the_pool(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
@@ -298,6 +310,7 @@ def test_a_server_with_leases_does_not_leave_the_pool(made: TypedPool) -> None:
     assert made.told("create", "--file", without)["gone"] == ["ml-03"]
 
 
+@pytest.mark.long
 def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: TypedPool) -> None:
     def renamed(old: str, new: str) -> str:
         with Connection(target_of(made.server)) as connection:
@@ -331,6 +344,7 @@ def test_vms_are_found_by_what_they_are_called_now_and_by_what_they_were(made: T
     assert made.told("reclaim", "--server", server, "--again")["servers"][0]["state"] == "serving"
 
 
+@pytest.mark.long
 def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     other = made.changed("network: VM Network", "network: Storage")
@@ -341,6 +355,7 @@ def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPo
     made.told("create", "--file", other)
 
 
+@pytest.mark.long
 def test_no_gpu_is_lent_by_two_pools_at_a_time(made: TypedPool) -> None:
     other = made.changed("name: lab", "name: other")
     for more in ((), ("--dry-run",)):
@@ -358,6 +373,7 @@ def test_no_gpu_is_lent_by_two_pools_at_a_time(made: TypedPool) -> None:
     assert "pool other lends its GPUs" in made.said("reclaim", "--pool", "lab", "--server", "ml-03", "--again", code=3)
 
 
+@pytest.mark.long
 def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: TypedPool) -> None:
     for client in ("ml-07", "ml-08"):
         made.told("lend", "--client", client, "--memory", "20GiB", "--for", "4h")
@@ -368,6 +384,7 @@ def test_what_is_kept_of_a_gpu_leaves_room_for_all_that_is_lent_of_it(made: Type
     made.told("create", "--file", less)
 
 
+@pytest.mark.long
 def test_the_book_of_a_damaged_file_is_one_line(made: TypedPool) -> None:
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
     with sqlite3.connect(file) as database:

@@ -61,6 +61,7 @@ def test_it_is_asked_about_and_nobody_there_to_ask_leaves_it(made: TypedPool) ->
     assert [each["name"] for each in made.told("show")["pools"]] == ["lab"] and len(marks(made)) == 2
 
 
+@pytest.mark.long
 def test_another_pool_is_left_alone_and_a_name_is_always_said(made: TypedPool) -> None:
     assert "there is no pool 'other'" in made.said("delete", "--pool", "other", "--yes", code=2)
     assert "--pool" in made.said("delete", "--yes", code=2)
@@ -74,6 +75,7 @@ def test_another_pool_is_left_alone_and_a_name_is_always_said(made: TypedPool) -
     assert marks(made) == {"ml-03": "other", "ml-04": "other"}, "the marks of another pool are left"
 
 
+@pytest.mark.long
 def test_it_is_refused_with_a_line_for_each_lease_until_all_are_given_back(made: TypedPool) -> None:
     for client in ("ml-07", "ml-08"):
         made.told(*LEND, client)
@@ -93,6 +95,7 @@ def test_it_is_refused_with_a_line_for_each_lease_until_all_are_given_back(made:
     assert made.told(*DELETE, "--yes")["deleted"] and marks(made) == {}
 
 
+@pytest.mark.long
 def test_leases_that_are_over_go_with_it_and_one_of_that_name_begins_without_them(
     made: TypedPool, moved_clock: None
 ) -> None:
@@ -106,6 +109,7 @@ def test_leases_that_are_over_go_with_it_and_one_of_that_name_begins_without_the
     assert made.told(*LEND, "ml-07")["leases"][0]["state"] == "lent"
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_told_of_and_keeps_no_pool(made: TypedPool) -> None:
     with Connection(target_of(made.server)) as connection:
         [vm] = [each for each in connection.inventory().vms.values() if each.name == "ml-03"]
@@ -137,6 +141,7 @@ def test_a_mark_that_cannot_be_cleared_keeps_the_pool_until_it_can(made: TypedPo
     assert made.told("show")["pools"] == [] and marks(made) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_night", ["take-back", "give"])
 def test_a_pool_that_a_policy_names_is_deleted_all_the_same_and_a_night_says_that_it_is_not_there(
     lab: PoolNight, by_night: str
@@ -152,6 +157,7 @@ def test_a_pool_that_a_policy_names_is_deleted_all_the_same_and_a_night_says_tha
     lab.run("rotate", "day", "--yes")
 
 
+@pytest.mark.long
 def test_a_server_whose_mark_stayed_is_left_alone_by_nights_which_say_why(lab: PoolNight, waited: list[float]) -> None:
     make(lab, runs=True)
     assert lab.run("pool", "delete", "--pool", "lab", "--yes")["deleted"]

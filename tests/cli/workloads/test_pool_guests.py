@@ -87,6 +87,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TypedPool
         yield TypedPool(world, ("--vcenter", f"sim@{ready}"), file)
 
 
+@pytest.mark.long
 def test_a_client_that_is_lent_a_share_connects_is_limited_and_is_cut_off_when_it_is_returned(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     answer = typed.run("lend", "--client", "ds-01", "--memory", "8GiB", "--for", "1h")
@@ -100,6 +101,7 @@ def test_a_client_that_is_lent_a_share_connects_is_limited_and_is_cut_off_when_i
     assert typed.in_guests() == []
 
 
+@pytest.mark.long
 def test_more_gpus_than_the_program_lends_to_a_client_are_refused_and_nothing_is_booked(typed: TypedPool) -> None:
     program = typed.file.parent / "loopback.yaml"
     program.write_text(loopback_text() + "\nmost_shares: 1\n", encoding="utf-8")
@@ -112,6 +114,7 @@ def test_more_gpus_than_the_program_lends_to_a_client_are_refused_and_nothing_is
     typed.run(*wanted[:-2])
 
 
+@pytest.mark.long
 def test_a_server_that_lends_keeps_its_host_until_it_is_drained(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     typed.run("lend", "--client", "ds-01", "--memory", "40GiB", "--for", "1h")
@@ -133,6 +136,7 @@ def test_a_server_that_lends_keeps_its_host_until_it_is_drained(typed: TypedPool
     assert f"gpuops pool reclaim --server {SERVERS[1]} drains it" in told()
 
 
+@pytest.mark.long
 def test_the_leases_of_a_dead_server_go_on_at_another(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     typed.run("lend", "--client", "ds-01", "--memory", "40GiB", "--for", "1h")
@@ -148,6 +152,7 @@ def test_the_leases_of_a_dead_server_go_on_at_another(typed: TypedPool) -> None:
     assert "dead" in json.dumps(found)
 
 
+@pytest.mark.long
 def test_a_lease_of_a_suspended_server_keeps_nobody_from_the_other_server_that_it_had(typed: TypedPool) -> None:
     world = typed.world
     typed.run("create", "--file", str(typed.file))
@@ -180,6 +185,7 @@ def test_a_server_is_marked_before_a_client_is_let_in_so_that_no_night_suspends_
     assert methods.index("SetField") < methods.index("StartProgramInGuest")
 
 
+@pytest.mark.long
 def test_two_machines_with_one_book_go_on_with_what_the_other_began_and_wait_for_each_other(
     typed: TypedPool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -208,6 +214,7 @@ def test_two_machines_with_one_book_go_on_with_what_the_other_began_and_wait_for
     assert typed.in_guests() == []
 
 
+@pytest.mark.long
 def test_a_server_that_leaves_its_pool_is_stopped(typed: TypedPool) -> None:
     typed.run("create", "--file", str(typed.file))
     guests, servers = typed.world.pool(), {name: typed.world.pool_server(name) for name in SERVERS}
@@ -218,6 +225,7 @@ def test_a_server_that_leaves_its_pool_is_stopped(typed: TypedPool) -> None:
     assert [guests.health(each).condition.value for each in servers.values()] == ["serves", "dead"]
 
 
+@pytest.mark.long
 def test_whoever_is_alone_no_more_stops_at_once(typed: TypedPool, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost() -> None:
         raise Locked("another machine may work in the guests")
@@ -233,6 +241,7 @@ def test_whoever_is_alone_no_more_stops_at_once(typed: TypedPool, monkeypatch: p
     assert typed.scripts() == before
 
 
+@pytest.mark.long
 def test_one_process_at_a_time_works_in_the_guests_of_a_pool(
     typed: TypedPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

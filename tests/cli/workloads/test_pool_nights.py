@@ -136,6 +136,7 @@ def make(lab: PoolNight, *, runs: bool) -> None:
     assert lab.state() == ("serving" if runs else "dead")
 
 
+@pytest.mark.long
 def test_a_night_takes_a_server_back_and_it_lends_again_when_the_night_is_over(
     lab: PoolNight, waited: list[float]
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_night_takes_a_server_back_and_it_lends_again_when_the_night_is_over(
     assert not lab.run("pool", "reclaim", "--due")["changed"]
 
 
+@pytest.mark.long
 def test_a_server_that_a_night_starts_lends_until_its_return_which_waits_for_no_lease(
     lab: PoolNight, waited: list[float]
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_server_that_a_night_starts_lends_until_its_return_which_waits_for_no_
     assert lab.state() == "dead"
 
 
+@pytest.mark.long
 def test_a_server_that_was_started_anew_has_lost_its_sessions(lab: PoolNight) -> None:
     make(lab, runs=True)
     lab.run("pool", "lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
@@ -207,6 +210,7 @@ def act(connection: Connection, step: Step) -> None:
     assert [end.error for end in connection.wait([task], 60)] == [None]
 
 
+@pytest.mark.long
 def test_what_a_night_with_a_window_gives_lends_until_it_closes_less_the_grace(lab: PoolNight) -> None:
     make(lab, runs=False)
     path = Path(lab.policy("give", "{vm: ml-09}"))

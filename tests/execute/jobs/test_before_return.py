@@ -129,6 +129,7 @@ def test_a_guest_that_hangs_keeps_neither_desktops_nor_other_jobs_waiting(mornin
     assert any(line.startswith("job fit: its guest has not answered in time") for line in morning.said)
 
 
+@pytest.mark.long
 def test_a_database_that_hangs_keeps_no_desktop_waiting(morning: Morning, monkeypatch: pytest.MonkeyPatch) -> None:
     morning.begin(WITH_JOBS)
     monkeypatch.setattr(nightly, "LOOK", timedelta(seconds=0.5))
@@ -141,6 +142,7 @@ def test_a_database_that_hangs_keeps_no_desktop_waiting(morning: Morning, monkey
     assert morning.states == [JobState.RUNNING, JobState.RUNNING], "they are looked at when their VMs run again"
 
 
+@pytest.mark.long
 def test_an_error_in_the_part_of_jobs_is_told_and_the_return_goes_on(
     morning: Morning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def test_an_error_in_the_part_of_jobs_is_told_and_the_return_goes_on(
     assert "jobs were not stopped before their VMs: RuntimeError: a bug" in morning.said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [WITH_JOBS, WITHOUT_WINDOW], ids=["open window", "no window"])
 def test_a_return_before_its_time_lets_jobs_save_their_state_too(morning: Morning, policy: str) -> None:
     morning.begin(policy)
@@ -197,6 +200,7 @@ def test_a_return_beside_another_run_is_refused_until_the_window_closes_and_no_m
         assert nightly.refused_beside_another([policy], site) is refused
 
 
+@pytest.mark.long
 def test_who_is_asked_and_says_no_has_stopped_no_job(morning: Morning) -> None:
     morning.begin(WITH_JOBS)
     seen: list[list[JobState]] = []
@@ -213,6 +217,7 @@ def test_who_is_asked_and_says_no_has_stopped_no_job(morning: Morning) -> None:
     assert seen[1] == [JobState.RUNNING] * 2 and morning.states == [JobState.INTERRUPTED] * 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_pass_that_stops_does_so_with_all_jobs_at_once(
@@ -238,6 +243,7 @@ def test_a_pass_that_stops_does_so_with_all_jobs_at_once(
     assert [deed.job.job.name for deed in found.deeds] == ["fit", "other"]
 
 
+@pytest.mark.long
 def test_works_beside_one_that_hangs_come_to_their_end_and_an_error_of_one_is_raised_then() -> None:
     over, done = Event(), list[int]()
 
@@ -256,6 +262,7 @@ def test_works_beside_one_that_hangs_come_to_their_end_and_an_error_of_one_is_ra
     assert len(done) == 3 + 2 * AT_A_TIME
 
 
+@pytest.mark.long
 def test_when_no_time_is_left_no_guest_is_asked() -> None:
     """What was left behind in a thread does nothing further."""
     guests, vm = GuestContainers(object(), lambda: 0.0), Vm(ref="vm-1", name="ml-1")  # type: ignore[arg-type]

@@ -254,6 +254,7 @@ def test_an_exit_code_after_a_stop_says_nothing(bench: Bench) -> None:
     assert (bench.job.state, bench.job.exit_code) == (JobState.INTERRUPTED, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_last_lines_of_a_long_log_are_kept(bench: Bench, stopped: bool) -> None:
     """They tell why it ended, and its guest keeps nothing once that is noted."""
@@ -276,6 +277,7 @@ def test_what_ends_while_it_saves_its_state_has_come_to_its_end(bench: Bench) ->
     assert (bench.job.state, bench.job.exit_code) == (JobState.FINISHED, 0)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_fails_or_has_no_time_keeps_nothing_from_its_stop(bench: Bench) -> None:
     bench.submit()
     bench.guest.refuses_checkpoint = True
@@ -296,6 +298,7 @@ def test_when_its_time_is_up_a_return_asks_no_guest_any_more(bench: Bench) -> No
     assert "no time is left" in bench.deeds[0].what
 
 
+@pytest.mark.long
 def test_of_a_vm_that_is_off_nothing_is_said_until_it_runs_again(bench: Bench) -> None:
     bench.submit()
     bench.run()
@@ -308,6 +311,7 @@ def test_of_a_vm_that_is_off_nothing_is_said_until_it_runs_again(bench: Bench) -
     assert bench.job.state == JobState.INTERRUPTED and "went down while it ran" in bench.job.reason
 
 
+@pytest.mark.long
 def test_a_guest_that_does_not_answer_is_told_and_keeps_nobody_waiting(bench: Bench) -> None:
     bench.submit()
     bench.submit(replace(FIT, name="other"))
@@ -357,6 +361,7 @@ def test_of_two_passes_at_once_one_leaves_the_job_to_the_other(bench: Bench) -> 
     assert bench.guest.starts == [("fit-1-1", False)]
 
 
+@pytest.mark.long
 def test_what_never_began_in_the_morning_waits_as_before(bench: Bench) -> None:
     bench.submit()
     bench.guest.silent = True
@@ -367,6 +372,7 @@ def test_what_never_began_in_the_morning_waits_as_before(bench: Bench) -> None:
     assert (bench.job.state, bench.job.interruptions, bench.guest.starts) == (JobState.QUEUED, 0, [])
 
 
+@pytest.mark.long
 def test_a_job_whose_vm_is_gone_goes_on_elsewhere(bench: Bench) -> None:
     bench.submit()
     bench.run()

@@ -86,6 +86,7 @@ DAMAGES: dict[str, Callable[[Night], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     night: Night, damage: Callable[[Night], None]
@@ -132,6 +133,7 @@ def test_without_a_policy_the_markers_are_not_followed(night: Night) -> None:
     assert "rotate day --policy FILE" in refused.value.hint
 
 
+@pytest.mark.long
 def test_without_any_journal_the_markers_are_enough(night: Night) -> None:
     shutil.rmtree(night.state_dir)
     assert night.run(RunKind.DAY).exit_code == 0
@@ -162,6 +164,7 @@ def fail_from(mocker: MockerFixture, number: int, reason: str) -> None:
     mocker.patch.object(DefaultDialect, "do_commit", commit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "reason", mostly_long(["database or disk is full", "disk I/O error"], quick=["disk I/O error"])
 )
@@ -216,6 +219,7 @@ def test_a_full_disk_for_real(tmp_path: Path, mocker: MockerFixture) -> None:
     assert night.markers() == set()
 
 
+@pytest.mark.long
 def test_a_record_of_a_newer_gpuops_in_the_middle_of_a_morning_stops_no_return(night: Night) -> None:
     """On a shared database another machine may be upgraded while this one returns: it goes on by what it has read."""
 

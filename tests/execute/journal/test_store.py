@@ -58,6 +58,7 @@ def test_reading_begins_at_the_last_checkpoint(opening: Opening) -> None:
         assert [each.seq for each in store.read(0)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_vcenters_have_records_of_their_own(postgresql: Server, tmp_path: Path) -> None:
     for url in ("", postgresql.database()):
         with closing(open_store(tmp_path, url, "vc-1")) as one, closing(open_store(tmp_path, url, "vc-2")) as other:

@@ -38,6 +38,7 @@ class Machine:
         return rotate(kind, POLICY if kind is RunKind.NIGHT else None, self.site(kill_at), apply=True, consent=agreed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill_at", [1, 2, 9, 10, 14, 17, 20])
 def test_what_one_machine_began_the_other_finishes(postgresql: Server, tmp_path: Path, kill_at: int) -> None:
     night = Night(tmp_path / "state")
@@ -55,6 +56,7 @@ def test_what_one_machine_began_the_other_finishes(postgresql: Server, tmp_path:
     assert PASSWORD.encode() not in kept
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_in_the_morning_keeps_no_desktop_from_coming_back(
     postgresql: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_no_two_leases_have_one_number_where_nobody_knows_of_the_first(world: Wo
     assert number(world) > first
 
 
+@pytest.mark.long
 def test_the_same_machine_does_not_wait_for_its_own_dead_run(world: World, tmp_path: Path) -> None:
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
@@ -88,6 +89,7 @@ def test_the_leases_of_two_dead_runs_are_known_until_a_third_has_written_its_own
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
 
 
+@pytest.mark.long
 def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all(world: World, tmp_path: Path) -> None:
     """A zombie: stopped for longer than the lease, and then going on."""
     morning: list[Report] = []

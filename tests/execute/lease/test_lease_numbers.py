@@ -32,6 +32,7 @@ def test_a_start_that_failed_and_was_made_by_hand_is_not_stopped_in_the_morning(
     assert all("gpuops.rotation" not in vm.attributes for vm in world.vms.values())
 
 
+@pytest.mark.long
 def test_a_start_of_another_machines_night_is_stopped_after_one_of_ours_failed(world: World, tmp_path: Path) -> None:
     """The other one marked the VM anew, under a lease that this journal does not know."""
     ref = ml_ref(world)
@@ -62,6 +63,7 @@ def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: Wor
     assert len(acts(world)) <= 1
 
 
+@pytest.mark.long
 def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World, tmp_path: Path) -> None:
     run(world, RunKind.NIGHT, tmp_path / "a")
     vm = next(vm for vm in world.vms.values() if vm.power is PowerState.SUSPENDED)

@@ -104,6 +104,7 @@ def later(world: World, befalls: Callable[[World], None]) -> None:
     world.on_submit = strike
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
 def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     world: World, tmp_path: Path, befalls: Callable[[World], None]
@@ -118,6 +119,7 @@ def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     assert run(world, RunKind.DAY, tmp_path / "another").exit_code == 0
 
 
+@pytest.mark.long
 def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, tmp_path: Path) -> None:
     run(world, RunKind.NIGHT, tmp_path)
     hung(world)

@@ -16,6 +16,7 @@ from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers,
 from tests.execute.small_vcenter import World
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", ["a", "b"], ids=["by its journal", "by the markers"])
 def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_it_right(
     world: World, tmp_path: Path, machine: str

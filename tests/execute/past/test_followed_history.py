@@ -101,6 +101,7 @@ def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed:
             assert followed.events() is found, "nothing is new"
 
 
+@pytest.mark.long
 def test_a_journal_in_the_place_of_another_is_damage_once(tmp_path: Path) -> None:
     for folder in ("one", "other"):
         night = Night(tmp_path / folder)
@@ -119,6 +120,7 @@ def test_a_journal_in_the_place_of_another_is_damage_once(tmp_path: Path) -> Non
         followed.events()
 
 
+@pytest.mark.long
 def test_what_is_away_and_when_it_is_due(tmp_path: Path) -> None:
     night = Night(tmp_path / "state")
 

@@ -89,6 +89,7 @@ def test_a_night_that_was_killed_and_resumed_has_the_same_figures(night: Night, 
         assert found[0].runs[0].cut_off
 
 
+@pytest.mark.long
 def test_a_morning_that_was_killed_is_one_night_with_both_mornings(night: Night, log: PowerLog) -> None:
     night.run(RunKind.NIGHT)
     sleep(night)
@@ -103,6 +104,7 @@ def test_a_morning_that_was_killed_is_one_night_with_both_mornings(night: Night,
     check_figures(log, found)
 
 
+@pytest.mark.long
 def test_a_desktop_that_does_not_come_back_is_told_with_the_reason(night: Night) -> None:
     night.run(RunKind.NIGHT)
     sleep(night)
@@ -168,6 +170,7 @@ def test_gpu_hours_are_gpus_times_hours_and_the_share_is_of_what_was_free_too(wr
     assert night.share == 0.8
 
 
+@pytest.mark.long
 def test_an_ml_vm_that_stopped_by_itself_has_bounds_and_no_figure(written: Written, tmp_path: Path) -> None:
     written.night(DESKTOP, ML, **{"host-1": 0.5})
     written.now += timedelta(hours=10)
@@ -179,6 +182,7 @@ def test_an_ml_vm_that_stopped_by_itself_has_bounds_and_no_figure(written: Writt
     assert night.share is None
 
 
+@pytest.mark.long
 def test_what_an_older_gpuops_wrote_has_no_share_and_nobody_who_ran_it(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ def test_what_an_older_gpuops_wrote_has_no_share_and_nobody_who_ran_it(
     assert {str(run.by) for run in night.runs} == {"unknown"}
 
 
+@pytest.mark.long
 def test_a_profile_that_the_catalogue_does_not_know_is_no_zero(written: Written, tmp_path: Path) -> None:
     strange = an_original(Role.ML, "ml-2", "nvidia_x9000-1c")
     written.night(DESKTOP, ML, strange)
@@ -213,6 +218,7 @@ def test_a_profile_that_the_catalogue_does_not_know_is_no_zero(written: Written,
     assert (night.harvested.exact, night.harvested.at_least) == (None, 1.0)
 
 
+@pytest.mark.long
 def test_what_a_person_gave_up_is_not_back(written: Written, tmp_path: Path) -> None:
     written.night(DESKTOP)
     given = GivenUp(Thing.VM, "vdi-1", "uuid-vdi-1", "vdi-1", f"night {NIGHT}", written.now)
@@ -226,6 +232,7 @@ def test_what_a_person_gave_up_is_not_back(written: Written, tmp_path: Path) -> 
     assert (night.outcome, night.returned) == (PastOutcome.DONE, 1)
 
 
+@pytest.mark.long
 def test_a_return_from_markers_alone_is_listed_and_its_hours_are_unknown(written: Written, tmp_path: Path) -> None:
     written.day(DESKTOP, ML)
     [night] = history(tmp_path).nights
@@ -233,6 +240,7 @@ def test_a_return_from_markers_alone_is_listed_and_its_hours_are_unknown(written
     assert (night.harvested.exact, night.given.exact, night.share) == (None, None, None)
 
 
+@pytest.mark.long
 def test_changes_are_told_with_what_they_were_of_and_how_they_ended(written: Written, tmp_path: Path) -> None:
     run = written.journal.begin("attach")
     op_id = written.journal.intend(run, PowerOnVm("vm-7"), written.seen)
@@ -246,6 +254,7 @@ def test_changes_are_told_with_what_they_were_of_and_how_they_ended(written: Wri
     assert [(each.what, each.reason) for each in oldest.incidents] == [("start failed", "no room")]
 
 
+@pytest.mark.long
 def test_what_is_asked_for_is_what_comes(written: Written, tmp_path: Path) -> None:
     written.night(DESKTOP)
     written.now += timedelta(days=3)
@@ -258,6 +267,7 @@ def test_what_is_asked_for_is_what_comes(written: Written, tmp_path: Path) -> No
     assert (len(limited.nights), len(limited.changes), limited.left_off) == (0, 1, 1)
 
 
+@pytest.mark.long
 def test_the_same_from_every_kind_of_journal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("postgresql").database()
     with closing(Journal.open(tmp_path, "vc-1", lambda: datetime.now(UTC), url=url)) as journal:  # noqa: TID251
@@ -270,6 +280,7 @@ def test_the_same_from_every_kind_of_journal(tmp_path: Path, request: pytest.Fix
     assert not (tmp_path / FILE_NAME).exists()
 
 
+@pytest.mark.long
 def test_nothing_is_made_where_there_is_no_journal(tmp_path: Path) -> None:
     found = history(tmp_path / "none")
     assert (found.nights, found.changes) == ((), ())
@@ -279,6 +290,7 @@ def test_nothing_is_made_where_there_is_no_journal(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.long
 def test_a_journal_that_somebody_changed_gives_no_figures(written: Written, tmp_path: Path) -> None:
     import sqlite3
 

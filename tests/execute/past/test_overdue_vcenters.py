@@ -65,6 +65,7 @@ def test_one_that_no_target_has_any_more(tmp_path: Path, url: str) -> None:
     assert [each["vcenter"] for each in status_document(shown)["overdue"]] == [GONE]
 
 
+@pytest.mark.long
 def test_a_return_that_tries_is_no_alarm_and_one_that_has_ended_none_at_all(tmp_path: Path, url: str) -> None:
     night = Night(tmp_path / "state")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick, journal_url=url)
@@ -90,6 +91,7 @@ def test_a_return_that_tries_is_no_alarm_and_one_that_has_ended_none_at_all(tmp_
     assert told() == []
 
 
+@pytest.mark.long
 def test_a_journal_that_was_changed_hides_no_other_vcenter(tmp_path: Path) -> None:
     """Nor does it keep `rotate status` of another one from telling what is away."""
     state_dir = tmp_path / "state"

@@ -54,6 +54,7 @@ def test_what_has_started_of_it_stops_again_and_stays_off(night: Night) -> None:
     morning_is_good(night)
 
 
+@pytest.mark.long
 def test_a_night_that_is_killed_and_gone_on_with_leaves_no_half(tmp_path: Path) -> None:
     """Wherever it is killed from its starts on, but in the one moment between its end in the journal and the beginning
     of what stops the half again: there is no open run then."""

@@ -14,6 +14,8 @@ from tests.nights.playing.place import Admission
 from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.session import USER
 
+pytestmark = pytest.mark.long
+
 LEASED = 810039
 """Of a world with a lock VM."""
 

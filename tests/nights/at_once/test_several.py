@@ -56,6 +56,7 @@ def test_their_nights_break_nothing(kind: Several) -> None:
     ] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Several.POOLS, Several.POLICIES, Several.APART])
 def test_their_nights_take_from_both_pools(kind: Several) -> None:
     taken = {
@@ -66,6 +67,7 @@ def test_their_nights_take_from_both_pools(kind: Several) -> None:
     assert taken == {True, False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Several.APART, Several.TWINS])
 def test_both_machines_take_and_return(kind: Several) -> None:
     done = {
@@ -77,6 +79,7 @@ def test_both_machines_take_and_return(kind: Several) -> None:
     assert {machine for machine, method, desktop in done if method == START and desktop} >= {0, 1}
 
 
+@pytest.mark.long
 def test_a_machine_whose_clock_is_wrong_is_refused_its_night() -> None:
     nights = [night for kind in (Several.APART, Several.TWINS) for night in nights_of(kind, quiet=True)]
     wrong = [night for night in nights if not second_machine(night.seed).is_right]

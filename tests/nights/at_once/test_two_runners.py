@@ -110,6 +110,7 @@ def test_in_every_order_of_two_machines_only_the_holder_acts(tmp_path: Path, sec
     assert ends >= {("done", "Locked"), ("Locked", "done"), ("done", "done")}
 
 
+@pytest.mark.long
 def test_in_every_order_on_one_machine_the_lock_alone_decides(tmp_path: Path) -> None:
     ends: set[tuple[str | None, str | None]] = set()
 
@@ -235,6 +236,7 @@ def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(
     assert ends >= {"LeaseReverted"}
 
 
+@pytest.mark.long
 def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other_alone(tmp_path: Path) -> None:
     """It was stopped before each of its steps, the return on the other machine saw nothing to bring back but a marker,
     then its one step came after all; its journal is gone. Nobody else does anything."""
@@ -259,6 +261,7 @@ def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other
     assert "SuspendVM_Task" in late
 
 
+@pytest.mark.long
 def test_a_live_run_keeps_its_lease_however_slow(tmp_path: Path) -> None:
     """As long as it looks once in a heartbeat and a call: another one that tries at each step is refused."""
     world, machines = evening(), (Machine(tmp_path / "a"), Machine(tmp_path / "b"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
+import pytest
+
 from gpuops.model.nights.rotation import Policy
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.faults.cron import policies_in_the_morning
@@ -13,6 +15,8 @@ from tests.nights.judging.checkers import violations
 from tests.nights.judging.doings import START, SUSPEND, effects
 from tests.nights.playing.night import play
 from tests.nights.world.worlds import STRICT, site_of
+
+pytestmark = pytest.mark.long
 
 SEEDS = range(0, 2000, 2)
 

@@ -31,11 +31,13 @@ def nights_of(seeds: Iterable[int], number: int) -> Iterator[Played]:
     return (play(seed) for seed, _ in zip(large, range(number), strict=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["V11"])
 def test_it_befalls_its_share_of_nights(fault: str) -> None:
     assert len(SEEDS) / ONE_IN / 2 < len(seeds_with(fault)) < len(SEEDS) / ONE_IN * 2
 
 
+@pytest.mark.long
 def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
     kinds, powers = Counter[str](), Counter[tuple[str, str]]()
     for night in nights_of((seed for seed in seeds_with("V11") if seed not in SUSPENDED_BEFORE), 16):
@@ -50,6 +52,7 @@ def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
     assert powers["suspended", "poweredOn"]
 
 
+@pytest.mark.long
 def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> None:
     found = 0
     for night in nights_of(SUSPENDED_BEFORE, 8):

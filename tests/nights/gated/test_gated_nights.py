@@ -35,6 +35,7 @@ def test_two_hundred_gated_nights_break_no_invariant_and_keep_the_harvest() -> N
     assert found.between > 0
 
 
+@pytest.mark.long
 def test_a_seed_tells_the_same_gated_night_again() -> None:
     assert digest(play(9).night) == digest(play(9).night)
 
@@ -43,17 +44,20 @@ def test_what_strikes_has_a_row_in_the_catalogue() -> None:
     assert {ROW[kind] for kind in KINDS} == {"H1", "H2", "H3", "H4", "H5", "H6"}
 
 
+@pytest.mark.long
 def test_a_calm_night_gets_nearly_what_who_knows_all_sessions_gets() -> None:
     calm = harvest_of(play(16))
     assert calm.possible > 0
     assert calm.hours >= LEAST_HARVEST * calm.possible
 
 
+@pytest.mark.long
 def test_without_a_gate_sessions_are_cut() -> None:
     """What the gate is for: else nothing is shown by nights in which none is."""
     assert sum(len(cuts(ungated(seed))) for seed in range(0, 160, 8)) > 0
 
 
+@pytest.mark.long
 def test_the_results_have_a_part_made_by_the_command_of_today() -> None:
     kept = FILE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
     made = section(tally(range(0), jobs=1)).splitlines()
@@ -61,6 +65,7 @@ def test_the_results_have_a_part_made_by_the_command_of_today() -> None:
     assert kept and [head for head in heads if not any(line.startswith(head) for line in kept)] == []
 
 
+@pytest.mark.long
 def test_the_checkers_see_what_they_are_for() -> None:
     """A night that went well, told otherwise."""
     gated = _that_suspends()
@@ -86,6 +91,7 @@ def _that_suspends() -> GatedPlayed:
     return next(played for seed in range(16, 200, 8) if (played := play(seed)).suspends)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [
@@ -99,6 +105,7 @@ def test_nights_that_found_a_fault_do_not_find_it_again(seed: int, kinds: tuple[
     assert violations(night.play_gated()) == []
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_from_the_first_gate_on_takes_nothing_and_ends() -> None:
     """The queue went round and round until the broker's minute was over."""
     away = [Trouble("away", at_s=at_s, for_s=600) for at_s in (2, 3, 4, 5, 6, 8, 10)]

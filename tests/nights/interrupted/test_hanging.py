@@ -27,6 +27,7 @@ def hung(half: RunKind, for_s: float, point: int = 12) -> Played:
     return Nightly(SEED, [Event(HANGS, target=half, point=point, at_s=for_s)]).play()
 
 
+@pytest.mark.long
 def test_one_night_in_twenty_has_one() -> None:
     found = [seed for seed in SEEDS if any(each.fault == HANGS for each in schedule_of(seed, ["d"], ["m"], ["h"]))]
     assert len(SEEDS) / 40 < len(found) < len(SEEDS) / 10

@@ -55,6 +55,7 @@ def test_a_run_is_killed_at_each_point_of_a_night() -> None:
         assert points >= 20, "there is something to be killed in"
 
 
+@pytest.mark.long
 def test_a_run_and_those_that_resume_it_are_killed() -> None:
     for point in range(9, 46, 9):
         assert killed_at(2 * 7, RunKind.NIGHT, point, 7, 4) == (3, [])

@@ -122,6 +122,7 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, slept_s
         assert server.world.bugs == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_night_that_hangs_is_ended_by_the_morning_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

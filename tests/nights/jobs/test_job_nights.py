@@ -23,11 +23,13 @@ def test_no_night_with_jobs_breaks_an_invariant(seed: int) -> None:
     assert story.jobs and story.guests.made, "these nights did something"
 
 
+@pytest.mark.long
 def test_vms_of_the_template_run_jobs_and_are_removed() -> None:
     met = play(6).guests.met + play(10).guests.met
     assert met["VM made"] and met["VM has"] and met["VM removed"]
 
 
+@pytest.mark.long
 def test_a_return_lets_jobs_save_their_state() -> None:
     """In this story it finds some that run, for the clock did not call `job run` any more."""
     assert play(7).guests.met["a return saved a job"] > 0
@@ -49,6 +51,7 @@ def test_kills_and_troubles_meet_nearly_every_record_of_a_job() -> None:
     assert len(found.unmet()) <= 6
 
 
+@pytest.mark.long
 def test_a_checker_sees_what_it_is_for() -> None:
     """Stories that went wrong: each invariant is broken once, by hand."""
     story = play(3)

@@ -156,12 +156,14 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_nights_that_are_doctored_are_whole() -> None:
     assert violations(quiet()) == []
     assert violations(hooked()) == []
     assert violations(shared()) == []
 
 
+@pytest.mark.long
 def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> None:
     reasons = {
         outcome.reason
@@ -175,6 +177,7 @@ def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> No
     assert not hooked().left_behind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("invariant", "checker", "doctor"),
     DOCTORED,
@@ -187,6 +190,7 @@ def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: 
     assert {each.partition(":")[0] for each in said} == {invariant}
 
 
+@pytest.mark.long
 def test_what_a_vm_that_came_in_the_night_is_called_later_changes_nothing() -> None:
     renamed = came_in_the_night(quiet(), at_first=False)
     assert [*only_ours(renamed), *only_the_queue(renamed), *stays_where_it_is(renamed)] == []
@@ -208,6 +212,7 @@ def test_what_is_withdrawn_may_be_suspended_by_the_call_that_was_past_its_check_
     assert suspended(CALL + timedelta(milliseconds=1))
 
 
+@pytest.mark.long
 def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_so() -> None:
     night = without(OFF, desktop=False)(quiet())
     stuck = next(each for each in quiet().world.ledger if each.method == OFF)
@@ -222,6 +227,7 @@ def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_s
     assert list(ml_stops(replace(night, world=world, last=failed)))
 
 
+@pytest.mark.long
 def test_a_lease_that_a_run_has_just_taken_is_its_own_where_vcenter_tells_old_values() -> None:
     taken = first(quiet(), SUSPEND, desktop=True)
     run, half, _ = quiet().sent_by[taken.operation_id]
@@ -244,6 +250,7 @@ def test_a_lease_that_a_run_has_just_taken_is_its_own_where_vcenter_tells_old_va
     assert list(one_holder(theirs))
 
 
+@pytest.mark.long
 def test_a_lock_vm_that_came_in_the_night_and_is_gone_again_is_the_lock_vm() -> None:
     made = replace(first(quiet(), SUSPEND, desktop=True), moid="vm-9999", name=LOCK)
     night = with_ledger(quiet(), [made, *quiet().world.ledger])
@@ -251,6 +258,7 @@ def test_a_lock_vm_that_came_in_the_night_and_is_gone_again_is_the_lock_vm() -> 
     assert not night.is_lock_vm("vm-9998")
 
 
+@pytest.mark.long
 def test_every_checker_is_seen_to_fail() -> None:
     assert {checker for _, checker, _ in DOCTORED} == {
         checker.__name__ for checker in CHECKERS if checker not in TRUTHS

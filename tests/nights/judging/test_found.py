@@ -97,6 +97,7 @@ def _aimed(fault: str, state: str, point: int = 0, at_s: float = 0.0, **changes:
     return Event(fault, rules_of(fault, changes) if fault in catalogue() else (), state=state, point=point, at_s=at_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "aims"),
     [
@@ -353,6 +354,7 @@ def test_a_night_of_the_prepared_site_that_broke_holds(
     assert violations(night) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [pytest.param("V10", id="moved"), pytest.param("V4", id="made anew")])
 def test_a_lock_vm_that_is_not_as_it_was_is_known(fault: str) -> None:
     site = prepared_site(1, leased=True, crowded=False)

@@ -56,6 +56,7 @@ def test_no_step_of_many_nights_goes_by_an_old_look(part: int) -> None:
     assert steps > 10
 
 
+@pytest.mark.long
 def test_no_change_of_a_vm_goes_by_an_old_look(serve: Callable[[str], SimServer], tmp_path: Path) -> None:
     requests = (Attach("ml-07", profile="a100-3-20c"), Detach("ml-07", all=True))
     with (

@@ -11,6 +11,8 @@ from gpuops.plan.rotation.returns import day
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.nights.__main__ import main
 
+pytestmark = pytest.mark.long
+
 SEED = 36
 """Of a night in which half of the desktops are deleted, among much else that goes wrong."""
 

@@ -144,6 +144,7 @@ def first_within(night: FortyNights, half: str, span: Span) -> datetime:
     return next(call.at for call in night.calls if call.half == half and call.at in span)
 
 
+@pytest.mark.long
 def test_three_nights_before_the_weekend_of_the_change(tmp_path: Path) -> None:
     check(QUICK, played(QUICK, tmp_path))
 

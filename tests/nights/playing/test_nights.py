@@ -46,6 +46,7 @@ def test_the_sizes_of_worlds_are_fixed() -> None:
     assert sum(name.startswith("ml-") for name in names) == 30
 
 
+@pytest.mark.long
 def test_a_night_without_trouble_takes_and_returns() -> None:
     """The checkers could not fail in a night in which nothing happens."""
     night = next(

@@ -13,6 +13,8 @@ from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly
 from tests.sample import every_nth, mostly_long
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def compared(mocker: MockerFixture) -> MockType:

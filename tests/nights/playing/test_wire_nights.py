@@ -45,6 +45,7 @@ def done(night: Played) -> list[tuple[str, str]]:
     return [(entry.method, entry.name) for entry in night.world.ledger if entry.operation_id and entry.method != DEFINE]
 
 
+@pytest.mark.long
 def test_a_few_nights_by_our_own_client() -> None:
     found = [in_process(76), told(14)]
     assert [said for broken, _ in found for said in broken] == []
@@ -57,6 +58,7 @@ def same_effects(seed: int) -> None:
     assert broken(seed, soap) == []
 
 
+@pytest.mark.long
 def test_a_quiet_night_has_the_same_effects_without_soap_and_over_it() -> None:
     same_effects(76)
 

@@ -31,6 +31,7 @@ def test_no_night_with_pools_breaks_an_invariant(seed: int) -> None:
     assert story.guests.shares and story.met["lease lent"], "these nights did something"
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_story() -> None:
     one, other = play(2), play(2)
     assert [(at, book) for at, book in one.books] == [(at, book) for at, book in other.books]
@@ -78,6 +79,7 @@ CARELESS: Final = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CARELESS)
 def test_a_careless_engine_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     careless = CARELESS[name]
@@ -91,6 +93,7 @@ def test_a_careless_engine_is_found_out(name: str, monkeypatch: pytest.MonkeyPat
     pytest.fail(f"{careless.said} was not broken, {sorted(found) or 'nothing'} was")
 
 
+@pytest.mark.long
 def test_a_checker_sees_what_it_is_for() -> None:
     """A story that went wrong: each invariant is broken once, by hand."""
     story = play(0)

@@ -38,6 +38,7 @@ def test_many_nights_hold_in_each_situation(situation: str) -> None:
     assert broken(situation, every_nth(seeds(MANY), 6)) == []
 
 
+@pytest.mark.long
 def test_somebody_starts_ml_vms_whose_markers_stay() -> None:
     nights = (SITUATIONS["MarkersStay"](seed).play() for seed in range(FIRST, FIRST + 6, 2))
     assert any(entry.method == START and not is_ours(entry) for night in nights for entry in night.world.ledger)
@@ -49,6 +50,7 @@ def test_suspends_arrive_after_the_return_that_waits_for_them() -> None:
     assert [entry for entry in effects(night, SUSPEND) if entry.sequence > early]
 
 
+@pytest.mark.long
 def test_a_suspend_that_is_queued_begins_soon_or_not_at_all() -> None:
     nights = [SITUATIONS["Queued"](seed).play() for seed in range(FIRST, FIRST + 8, 2)]
     tasks = [task for night in nights for task in night.world.tasks.history() if task.name == SUSPEND]
@@ -67,10 +69,12 @@ def test_who_is_worked_with_untold_is_left_and_others_are_taken() -> None:
     assert not taken & hidden
 
 
+@pytest.mark.long
 def test_a_journal_that_somebody_changed_is_told_and_keeps_nobody_away() -> None:
     assert [said for seed in range(FIRST, FIRST + 10, 2) for said in damaged_violations(seed)] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("situation", ["Calm", "SlowDisk", "Unmarked", "TakenOver"])
 def test_a_full_site_is_emptied(situation: str) -> None:
     night = SITUATIONS[situation](FIRST).play()

@@ -296,6 +296,7 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
 IDS = [f"{truth}-{each.__name__}" for truth, _, each in DOCTORED]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("truth", "night", "doctor"), DOCTORED, ids=IDS)
 def test_a_truth_fails_where_it_is_not_so(truth: str, night: Any, doctor: Doctor) -> None:
     [checker] = [each for each in TRUTHS if each.__name__ == truth]
@@ -318,10 +319,12 @@ def test_what_a_run_that_was_cut_off_left_open_is_unknown_to_the_next_one_alone(
     assert list(never_sent_is_not_lost(replace(night, calls=[(RunKind.NIGHT, "killed", record.at)]))) == []
 
 
+@pytest.mark.long
 def test_every_truth_is_seen_to_fail() -> None:
     assert [*dict.fromkeys(truth for truth, _, _ in DOCTORED)] == [checker.__name__ for checker in TRUTHS]
 
 
+@pytest.mark.long
 def test_the_doctored_nights_are_whole() -> None:
     assert not calm().events
     assert not hooked().events

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+import pytest
+
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
@@ -15,6 +17,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.nights.world.showing import Showing
 from tests.wire.conftest import target_of
+
+pytestmark = pytest.mark.long
 
 
 def differences(shown: Inventory, read: Inventory) -> list[str]:

@@ -85,10 +85,12 @@ def farthest(found: dict[str, float]) -> float:
     return max(abs(found[team] - weight / total) for team, weight in WEIGHTS.items())
 
 
+@pytest.mark.long
 def test_each_team_has_its_share_over_all_sites() -> None:
     assert farthest(shares(1, (1, 1), 14)) < 0.03
 
 
+@pytest.mark.long
 def test_no_team_is_above_what_it_may_have_at_once() -> None:
     found = shares(2, (1, 1), 5, {"vision": 1.5})
     assert found["vision"] == pytest.approx(1.5 / 4, abs=0.01), "what it may not have is no less for the others"

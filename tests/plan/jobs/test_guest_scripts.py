@@ -123,6 +123,7 @@ def _there(tmp_path: Path) -> None:
     (tmp_path / "a home of $(its) 'own'").mkdir()
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(WORDS)
 def test_whatever_the_words_are_the_runtime_gets_each_as_it_is_and_no_shell_runs_one(words: list[str]) -> None:
@@ -159,6 +160,7 @@ def test_started_eight_times_at_once_it_runs_once(home: Home) -> None:
     assert home.ended("it") == ended and len(home.words) == 1 and home.words != ["again"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runtime", list(ContainerRuntime))
 def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: ContainerRuntime) -> None:
     """An image that is still pulled has no container yet; apptainer has no `stop` for what `run` has started."""
@@ -175,6 +177,7 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
     assert not (home.path / scripts.DIRECTORY / "it" / "began").exists(), "what is over and noted is not started again"
 
 
+@pytest.mark.long
 def test_what_does_not_heed_its_mark_is_killed_after_the_grace(home: Home) -> None:
     (home.path / "act").write_text("trap '' TERM; echo up; while :; do sleep 0.1; done")
     home.start("it", ["a"], ContainerRuntime.APPTAINER)
@@ -201,6 +204,7 @@ def test_of_megabytes_both_ends_are_kept_and_what_lies_between_is_counted(home: 
     assert {each.stat().st_size for each in parts[:-1]} <= {scripts.PART}
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_ends_no_job_and_is_said(home: Home) -> None:
     """In a file system of 256 KiB, which is mounted where only this script sees it."""
     (home.path / "act").write_text("seq 1 100000; echo was not ended by a broken pipe > $HOME/noted; exit 4")
@@ -221,6 +225,7 @@ def test_a_disk_that_is_full_ends_no_job_and_is_said(home: Home) -> None:
     assert (home.path / "noted").exists()
 
 
+@pytest.mark.long
 def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Home) -> None:
     old, new = (home.path / "tmp" / f"{scripts.PREFIX}{name}" for name in ("old", "new"))
     other = home.path / "tmp/of-somebody-else"
@@ -232,6 +237,7 @@ def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Hom
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
 
 
+@pytest.mark.long
 def test_what_a_guest_has_is_read(home: Home) -> None:
     code, printed = home.run(scripts.probe())
     assert code == 0
@@ -241,6 +247,7 @@ def test_what_a_guest_has_is_read(home: Home) -> None:
         scripts.probed("nothing")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", ["", "up\n", "ended 7 began x\n", "ended 1234 began 1 ended 2\n", "running\nrunning\n"]
 )
@@ -249,12 +256,14 @@ def test_another_answer_is_no_state(text: str) -> None:
         scripts.state_of(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a b", "a" * 101, "a\n", "$(x)"])
 def test_another_name_is_no_attempt(name: str) -> None:
     with pytest.raises(UsageError):
         scripts.look(name)
 
 
+@pytest.mark.long
 def test_an_attempt_of_the_same_name_in_another_home_is_left_alone(home: Home, tmp_path: Path) -> None:
     """Of another user of the guest, or of a guest that shares the machine's processes."""
     (tmp_path / "other").mkdir()

@@ -69,6 +69,7 @@ def test_among_equals_it_is_not_told_which_gpu_is_free_then() -> None:
     assert host.host.name == "esx-01"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE])
 @pytest.mark.parametrize("policy", AssignmentPolicy)
 def test_a_fleet_too_large_to_be_searched_is_confirmed_move_by_move(policy: AssignmentPolicy, mode: VgpuMode) -> None:
@@ -83,6 +84,7 @@ def test_a_fleet_too_large_to_be_searched_is_confirmed_move_by_move(policy: Assi
     assert few.after - few.before >= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -107,11 +109,13 @@ def test_what_cannot_move_while_it_runs_moves_powered_off_if_that_is_asked_for(
     assert (asked.after, asked.moves[0].way, asked.stays) == (1, MoveMethod.POWERED_OFF, ())
 
 
+@pytest.mark.long
 def test_memory_is_reserved_where_a_vm_arrives() -> None:
     now = world([[8]], [[8, 8]], [[8, 8, 8]], memory_gib=64, host_gib={2: 180})
     assert {target for _, _, target in told(planned(now, max_moves=1).moves)} == {"esx-03"}
 
 
+@pytest.mark.long
 def test_a_suspended_vm_keeps_its_place() -> None:
     full = world([[8]], [[8] * 5])
     slept = full.with_vm(replace(full.vms["vm-101"], power=PowerState.SUSPENDED))

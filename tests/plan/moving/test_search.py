@@ -163,6 +163,7 @@ def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, pol
     confirmed(found, now)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", AssignmentPolicy)
 @pytest.mark.parametrize("seed", mostly_long(range(6), [1, 2, 4]))
 def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy) -> None:

@@ -122,6 +122,7 @@ def is_kept(data: st.DataObject) -> None:
             assert startable(after, there, profile) >= min(count, sure)
 
 
+@pytest.mark.long
 @QUICK
 @given(st.data())
 def test_what_is_kept_could_be_started(data: st.DataObject) -> None:
@@ -135,6 +136,7 @@ def test_what_is_kept_could_be_started_in_many_worlds(data: st.DataObject) -> No
     is_kept(data)
 
 
+@pytest.mark.long
 @QUICK
 @given(st.data())
 def test_nothing_is_refused_that_would_leave_enough(data: st.DataObject) -> None:
@@ -181,6 +183,7 @@ def alike(draw: st.DrawFn) -> SmallVcenter:
     return world
 
 
+@pytest.mark.long
 @QUICK
 @given(st.data())
 def test_the_index_keeps_free_as_the_exact_pass(data: st.DataObject) -> None:
@@ -237,6 +240,7 @@ class TestPlace:
         assert isinstance(found, Placement)
         assert found.host.name == "esx-2"
 
+    @pytest.mark.long
     def test_the_reason_has_the_profile_the_numbers_and_the_next_move(self) -> None:
         world = two_a40()
         found = place(wanted("nvidia_a40-16q", world, ("nvidia_a40-48q", 1)), world, catalog())
@@ -247,6 +251,7 @@ class TestPlace:
         )
         assert "gpuops capacity --profile nvidia_a40-48q --cluster gpu" in reason.hint
 
+    @pytest.mark.long
     def test_who_takes_none_of_it_is_let_in_where_there_are_too_few_already(self) -> None:
         world = two_a40()
         with_both = take(replace(vm(2, "b", "1", "vgpu nvidia_a40-8q"), power=PowerState.ON), world, catalog())
@@ -257,6 +262,7 @@ class TestPlace:
         found = place(wanted("nvidia_a40-8q", with_both, ("nvidia_a40-48q", 3)), with_both, catalog())
         assert isinstance(found, Placement)
 
+    @pytest.mark.long
     def test_a_suspended_vm_is_counted_as_back_where_that_is_asked(self) -> None:
         there = on_gpu(host("esx-1", gpu(FIRST, "a40", 0)), FIRST, "vm-1")
         runs = vm(1, "a", "1", "vgpu nvidia_a40-8q", power=PowerState.ON)
@@ -266,11 +272,13 @@ class TestPlace:
         assert isinstance(place(wanted("nvidia_a40-8q", world, kept), world, catalog()), Placement)
         assert _refusals(wanted("nvidia_a40-8q", world, kept, claims=True), world) == [("esx-1", (4, 3))]
 
+    @pytest.mark.long
     def test_other_clusters_do_not_count(self) -> None:
         world = inventory([host("esx-1", gpu(FIRST, "a40", 0)), host("esx-2", gpu(FIRST, "a40", 0), cluster=None)], [])
         found = _refusals(wanted("nvidia_a40-48q", world, ("nvidia_a40-48q", 1)), world)
         assert found == [("esx-1", (1, 0)), ("esx-2", (1, 0))]
 
+    @pytest.mark.long
     def test_a_fleet_is_searched_by_its_index_for_what_leaves_enough(self) -> None:
         """Twenty hosts with an empty GPU and one that is in use: all but the last one have no slot in the used one."""
         hosts, vms = [], []

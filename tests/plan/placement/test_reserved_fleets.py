@@ -156,6 +156,7 @@ def test_nothing_reserved_is_promised_and_no_vm_of_others_touched(nth: int) -> N
     assert min(found[each] for each in ("managed", "started", "reserved")) * nth > 10, found
 
 
+@pytest.mark.long
 def test_capacity_counts_what_vcenter_counts() -> None:
     found: Counter[str] = Counter()
     for seed in FEW:

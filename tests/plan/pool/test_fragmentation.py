@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import mean
 
+import pytest
+
 from tests.plan.pool.fragmentation import largest_when_packed_mib, measured, most_lent_mib
 from tests.sample import every_nth
 
@@ -17,6 +19,7 @@ def test_the_bounds_are_right_where_they_can_be_told_by_hand() -> None:
     assert largest_when_packed_mib([24, 40], []) == 40
 
 
+@pytest.mark.long
 def test_what_is_lent_is_close_to_the_most_that_fits() -> None:
     every = [measured(seed) for seed in every_nth(range(500), 12)]
     assert all(each.lent_mib <= each.most_lent_mib for each in every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -12,6 +13,8 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.what_if.question import WhatIf, WhatIfAnswer
 from tests.plan import snapshots
+
+pytestmark = pytest.mark.long
 
 SIZES = (4, 8, 12, 16, 24, 48)
 

@@ -29,6 +29,7 @@ LANES = """() => [...document.querySelectorAll('[data-lane]')].map(lane => ({
   deadline: lane.querySelector('.deadline')?.offsetLeft ?? null }))"""
 
 
+@pytest.mark.long
 def test_the_map_has_every_gpu_and_every_holder_of_the_document(page: Page, reported: Reported) -> None:
     names = {vm["ref"]: vm for vm in reported.document["vms"]}
     drawn = {each["gpu"]: each for each in page.evaluate(SHOWN)}
@@ -62,6 +63,7 @@ def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
     assert on == {slot["vm"] for _, gpu in reported.gpus() for slot in gpu["slots"] if slot["profile"]}
 
 
+@pytest.mark.long
 def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     document = spread_over_hours(reported.document)
     night = document["last_night"]
@@ -122,6 +124,7 @@ def fits(reported: Reported, host: dict[str, Any], gpu: dict[str, Any], name: st
             return value.lower() in host["name"].lower() or any(value.lower() in vm["name"].lower() for vm in holders)
 
 
+@pytest.mark.long
 def test_a_cluster_is_shown_without_the_others(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     first, second = reported.document["hosts"]
     document = {**reported.document, "hosts": [first, {**second, "cluster": None}]}
@@ -135,6 +138,7 @@ def test_a_cluster_is_shown_without_the_others(chromium: Browser, reported: Repo
     found.page.close()
 
 
+@pytest.mark.long
 def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
     page.locator("select[name=role]").select_option("desktop")
     page.locator("input[name=text]").fill("vdi-01")
@@ -144,6 +148,7 @@ def test_two_filters_hold_at_once(page: Page, reported: Reported) -> None:
     assert "vdi-02" in faded
 
 
+@pytest.mark.long
 def test_the_night_has_every_period_and_step_of_the_document(page: Page, reported: Reported) -> None:
     night = reported.document["last_night"]
     drawn = {each["ref"]: each for each in page.evaluate(LANES)}
@@ -181,6 +186,7 @@ def spread_over_hours(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "last_night": night}
 
 
+@pytest.mark.long
 def test_what_is_drawn_of_the_night_lies_at_its_time(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     """In proportion to the time from the first moment of the night to its deadline."""
     document = spread_over_hours(reported.document)
@@ -208,6 +214,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
+@pytest.mark.long
 def test_the_tables_say_the_figures_of_the_document(page: Page, reported: Reported) -> None:
     document = reported.document
     nights = page.locator("section", has=page.locator("#nights")).locator("tbody tr")

@@ -87,6 +87,7 @@ def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
     return found, fleet_report_document(found)
 
 
+@pytest.mark.long
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=drawn_nights)
 def test_every_figure_is_what_the_vms_really_did(
@@ -148,6 +149,7 @@ def check_last_night(document: dict[str, Any], log: PowerLog) -> None:
         assert all(step["until"] is None or step["from"] <= step["until"] for step in vm["steps"])
 
 
+@pytest.mark.long
 def test_the_deadline_is_that_of_the_policy_of_the_night(tmp_path_factory: pytest.TempPathFactory) -> None:
     night = Night(tmp_path_factory.mktemp("night") / "state")
     night.run(RunKind.NIGHT)

@@ -17,6 +17,7 @@ from tests.report.page.conftest import Reported, opened
 from tests.report.page.test_page import HOSTILE, hostile
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280, 2560])
 def test_it_is_as_wide_as_its_window_loads_nothing_and_complains_of_nothing(
@@ -49,6 +50,7 @@ def test_axe_finds_no_fault(chromium: Browser, reported: Reported, width: int, s
     assert [(each["impact"], each["id"], each["nodes"][0]["html"][:120]) for each in violations] == []
 
 
+@pytest.mark.long
 def test_the_map_is_one_stop_of_the_tab_key_and_arrows_walk_it(page: Page) -> None:
     assert page.locator("#fleet button[tabindex='0']").count() == 1
     page.locator("#fleet button[tabindex='0']").focus()
@@ -62,6 +64,7 @@ def test_the_map_is_one_stop_of_the_tab_key_and_arrows_walk_it(page: Page) -> No
     assert page.evaluate("document.activeElement.closest('#fleet')") is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["hover", "focus"])
 def test_a_vm_tells_of_itself_on_hover_and_on_focus(page: Page, reported: Reported, how: str) -> None:
     vm = next(vm for vm in reported.document["vms"] if vm["name"] == "vdi-07")
@@ -76,6 +79,7 @@ def test_a_vm_tells_of_itself_on_hover_and_on_focus(page: Page, reported: Report
     assert tip.is_hidden()
 
 
+@pytest.mark.long
 def test_on_paper_every_vm_and_every_row_is_there(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     """Also where a table is so long that the screen scrolls it."""
     [night] = reported.document["nights"]
@@ -94,6 +98,7 @@ def test_on_paper_every_vm_and_every_row_is_there(chromium: Browser, reported: R
     page.close()
 
 
+@pytest.mark.long
 def test_without_its_script_the_tables_are_there(chromium: Browser, reported: Reported) -> None:
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -113,6 +118,7 @@ def hostile_page(reported: Reported, tmp_path: Path) -> tuple[dict[str, Any], Pa
     return document, path
 
 
+@pytest.mark.long
 def test_hostile_names_are_text(chromium: Browser, hostile_page: tuple[dict[str, Any], Path]) -> None:
     document, path = hostile_page
     found = opened(chromium, path, width=390)
@@ -130,6 +136,7 @@ def test_hostile_names_are_text(chromium: Browser, hostile_page: tuple[dict[str,
     found.page.close()
 
 
+@pytest.mark.long
 def test_long_names_make_nothing_wider(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
     """80 characters is the longest name that vCenter takes."""
     document = {**reported.document, "vms": [{**vm, "name": "W" * 80} for vm in reported.document["vms"]]}

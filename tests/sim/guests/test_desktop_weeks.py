@@ -26,6 +26,7 @@ def weeks(office: Office, seed: int = 1) -> list[People]:
     return [people(office, seed, number) for number in range(DESKTOPS)]
 
 
+@pytest.mark.long
 @every_office
 def test_one_seed_makes_one_week(office: Office) -> None:
     assert people(office, 3, 7) == people(office, 3, 7)
@@ -56,6 +57,7 @@ def test_each_visit_is_in_a_session_that_ends_as_its_user_left(office: Office) -
         assert all(who.present(session.begin) for session in who.sessions), "somebody began each"
 
 
+@pytest.mark.long
 def test_the_offices_differ_in_what_makes_them_hard() -> None:
     def present(office: Office, hour: float) -> int:
         return sum(who.present(day * DAY_S + int(hour * HOUR_S)) for who in weeks(office) for day in range(5))
@@ -73,6 +75,7 @@ def test_the_offices_differ_in_what_makes_them_hard() -> None:
     assert min(len(who.visits) for who in weeks(Office.SHIFTS)) > max(len(who.visits) for who in weeks(Office.ZOMBIES))
 
 
+@pytest.mark.long
 def test_counters_show_work_hardly_show_reading_and_are_missing_where_they_would_be() -> None:
     made = [desktop_week(office, 1, number) for office in Office for number in range(20)]
     zombies = [week for week in made if week.people.office is Office.ZOMBIES]
@@ -96,6 +99,7 @@ def _present(week: DesktopWeek) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 def test_samples_are_those_that_a_host_would_tell() -> None:
     week = desktop_week(Office.SHIFTS, 1, 1)
     samples = week.samples("vm-1", 1_000_000)
@@ -106,6 +110,7 @@ def test_samples_are_those_that_a_host_would_tell() -> None:
     assert asdict(week.people)["office"] == "shifts"
 
 
+@pytest.mark.long
 def test_desktops_of_a_scenario_were_used_until_it_began() -> None:
     world = build("vdi")
     now = world.clock.now()
@@ -121,6 +126,7 @@ def test_desktops_of_a_scenario_were_used_until_it_began() -> None:
     assert used(now - timedelta(minutes=1)) > 0 == used(now), "from then on it is as declared"
 
 
+@pytest.mark.long
 def test_an_office_that_is_none_is_refused(tmp_path: Path) -> None:
     text = resources.files("gpuops.sim.scenarios").joinpath("vdi.yaml").read_text(encoding="utf-8")
     path = tmp_path / "bad.yaml"

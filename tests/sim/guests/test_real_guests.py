@@ -20,6 +20,8 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
 
+pytestmark = pytest.mark.long
+
 SCENARIO = str(Path(__file__).with_name("real_guests.yaml"))
 AUTH = vim.vm.guest.NamePasswordAuthentication(username="ml", password="Kept4now", interactiveSession=False)
 

@@ -14,6 +14,8 @@ from gpuops.sim.server import SimServer, start
 from tests.sim.guests.guests_of import Guest
 from tests.sim.guests.training import training_with_real_guests
 
+pytestmark = pytest.mark.long
+
 AUTH = vim.vm.guest.NamePasswordAuthentication(username="ml", password="Kept4now", interactiveSession=False)
 NODES = ("node-1", "node-2", "node-3", "node-4")
 SERVE = b"""

@@ -67,6 +67,7 @@ def configured(service: Any, moid: str, device: str, mode: str) -> list[str]:
     return sorted(task.get_result().configure_impacts)
 
 
+@pytest.mark.long
 def test_the_sdk_lists_what_a_host_has(serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     service = devices_of(server, monkeypatch)

@@ -91,6 +91,7 @@ def test_a_new_switch_has_an_uplink_port_group_and_the_settings_of_vsphere(lab: 
     assert shown.productInfo.version in [each.version for each in manager.QueryAvailableDvsSpec(None)]
 
 
+@pytest.mark.long
 def test_what_no_switch_can_be(lab: Lab) -> None:
     new_switch(lab)
     with pytest.raises(vim.fault.DuplicateName):
@@ -110,6 +111,7 @@ def test_what_no_switch_can_be(lab: Lab) -> None:
         lab.si.content.dvSwitchManager.QueryDvsByUuid("00")
 
 
+@pytest.mark.long
 def test_hosts_join_and_leave(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     first, second = lab.host("esx-01.lab"), lab.host("esx-02.lab")
@@ -149,6 +151,7 @@ def test_an_adapter_of_another_switch_is_refused_for_its_host(lab: Lab) -> None:
     assert switch.config.host == []
 
 
+@pytest.mark.long
 def test_a_reconfiguration_names_the_version_that_it_changes(lab: Lab) -> None:
     switch = new_switch(lab)
     old = switch.config.configVersion
@@ -163,6 +166,7 @@ def test_a_reconfiguration_names_the_version_that_it_changes(lab: Lab) -> None:
         lab.run(portgroup.ReconfigureDVPortgroup_Task(Portgroup.ConfigSpec(configVersion="77", numPorts=9)))
 
 
+@pytest.mark.long
 def test_a_port_group_has_its_own_settings_and_those_of_its_switch(lab: Lab) -> None:
     switch = new_switch(lab)
     setting = Dvs.VmwarePortConfigPolicy(vlan=Dvs.VlanIdSpec(inherited=False, vlanId=7))
@@ -185,6 +189,7 @@ def test_a_port_group_has_its_own_settings_and_those_of_its_switch(lab: Lab) -> 
     assert switch.QueryUsedVlanIdInDvs() == []
 
 
+@pytest.mark.long
 def test_port_groups_are_made_together_or_not_at_all(lab: Lab) -> None:
     switch = new_switch(lab)
     specs = [Portgroup.ConfigSpec(name=name, type="earlyBinding") for name in ("a", "b")]
@@ -200,6 +205,7 @@ def test_port_groups_are_made_together_or_not_at_all(lab: Lab) -> None:
     assert len(switch.portgroup) == 3
 
 
+@pytest.mark.long
 def test_a_network_card_has_a_port_of_its_own(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     change_card(lab, "ml-07", "add", connected_to(portgroup))
@@ -232,6 +238,7 @@ def test_a_network_card_has_a_port_of_its_own(lab: Lab) -> None:
     assert portgroup.vm == [lab.vm("ml-08")]
 
 
+@pytest.mark.long
 def test_a_copy_has_other_ports_and_a_port_group_grows_or_not(lab: Lab) -> None:
     switch, portgroup = whole(lab, autoExpand=True, numPorts=1)
     change_card(lab, "ml-07", "edit", connected_to(portgroup, key=cards(lab.vm("ml-07"))[0].key))
@@ -253,6 +260,7 @@ def test_a_copy_has_other_ports_and_a_port_group_grows_or_not(lab: Lab) -> None:
     assert other.portKeys == [cards(clone)[0].backing.port.portKey]
 
 
+@pytest.mark.long
 def test_nothing_goes_that_is_in_use(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     host = lab.host("esx-01.lab")
@@ -280,12 +288,14 @@ def test_nothing_goes_that_is_in_use(lab: Lab) -> None:
     assert (host.config.network.proxySwitch, [each.name for each in host.network]) == ([], ["VM Network"])
 
 
+@pytest.mark.long
 def test_a_vm_connects_only_where_its_host_is_a_member(lab: Lab) -> None:
     portgroup = new_portgroup(lab, new_switch(lab))
     with pytest.raises(vim.fault.InvalidDeviceBacking):
         change_card(lab, "ml-07", "add", connected_to(portgroup))
 
 
+@pytest.mark.long
 def test_config_targets_list_port_groups_apart_from_networks(lab: Lab) -> None:
     switch, portgroup = whole(lab)
     target = lab.cluster().environmentBrowser.QueryConfigTarget()
@@ -302,6 +312,7 @@ def test_config_targets_list_port_groups_apart_from_networks(lab: Lab) -> None:
         switch.LookupDvPortGroup("dvportgroup-1")
 
 
+@pytest.mark.long
 def test_who_may_not_change_a_switch_is_refused(lab: Lab) -> None:
     switch = new_switch(lab)
     authority = lab.world.authority
@@ -311,6 +322,7 @@ def test_who_may_not_change_a_switch_is_refused(lab: Lab) -> None:
     assert refused.value.privilegeId == "DVSwitch.Modify"
 
 
+@pytest.mark.long
 def test_a_saved_state_keeps_switches_port_groups_and_connections(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     with start("lab", tls=False, clock="stepped", state=file) as server:

@@ -90,6 +90,7 @@ def _plain(value: Any) -> str:
     return VmomiSupport.FormatObject(value).replace("(vmodl.DynamicData) []", "")
 
 
+@pytest.mark.long
 def test_the_encoder_agrees_with_pyvmomis_serialiser() -> None:
     """Ours is compiled for speed; on a whole scenario it must write what pyVmomi's own would."""
     info = VmomiSupport.Object(name="val", type=object, version=VERSION, flags=0)

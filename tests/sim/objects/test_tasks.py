@@ -50,6 +50,7 @@ def test_progress_follows_time(world: World, si: Any) -> None:
     assert (task.info.state, task.info.progress) == ("success", None)
 
 
+@pytest.mark.long
 def test_a_poller_sees_the_end_too(si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     polls = 0
@@ -59,6 +60,7 @@ def test_a_poller_sees_the_end_too(si: Any) -> None:
     assert task.info.state == "success"
 
 
+@pytest.mark.long
 def test_a_host_refuses_a_second_task_of_a_vm(world: World, si: Any) -> None:
     world.tasks.queues = False
     task = machine(si).PowerOnVM_Task()
@@ -68,6 +70,7 @@ def test_a_host_refuses_a_second_task_of_a_vm(world: World, si: Any) -> None:
     machine(si, 2).PowerOnVM_Task()
 
 
+@pytest.mark.long
 def test_a_refused_task_ends_in_its_typed_fault(world: World, si: Any) -> None:
     world.get("vm-1").power = "poweredOn"
     task = machine(si).PowerOnVM_Task()
@@ -80,6 +83,7 @@ def test_a_refused_task_ends_in_its_typed_fault(world: World, si: Any) -> None:
     assert list(world.ledger) == []
 
 
+@pytest.mark.long
 def test_the_ledger_names_caller_and_effect(world: World, si: Any, server: SimServer) -> None:
     WaitForTask(machine(si).PowerOnVM_Task(), si=si)
     (entry,) = world.ledger
@@ -88,6 +92,7 @@ def test_the_ledger_names_caller_and_effect(world: World, si: Any, server: SimSe
     assert entry.session == si.content.sessionManager.currentSession.key
 
 
+@pytest.mark.long
 def test_the_clients_operation_id_is_kept(world: World, si: Any) -> None:
     si._stub.requestContext = {"operationID": "night-7"}
     task = machine(si).PowerOnVM_Task()
@@ -96,6 +101,7 @@ def test_the_clients_operation_id_is_kept(world: World, si: Any) -> None:
     assert [entry.operation_id for entry in world.ledger] == ["night-7"]
 
 
+@pytest.mark.long
 def test_a_task_whose_object_was_removed_meanwhile_does_nothing(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     world.unregister(world.get("vm-1"))
@@ -106,6 +112,7 @@ def test_a_task_whose_object_was_removed_meanwhile_does_nothing(world: World, si
     assert world.bugs == []
 
 
+@pytest.mark.long
 def test_a_task_can_be_cancelled_before_its_end(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     task.CancelTask()
@@ -117,6 +124,7 @@ def test_a_task_can_be_cancelled_before_its_end(world: World, si: Any) -> None:
         task.CancelTask()
 
 
+@pytest.mark.long
 def test_ended_tasks_go_away_after_ten_minutes(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     world.clock.advance(4)
@@ -128,6 +136,7 @@ def test_ended_tasks_go_away_after_ten_minutes(world: World, si: Any) -> None:
         _ = task.info
 
 
+@pytest.mark.long
 def test_task_history_outlives_the_tasks(world: World, si: Any) -> None:
     for number in (1, 2):
         machine(si, number).PowerOnVM_Task()
@@ -144,6 +153,7 @@ def test_task_history_outlives_the_tasks(world: World, si: Any) -> None:
     collector.DestroyCollector()
 
 
+@pytest.mark.long
 def test_a_bug_in_an_effect_ends_the_task_and_is_recorded(world: World, si: Any) -> None:
     spec = vim.vm.ConfigSpec(name="new")
     world.get("vm-1").options = None
@@ -155,6 +165,7 @@ def test_a_bug_in_an_effect_ends_the_task_and_is_recorded(world: World, si: Any)
     world.bugs.clear()
 
 
+@pytest.mark.long
 def test_two_hundred_tasks_are_awaited_in_a_few_round_trips() -> None:
     with SimServer(small_world(200), tls=False) as server:
         si = connect(server)

@@ -104,6 +104,7 @@ def test_every_device_is_on_its_controller(lab: Lab, name: str) -> None:
             assert key in devices[device.controllerKey].device
 
 
+@pytest.mark.long
 def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
     vm = lab.vm("bare")
     change(lab, vm, disk(4, 1000), card())

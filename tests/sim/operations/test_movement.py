@@ -54,6 +54,7 @@ def test_vmotion_of_a_vgpu_needs_the_vcenter_setting(lab: Lab) -> None:
     assert "vdi-01" not in lab.gpus("esx-01.lab")["0000:d8:00.0"]
 
 
+@pytest.mark.long
 def test_vmotion_is_an_admission(lab: Lab) -> None:
     lab.world.options["vgpu.hotmigrate.enabled"] = True
     for name in ("vdi-11", "vdi-12"):
@@ -69,6 +70,7 @@ def test_vmotion_is_an_admission(lab: Lab) -> None:
     assert "vdi-07" in lab.gpus("esx-02.lab")["0000:3b:00.0"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tolerated", "moves"), [("10", False), ("11", True), ("", True)])
 def test_vmotion_whose_estimated_stun_is_too_long_is_refused(lab: Lab, tolerated: str, moves: bool) -> None:
     """The estimate is that of the config target: 11 s for 8 GiB."""
@@ -85,12 +87,14 @@ def test_vmotion_whose_estimated_stun_is_too_long_is_refused(lab: Lab, tolerated
         migrate(lab, "vdi-01", "esx-02.lab")
 
 
+@pytest.mark.long
 def test_direct_path_vm_is_not_migrated_live(lab: Lab) -> None:
     lab.power_on("ml-03")
     with pytest.raises(vim.fault.DisallowedMigrationDeviceAttached):
         migrate(lab, "ml-03", "esx-01.lab")
 
 
+@pytest.mark.long
 def test_clone_is_off_and_is_its_own_machine(lab: Lab) -> None:
     folder, pool = lab.vm("ml-01").parent, lab.vm("ml-01").resourcePool
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), template=False, powerOn=False)
@@ -102,6 +106,7 @@ def test_clone_is_off_and_is_its_own_machine(lab: Lab) -> None:
         lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-01", spec))
 
 
+@pytest.mark.long
 def test_template_becomes_a_vm_by_cloning(lab: Lab) -> None:
     location = vim.vm.RelocateSpec(pool=lab.vm("ml-01").resourcePool, host=lab.host("esx-02.lab"))
     spec = vim.vm.CloneSpec(location=location, template=False, powerOn=True)
@@ -112,6 +117,7 @@ def test_template_becomes_a_vm_by_cloning(lab: Lab) -> None:
     assert clone.runtime.powerState == "poweredOn"
 
 
+@pytest.mark.long
 def test_template_has_no_pool_and_gets_one_back(lab: Lab) -> None:
     pool = lab.vm("ml-08").resourcePool
     lab.vm("ml-08").MarkAsTemplate()
@@ -123,6 +129,7 @@ def test_template_has_no_pool_and_gets_one_back(lab: Lab) -> None:
     assert lab.vm("ml-08").resourcePool == pool
 
 
+@pytest.mark.long
 def test_destroyed_vm_is_gone_everywhere(lab: Lab) -> None:
     vm, folder, pool, host = (lab.vm("snapped"), lab.vm("snapped").parent, lab.vm("snapped").resourcePool, "esx-01.lab")
     lab.run(vm.Destroy_Task())
@@ -132,6 +139,7 @@ def test_destroyed_vm_is_gone_everywhere(lab: Lab) -> None:
         print(vm.name)
 
 
+@pytest.mark.long
 def test_destroyed_vm_leaves_no_override_behind(lab: Lab) -> None:
     override = vim.cluster.DrsVmConfigInfo(key=lab.vm("snapped"), behavior="manual")
     spec = vim.cluster.ConfigSpecEx(drsVmConfigSpec=[vim.cluster.DrsVmConfigSpec(operation="add", info=override)])
@@ -140,11 +148,13 @@ def test_destroyed_vm_leaves_no_override_behind(lab: Lab) -> None:
     assert lab.cluster().configurationEx.drsVmConfig == []
 
 
+@pytest.mark.long
 def test_running_vm_is_not_destroyed(lab: Lab) -> None:
     with pytest.raises(vim.fault.InvalidPowerState):
         lab.run(lab.vm("vdi-01").Destroy_Task())
 
 
+@pytest.mark.long
 def test_folder_is_made_and_filled(lab: Lab) -> None:
     made = lab.datacenter().vmFolder.CreateFolder("night")
     lab.run(made.MoveIntoFolder_Task([lab.vm("ml-07")]))
@@ -154,6 +164,7 @@ def test_folder_is_made_and_filled(lab: Lab) -> None:
         lab.datacenter().vmFolder.CreateFolder("night")
 
 
+@pytest.mark.long
 def test_snapshots_form_a_tree_and_leave_it(lab: Lab) -> None:
     vm = lab.vm("snapped")
     (first,) = vm.snapshot.rootSnapshotList
@@ -166,12 +177,14 @@ def test_snapshots_form_a_tree_and_leave_it(lab: Lab) -> None:
     assert vm.snapshot is None
 
 
+@pytest.mark.long
 def test_running_direct_path_vm_takes_no_snapshot(lab: Lab) -> None:
     lab.power_on("ml-04")
     with pytest.raises(vmodl.fault.NotSupported):
         lab.run(lab.vm("ml-04").CreateSnapshot_Task("x", "", memory=False, quiesce=False))
 
 
+@pytest.mark.long
 def test_vmotion_obeys_rules_that_bind(lab: Lab) -> None:
     lab.world.options["vgpu.hotmigrate.enabled"] = True
     cluster = next(iter(lab.world.by_type("ClusterComputeResource")))
@@ -184,6 +197,7 @@ def test_vmotion_obeys_rules_that_bind(lab: Lab) -> None:
     migrate(lab, "vdi-01", "esx-02.lab")
 
 
+@pytest.mark.long
 def test_a_failover_host_takes_no_vmotion(lab: Lab) -> None:
     lab.world.options["vgpu.hotmigrate.enabled"] = True
     cluster = next(iter(lab.world.by_type("ClusterComputeResource")))
@@ -194,6 +208,7 @@ def test_a_failover_host_takes_no_vmotion(lab: Lab) -> None:
     migrate(lab, "vdi-07", "esx-01.lab")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parameter", ["enable_uvm", "enable_debugging", "enable_profiling"])
 def test_unified_memory_debugger_and_profiler_rule_out_vmotion(lab: Lab, parameter: str) -> None:
     lab.world.options["vgpu.hotmigrate.enabled"] = True

@@ -79,6 +79,7 @@ def member(lab: Lab, host: str, *nics: str) -> None:
 # --- paravirtual RDMA -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_vm_with_paravirtual_rdma_runs_and_moves_between_hosts_that_are_ready(lab: Lab) -> None:
     vm = clone(lab, "node-1", rdma_card(lab, deviceProtocol="rocev1"))
     [card] = cards(vm, Rdma)
@@ -93,6 +94,7 @@ def test_a_vm_with_paravirtual_rdma_runs_and_moves_between_hosts_that_are_ready(
     assert vm.runtime.host.name == "esx-02.trn"
 
 
+@pytest.mark.long
 def test_a_host_without_the_tag_refuses_the_power_on_until_it_has_one(lab: Lab) -> None:
     clone(lab, "node-1", rdma_card(lab), host="esx-04.trn")
     for adapter, words in (("", "names no VMkernel adapter"), ("vmk7", "names vmk7, which it has not")):
@@ -104,6 +106,7 @@ def test_a_host_without_the_tag_refuses_the_power_on_until_it_has_one(lab: Lab) 
     lab.power_on("node-1", "esx-04.trn")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("nics", "words"),
     [
@@ -127,6 +130,7 @@ def test_all_memory_is_reserved(lab: Lab) -> None:
         lab.power_on("node-1")
 
 
+@pytest.mark.long
 def test_what_no_vm_can_have_is_refused_when_it_is_added(lab: Lab) -> None:
     with pytest.raises(vim.fault.DeviceUnsupportedForVmVersion) as old:
         clone(lab, "node-1", rdma_card(lab), of="old-trainer")
@@ -144,6 +148,7 @@ def test_what_no_vm_can_have_is_refused_when_it_is_added(lab: Lab) -> None:
         lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[moved])))
 
 
+@pytest.mark.long
 def test_it_is_not_added_while_the_vm_runs(lab: Lab) -> None:
     vm = clone(lab, "node-1")
     lab.power_on("node-1")
@@ -162,6 +167,7 @@ def held(vm: Any) -> str | None:
     return function and str(function.id)
 
 
+@pytest.mark.long
 def test_a_card_takes_a_function_at_the_power_on_and_gives_it_back(lab: Lab) -> None:
     vms = [clone(lab, f"node-{number}", sriov_card(lab)) for number in range(1, 10)]
     assert held(vms[0]) is None
@@ -179,6 +185,7 @@ def test_a_card_takes_a_function_at_the_power_on_and_gives_it_back(lab: Lab) -> 
     assert held(vms[8]) == freed
 
 
+@pytest.mark.long
 def test_it_can_be_neither_suspended_nor_moved_nor_snapshotted_while_it_runs(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab))
     lab.power_on("node-1")
@@ -190,6 +197,7 @@ def test_it_can_be_neither_suspended_nor_moved_nor_snapshotted_while_it_runs(lab
         lab.run(vm.CreateSnapshot_Task("before", "", memory=True, quiesce=False))
 
 
+@pytest.mark.long
 def test_its_memory_is_reserved_and_its_port_divided(lab: Lab) -> None:
     clone(lab, "node-1", sriov_card(lab), reserved=False)
     with pytest.raises(vim.fault.VimFault, match="memory reservation"):
@@ -201,12 +209,14 @@ def test_its_memory_is_reserved_and_its_port_divided(lab: Lab) -> None:
         clone(lab, "node-3", sriov_card(lab, "0000:99:00.0"))
 
 
+@pytest.mark.long
 def test_vcenter_can_choose_the_port_among_the_uplinks_of_its_network(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab, "Automatic-0000:00:00.0"))
     lab.power_on("node-1", "esx-02.trn")
     assert (held(vm) or "").startswith("0000:9b:")
 
 
+@pytest.mark.long
 def test_a_card_is_edited_and_removed(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
     [card] = cards(vm, Sriov)
@@ -227,6 +237,7 @@ def test_a_card_is_edited_and_removed(lab: Lab) -> None:
         lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
 
 
+@pytest.mark.long
 def test_a_copy_has_addresses_and_ports_of_its_own(lab: Lab) -> None:
     first = clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
     second = clone(lab, "node-2", of="node-1")
@@ -247,6 +258,7 @@ def sriov(lab: Lab, host: str, port: str) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_functions_are_in_force_after_a_reboot(lab: Lab) -> None:
     host = lab.host("esx-01.trn")
     before = sriov(lab, "esx-01.trn", OTHER_PORT)
@@ -274,6 +286,7 @@ def test_functions_are_in_force_after_a_reboot(lab: Lab) -> None:
             system.UpdatePassthruConfig([wrong])
 
 
+@pytest.mark.long
 def test_functions_in_use_are_not_taken_away(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab))
     lab.power_on("node-1", "esx-01.trn")
@@ -282,6 +295,7 @@ def test_functions_in_use_are_not_taken_away(lab: Lab) -> None:
         vm.runtime.host.configManager.pciPassthruSystem.UpdatePassthruConfig([config])
 
 
+@pytest.mark.long
 def test_rule_sets_of_the_firewall_are_opened_and_closed(lab: Lab) -> None:
     firewall = lab.host("esx-04.trn").configManager.firewallSystem
 
@@ -299,6 +313,7 @@ def test_rule_sets_of_the_firewall_are_opened_and_closed(lab: Lab) -> None:
         firewall.EnableRuleset(id="gdbserver")
 
 
+@pytest.mark.long
 def test_a_vmkernel_adapter_is_put_on_a_distributed_port_group(lab: Lab) -> None:
     system = lab.host("esx-01.trn").configManager.networkSystem
     backing = port_of(lab, "rdma-vmk").port
@@ -322,6 +337,7 @@ def test_a_vmkernel_adapter_is_put_on_a_distributed_port_group(lab: Lab) -> None
         system.AddVirtualNic(portgroup="", nic=vim.host.VirtualNic.Specification(distributedVirtualPort=wrong))
 
 
+@pytest.mark.long
 def test_network_cards_are_beside_their_numa_node(lab: Lab) -> None:
     first, second = lab.host("esx-01.trn").hardware.numaInfo.numaNode
     assert OTHER_PORT in first.pciId
@@ -347,6 +363,7 @@ def shown(lab: Lab) -> list[Any]:
     return [groups, switches, told, networks, repr(lab.vm("node-1").config.hardware.device)]
 
 
+@pytest.mark.long
 def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("training", state) as lab:

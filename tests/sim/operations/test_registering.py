@@ -30,6 +30,7 @@ def register(lab: Lab, path: str, name: str | None = None, **where: Any) -> Any:
     return lab.run(task)
 
 
+@pytest.mark.long
 def test_a_vm_comes_back_from_its_files(lab: Lab) -> None:
     old = lab.vm("ml-07")
     lab.run(old.CreateSnapshot_Task("one", "", False, False))
@@ -52,6 +53,7 @@ def test_a_vm_comes_back_from_its_files(lab: Lab) -> None:
         vm.UnregisterVM()
 
 
+@pytest.mark.long
 def test_a_suspended_vm_keeps_its_space_and_a_template_its_host(lab: Lab) -> None:
     store = lab.vm("ml-08").datastore[0]
     lab.power_on("ml-08")
@@ -67,6 +69,7 @@ def test_a_suspended_vm_keeps_its_space_and_a_template_its_host(lab: Lab) -> Non
     assert (template.config.template, template.resourcePool) == (True, None)
 
 
+@pytest.mark.long
 def test_what_cannot_be_registered(lab: Lab) -> None:
     pool = lab.cluster().resourcePool
     with pytest.raises(vim.fault.AlreadyExists):
@@ -98,6 +101,7 @@ def test_files_of_one_name_are_told_apart(lab: Lab) -> None:
         register(lab, f"{STORE} ml-07_1/ml-07_1.vmx")
 
 
+@pytest.mark.long
 def test_a_saved_state_knows_the_files_of_unregistered_vms(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     with start("lab", tls=False, clock="stepped", state=file) as server:
@@ -120,6 +124,7 @@ def instant(lab: Lab, source: str, name: str = "clone", **location: Any) -> Any:
     return lab.run(lab.vm(source).InstantClone_Task(spec))
 
 
+@pytest.mark.long
 def test_an_instant_clone_runs_where_its_source_does(lab: Lab) -> None:
     lab.power_on("ml-08")
     source = lab.vm("ml-08")
@@ -139,6 +144,7 @@ def test_an_instant_clone_runs_where_its_source_does(lab: Lab) -> None:
     assert len({*macs}) == len(macs) == 2
 
 
+@pytest.mark.long
 def test_what_has_no_instant_clone(lab: Lab) -> None:
     with pytest.raises(vim.fault.InvalidPowerState):
         instant(lab, "ml-07")

@@ -39,6 +39,7 @@ def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
     assert [device.key for device in lab.passthrough("mixed")] == [13000, 13001]
 
 
+@pytest.mark.long
 def test_it_binds_the_vm_to_its_host_as_any_passthrough_device_does(lab: Lab) -> None:
     lab.power_on("carded")
     with pytest.raises(vmodl.fault.NotSupported):

@@ -20,6 +20,8 @@ from gpuops.report.bundle.world import world
 from gpuops.sim.scenario.build import build
 from tests.sample import mostly_long
 
+pytestmark = pytest.mark.long
+
 WEIRD: Final[tuple[Any, ...]] = (
     None, True, -1, 0, 1 << 70, 1.5, "", "x", "vm-1", "ServiceInstance", "group-d1", "{", "{0.__class__}", "\0", [], {},
     [[]], {"a": {}}, "0000:00:00.0", "0000:ff:1f.7", "9.9.9.9", "9.0.0.0", "nvidia_a40-8q", "a100",

@@ -23,12 +23,14 @@ def _run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_project_with_gpuops_installed_has_the_fixture_and_the_marker() -> None:
     done = _run("-m", "pytest", "-p", "no:cacheprovider", "-q", folder=EXAMPLE)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: `make setup` installs the plugin"
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_ask_for_it_imports_nothing_of_the_simulator(tmp_path: Path) -> None:
     script = "import sys, pytest; before = set(sys.modules); import gpuops.sim.pytest_plugin; "
     done = _run("-c", f"{script}print(*sorted(set(sys.modules) - before))", folder=tmp_path)
@@ -48,6 +50,7 @@ def test_the_marker_names_the_clock_and_plain_http(simulated_vcenter: SimServer)
     assert SimClient(ready_file.of(simulated_vcenter)).clock()["mode"] == "real"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("marker", "told"),
     [
@@ -66,6 +69,7 @@ def test_what_the_marker_cannot_mean_fails_the_test(
         request.getfixturevalue("simulated_vcenter")
 
 
+@pytest.mark.long
 def test_a_bug_of_the_simulator_fails_the_test(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> None:
     [definition] = request._fixturemanager.getfixturedefs("simulated_vcenter", request.node) or ()
     function: Any = definition.func

@@ -74,6 +74,7 @@ def change_much(lab: Lab) -> None:
     lab.run(lab.cluster().ReconfigureComputeResource_Task(vim.cluster.ConfigSpecEx(drsVmConfigSpec=specs), True))
 
 
+@pytest.mark.long
 def test_next_run_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("lab", state) as lab:
@@ -169,6 +170,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     assert (saved["hosts"], saved["clusters"], saved["removed"]) == ({}, {}, {"vms": [], "others": []})
 
 
+@pytest.mark.long
 def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("lab", state) as lab:
@@ -206,6 +208,7 @@ def test_an_unknown_id_of_a_section_is_refused(tmp_path: Path, section: str) -> 
         start("lab", tls=False, clock="stepped", state=state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 3, "scenario": "vdi", "seed": 0}'])
 def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
@@ -214,6 +217,7 @@ def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
         start("lab", tls=False, clock="stepped", state=state)
 
 
+@pytest.mark.long
 def test_what_is_set_on_devices_that_are_no_gpu_is_kept(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("accelerators", state) as lab:

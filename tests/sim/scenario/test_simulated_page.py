@@ -10,6 +10,8 @@ import pytest
 
 from tests.sim.scenario.simulated_page import renewed, sections
 
+pytestmark = pytest.mark.long
+
 PAGE: Final = Path(__file__).parents[3] / "gpuops" / "manual" / "simulated.md"
 
 

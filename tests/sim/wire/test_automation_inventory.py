@@ -66,6 +66,7 @@ def rest() -> Iterator[Rest]:
     assert server.world.bugs == []
 
 
+@pytest.mark.long
 def test_sdk_lists_what_soap_clients_see(lab: Lab, client: Any) -> None:
     content = lab.si.content
     for name, kind in KINDS.items():
@@ -153,6 +154,7 @@ def test_sdk_filters(lab: Lab, client: Any) -> None:
     assert len(vcenter.Host.list(hosts(standalone=False, clusters={lab.cluster()._moId}))) == 2
 
 
+@pytest.mark.long
 def test_sdk_meets_typed_errors(lab: Lab, client: Any) -> None:
     from com.vmware.vapi.std.errors_client import InvalidArgument, NotFound, Unsupported
 
@@ -177,6 +179,7 @@ def names(answer: tuple[int, Any]) -> list[str]:
     return sorted(each["name"] for each in found)
 
 
+@pytest.mark.long
 def test_both_shapes_of_rest_filter_alike(rest: Rest) -> None:
     folder, cluster = rest.moid("ml", "Folder"), rest.moid("lab-cluster", "ClusterComputeResource")
     host, store = rest.moid("esx-02.lab", "HostSystem"), rest.moid("lab-ds-1", "Datastore")
@@ -224,6 +227,7 @@ def test_both_shapes_of_rest_filter_alike(rest: Rest) -> None:
             assert names(rest("GET", target)) == expected, target
 
 
+@pytest.mark.long
 def test_the_shapes_differ_as_documented(rest: Rest) -> None:
     vm = rest.moid("ml-07")
     (shown,) = rest("GET", "/api/vcenter/vm?names=ml-07")[1]
@@ -237,6 +241,7 @@ def test_the_shapes_differ_as_documented(rest: Rest) -> None:
     assert "upgrade_version" not in new["hardware"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("verb", "path", "status", "kind"),
     [
@@ -264,6 +269,7 @@ def test_errors_have_their_kinds(rest: Rest, verb: str, path: str, status: int, 
     assert (code, document["type"]) == (status, f"com.vmware.vapi.std.errors.{kind.lower()}")
 
 
+@pytest.mark.long
 def test_nothing_is_shown_without_a_session(rest: Rest) -> None:
     assert rest("DELETE", "/api/session") == (204, None)
     for service in BY_NAME.values():
@@ -271,11 +277,13 @@ def test_nothing_is_shown_without_a_session(rest: Rest) -> None:
         assert (code, document["error_type"]) == (401, "UNAUTHENTICATED")
 
 
+@pytest.mark.long
 def test_a_template_is_no_vm_here(rest: Rest) -> None:
     assert names(rest("GET", "/api/vcenter/vm?names=golden")) == []
     assert rest("GET", f"/api/vcenter/vm/{rest.moid('golden')}")[0] == 404
 
 
+@pytest.mark.long
 def test_a_user_sees_what_a_role_shows(rest: Rest) -> None:
     world = rest.server.world
     with world.lock:
@@ -287,6 +295,7 @@ def test_a_user_sees_what_a_role_shows(rest: Rest) -> None:
     assert (code, document["error_type"]) == (403, "UNAUTHORIZED")
 
 
+@pytest.mark.long
 def test_more_than_the_limit_are_none(rest: Rest) -> None:
     """1000 networks at most (vSphere Automation API reference, network.list)."""
     world = rest.server.world
@@ -303,6 +312,7 @@ def test_more_than_the_limit_are_none(rest: Rest) -> None:
     assert names(rest("GET", "/api/vcenter/network?names=one+more")) == ["one more"]
 
 
+@pytest.mark.long
 def test_every_guest_has_the_name_of_the_api() -> None:
     from com.vmware.vcenter.vm_client import GuestOS
 
@@ -312,6 +322,7 @@ def test_every_guest_has_the_name_of_the_api() -> None:
     assert len(set(made.values())) == len(made)
 
 
+@pytest.mark.long
 def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
     from com.vmware.vapi.std.errors_client import AlreadyInDesiredState, NotAllowedInCurrentState, NotFound
 
@@ -338,6 +349,7 @@ def test_sdk_changes_the_power_of_a_vm(lab: Lab, client: Any) -> None:
     assert told[0] == ("PowerOnVM_Task", next(iter(lab.world.sessions)).user)
 
 
+@pytest.mark.long
 def test_power_over_rest(rest: Rest) -> None:
     vm, world = rest.moid("ml-07"), rest.server.world
     path = f"vcenter/vm/{vm}/power"
@@ -354,6 +366,7 @@ def test_power_over_rest(rest: Rest) -> None:
     assert (code, document["error_type"]) == (403, "UNAUTHORIZED")
 
 
+@pytest.mark.long
 def test_a_vm_without_a_place_for_its_vgpu_is_not_started(rest: Rest) -> None:
     """Both need a whole A40, and there is one on which no desktop runs."""
     assert rest("POST", f"/api/vcenter/vm/{rest.moid('ml-06')}/power?action=start") == (204, None)

@@ -57,6 +57,7 @@ def test_both_wires_say_the_same(scenario: str, per_kind: int | None) -> None:
         assert server.world.bugs == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", mostly_long(range(4), [0]))
 def test_both_wires_say_the_same_after_changes(seed: int) -> None:
     """What was kept for one wire goes when a call over the other one changes it."""

@@ -22,6 +22,7 @@ def test_only_hosts_asked_for_get_one(session: Session, inventory: Inventory) ->
     assert with_config_targets(session, inventory, ["host-424242"]) is inventory
 
 
+@pytest.mark.long
 def test_it_says_what_static_and_dynamic_backings_and_groups_need(session: Session, inventory: Inventory) -> None:
     found = with_config_targets(session, inventory, list(inventory.hosts))
     target = found.find_host("esx-02").config_target
@@ -38,6 +39,7 @@ def test_it_says_what_static_and_dynamic_backings_and_groups_need(session: Sessi
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["HostNotConnected", "HostNotReachable", "HostCommunication"])
 def test_a_host_that_vcenter_cannot_reach_stays_unknown(
     lab: SimServer, session: Session, inventory: Inventory, fault: str

@@ -101,6 +101,7 @@ def refused(site: Site, request: Request) -> list[str]:
     return [str(rejection) for rejection in report.plan.rejections]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", mostly_long(CHANGED, ("7.0.3.0", "8.0.2.0", "9.1.0.0")))
 def test_attach_and_detach(version: str, tmp_path: Path) -> None:
     with vcenter(version, tmp_path) as (server, site):
@@ -120,6 +121,7 @@ def test_attach_and_detach(version: str, tmp_path: Path) -> None:
     assert methods == {"ReconfigVM_Task", "PowerOnVM_Task", "ShutdownGuest"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "wish", "what"),
     [
@@ -136,6 +138,7 @@ def test_what_the_version_cannot_say_is_refused_by_name(version: str, wish: Atta
         assert list(server.world.ledger) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", mostly_long(CHANGED, ("7.0.3.0",)))
 def test_a_night_and_a_morning(version: str, tmp_path: Path) -> None:
     """Where the mode of a GPU is unknown, no VM starts on a slot that may not be there: before 8.0.3, on which all
@@ -152,6 +155,7 @@ def test_a_night_and_a_morning(version: str, tmp_path: Path) -> None:
         assert back == taken
 
 
+@pytest.mark.long
 def test_a_vcenter_older_than_what_works_says_so() -> None:
     with (
         SimServer(build("lab", api_version="6.0")) as server,

@@ -89,6 +89,7 @@ def test_no_verb_touches_a_vm_of_another_product(server: SimServer, site: Site, 
     assert list(server.world.ledger) == []
 
 
+@pytest.mark.long
 def test_a_vm_that_is_handed_over_after_the_plan_is_left_alone(server: SimServer, site: Site) -> None:
     def consent(report: Report) -> None:
         with server.world.changed:

@@ -87,6 +87,7 @@ def only_row(verdict: GuestVerdict) -> str:
     return row.says
 
 
+@pytest.mark.long
 def test_each_guest_is_as_its_scenario_says_and_nothing_stays_behind(stacks: Stacks) -> None:
     found = stacks.check()
     assert {name: states(verdict) for name, verdict in found.items()} == {
@@ -131,6 +132,7 @@ def test_a_login_that_one_guest_refuses_is_tried_in_no_other(stacks: Stacks, mon
     assert "wrong-Secret-9" not in repr(found)
 
 
+@pytest.mark.long
 def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
     wait = guest_programs.wait
@@ -145,6 +147,7 @@ def test_so_many_are_asked_at_a_time(stacks: Stacks, monkeypatch: pytest.MonkeyP
     assert max(together) == 2
 
 
+@pytest.mark.long
 def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: Stacks) -> None:
     stacks.change("gpu-bare", takes_s=None)
     found = stacks.check()
@@ -155,6 +158,7 @@ def test_a_program_that_does_not_end_is_given_up_and_holds_up_no_other(stacks: S
     assert said.endswith("stays in its guest: its program still runs")
 
 
+@pytest.mark.long
 def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
     stacks: Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +175,7 @@ def test_a_program_that_ends_while_other_answers_are_fetched_is_not_given_up(
     assert len(fetched) == 7
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -186,6 +191,7 @@ def test_a_host_that_cannot_be_reached_is_waited_for_once(stacks: Stacks, monkey
     assert stacks.left_over == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -208,6 +214,7 @@ def test_a_guest_that_answers_badly_is_unknown(stacks: Stacks, fields: dict[str,
     assert stacks.left_over == []
 
 
+@pytest.mark.long
 def test_an_answer_that_cannot_be_removed_is_named(stacks: Stacks) -> None:
     state = stacks.vm("gpu-ready").state
     programs = tuple(each for each in state.template.programs if each.path == SH)
@@ -230,6 +237,7 @@ def url_of(stacks: Stacks, monkeypatch: pytest.MonkeyPatch, begins: str) -> None
     monkeypatch.setattr(GuestFileManager, "InitiateFileTransferFromGuest", named)
 
 
+@pytest.mark.long
 def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it(
     stacks: Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +253,7 @@ def test_a_host_that_is_named_must_show_the_certificate_that_vcenter_tells_of_it
     assert "is not the pinned one" in only_row(verdict)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("begins", "says"),
     [
@@ -263,12 +272,14 @@ def test_a_url_that_leads_nowhere(stacks: Stacks, monkeypatch: pytest.MonkeyPatc
     assert "token=" not in only_row(verdict)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("certificate", [[1, 2, 3], "x", None, [], list(b"-----BEGIN CERTIFICATE-----\n!")])
 def test_a_certificate_that_is_none_is_refused(certificate: Any) -> None:
     with pytest.raises(Refused, match="is none"):
         guest_file._sha256(certificate)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("values", "system"),
     [

@@ -42,6 +42,7 @@ def ends(connection: Connection, command: str, *, vms: tuple[str, ...] = VMS[:1]
     return sorted(wait_for_commands(connection, started, s), key=lambda end: end.name)
 
 
+@pytest.mark.long
 def test_commands_run_beside_each_other_and_what_they_print_and_take_is_read(
     connection: Connection, server: SimServer
 ) -> None:
@@ -53,6 +54,7 @@ def test_commands_run_beside_each_other_and_what_they_print_and_take_is_read(
     assert left == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "code", "error"),
     [
@@ -69,6 +71,7 @@ def test_a_command_that_fails_is_told_with_its_code(
     assert (end.exit_code, end.error) == (code, error)
 
 
+@pytest.mark.long
 def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None:
     [end] = ends(connection, "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo out of memory; exit 3")
     assert len(end.printed) == PRINTED and end.printed.endswith("x\nout of memory\n")
@@ -82,6 +85,7 @@ def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, 
         read_guest_file(connection, vm.moid, "vm-01", "/a")
 
 
+@pytest.mark.long
 def test_a_command_that_does_not_end_is_ended(connection: Connection, server: SimServer) -> None:
     [end] = ends(connection, "sleep 600", s=0.5)
     assert (end.took_s, end.error) == (None, "it still ran after 0 s, and was ended")
@@ -90,6 +94,7 @@ def test_a_command_that_does_not_end_is_ended(connection: Connection, server: Si
     process.child.wait(timeout=10)
 
 
+@pytest.mark.long
 def test_a_guest_that_goes_away_is_told_of(connection: Connection, server: SimServer) -> None:
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     started = start_command(connection, vm.moid, "vm-01", "sleep 600", "op")
@@ -108,6 +113,7 @@ def test_without_a_login_and_with_a_wrong_one_nothing_is_run_and_no_password_is_
             assert "wrong-Secret7" not in repr(told.value) + str(told.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("url", ["http://*:80/guestFile?id=1", "https://*:x/guestFile", "file:///a"])
 def test_an_address_that_no_vcenter_names_is_not_asked(
     connection: Connection, server: SimServer, monkeypatch: pytest.MonkeyPatch, url: str

@@ -34,6 +34,8 @@ from tests.wire.conftest import target_of
 from tests.wire.guests.test_guest_programs import guests, night_and_day, policy
 from tests.wire.nights.test_rotation import ML
 
+pytestmark = pytest.mark.long
+
 __all__ = ["guests"]  # a fixture
 
 RIGHT, WRONG = "Kept4now", "Wr0ngKept"

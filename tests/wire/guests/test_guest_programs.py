@@ -70,6 +70,7 @@ def hooks(report: Report) -> list[tuple[Verdict, str]]:
     )
 
 
+@pytest.mark.long
 def test_a_hook_ends_before_its_vm_is_stopped(guests: SimServer, tmp_path: Path) -> None:
     night, day = night_and_day(guests, policy("/opt/keep"), tmp_path)
     assert (night.exit_code, day.exit_code) == (0, 0)
@@ -89,6 +90,7 @@ FAILS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("program", "said"), mostly_long(FAILS, FAILS[1:2]))
 def test_a_hook_that_fails_is_named_and_everything_is_back(
     guests: SimServer, tmp_path: Path, program: str, said: str
@@ -99,6 +101,7 @@ def test_a_hook_that_fails_is_named_and_everything_is_back(
     assert everything_is_back(guests)
 
 
+@pytest.mark.long
 def test_without_a_login_for_guests_the_evening_says_so_and_the_morning_goes_on(
     guests: SimServer, tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_wrong_password_is_refused_and_never_shown(guests: SimServer, running:
     assert "Kept4now" not in repr(replace(target_of(guests), guest=LOGIN))
 
 
+@pytest.mark.long
 def test_a_guest_that_declares_no_user_takes_part_in_nothing(lab: SimServer) -> None:
     name = next(vm.name for vm in lab.world.by_type("VirtualMachine")
                 if vm.state.power.value == "poweredOn" and vm.state.template.tools)  # fmt: skip
@@ -149,6 +153,7 @@ def test_a_guest_that_declares_no_user_takes_part_in_nothing(lab: SimServer) -> 
         submit(lab, LOGIN, name)
 
 
+@pytest.mark.long
 def test_a_login_can_be_tried_without_a_program(guests: SimServer, running: str) -> None:
     with connected(guests) as connection:
         manager = connection.content.guestOperationsManager.authManager

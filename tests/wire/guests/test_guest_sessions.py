@@ -103,6 +103,7 @@ def test_only_guests_of_pools_that_require_it_are_entered_and_none_that_somethin
     assert len(guests.asked) == len(set(guests.asked))
 
 
+@pytest.mark.long
 def test_a_login_that_is_refused_is_tried_in_one_guest(guests: Guests, lab: SimServer) -> None:
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=GuestAccount("inspector", "another"))
@@ -116,6 +117,7 @@ def test_a_login_that_is_refused_is_tried_in_one_guest(guests: Guests, lab: SimS
     assert guests.why(IDLE) == "its sessions are not known: a guest has refused the login of GPUOPS_GUEST_USERNAME"
 
 
+@pytest.mark.long
 def test_what_a_guest_does_not_tell_is_unknown_and_keeps_its_desktop(guests: Guests, lab: SimServer) -> None:
     for vm in lab.world.by_type("VirtualMachine"):
         vm.state.template = replace(vm.state.template, login=None, tools=vm.name != "vdi-02")
@@ -136,6 +138,7 @@ def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pyte
     assert [each.because for each in told] == ["", "other guests took too long", "other guests took too long"]
 
 
+@pytest.mark.long
 def test_a_session_that_begins_after_the_plan_keeps_its_desktop(guests: Guests) -> None:
     def watch(outcome: object) -> None:
         step = getattr(outcome, "step", None)

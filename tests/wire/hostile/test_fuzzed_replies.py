@@ -14,12 +14,14 @@ from gpuops.model.vcenter.target import Target
 from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded, reread
 
 
+@pytest.mark.long
 def test_a_few_hundred(lab_target: Target) -> None:
     found = recorded(lab_target)
     fuzz_both(found.replies, 300, seed=0)
     assert 0 < fuzz_reader(lab_target, found, 20, seed=0) < 20
 
 
+@pytest.mark.long
 def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None:
     """Found by seed 1 of whole inventories of vcsim."""
     found = recorded(lab_target).read
@@ -32,6 +34,7 @@ def test_an_object_that_was_not_asked_for_is_refused(lab_target: Target) -> None
         reread(lab_target, [*found[:last], (method, strange), *found[last + 1 :]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", [" ", "²", "9" * 5000])
 def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
     """Found by seed 1 of whole inventories, of custom attributes; `²` is a digit, and no number."""

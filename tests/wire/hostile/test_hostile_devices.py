@@ -49,6 +49,7 @@ def shown(site: Site) -> HostSettings:
     return host.settings
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", mostly_long(list(REPLIES), list(SOME)))
 def test_a_reply_that_is_none_is_a_reason(site: Site, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     strike(monkeypatch, REPLIES[name], service="direct_path_devices")
@@ -91,6 +92,7 @@ def test_values_of_other_types_are_a_reason(site: Site, monkeypatch: pytest.Monk
     assert "does not tell modes of devices" in settings.unread[0]
 
 
+@pytest.mark.long
 def test_words_and_ids_that_nobody_knows_are_shown_as_they_come(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     altered(monkeypatch, "VGPU_SAME_SIZE", "VGPU_\\u202eANY")
     settings = shown(site)
@@ -105,6 +107,7 @@ def test_words_and_ids_that_nobody_knows_are_shown_as_they_come(site: Site, monk
     assert outcome.reason == "esx-02.sup: vCenter lists no DirectPath device 0000:af:00.0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -125,6 +128,7 @@ def test_an_end_that_cannot_be_read_is_answered_by_looking(
     assert report.plan.afterwards[0].startswith("not in force before a reboot"), "what it takes is not known"
 
 
+@pytest.mark.long
 def test_the_document_of_a_host_without_a_reply_says_why(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     strike(monkeypatch, REPLIES["HTML"], service="direct_path_devices")
     inventory, hosts = mode_show(site, Scope(host=HOST))

@@ -56,6 +56,7 @@ def require_refused(child: subprocess.CompletedProcess[str], codes: tuple[int, .
         assert len(child.stderr) < 500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parser", mostly_long(PARSERS, ["pyvmomi"]))
 def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServer, parser: str) -> None:
     child = struck(hostile_server, parser, Hostile())  # to see that the server strikes
@@ -80,6 +81,7 @@ def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServ
     assert (honest.returncode, honest.stderr) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parser", mostly_long(PARSERS, ["pyvmomi"]))
 def test_entities_that_crash_a_parser_are_never_parsed(hostile_server: HostileServer, parser: str) -> None:
     """A hundred thousand within each other end a process by SIGSEGV in libexpat before 2.7.0 (CVE-2024-8176)."""
@@ -104,12 +106,14 @@ def test_pyvmomi_never_makes_a_value_of_it(name: str) -> None:
     assert isinstance(raised.value, (network.UnreadableReply, ExpatError))
 
 
+@pytest.mark.long
 def test_no_entity_is_ever_replaced() -> None:
     """The test of the parsers' own settings, behind the check of the bytes."""
     with pytest.raises(network.UnreadableReply, match="document type"):
         elements(b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["X9 redirect", "X17 HTML", "M6 id with elements"])
 def test_a_session_says_so_and_logs_out(hostile_server: HostileServer, name: str) -> None:
     from gpuops.vsphere.reading import collect

@@ -93,6 +93,7 @@ def test_a_change_of_graphics_that_cannot_be_told_apart_sends_nothing(server: Ho
         assert len(server.honest.world.ledger) == sent
 
 
+@pytest.mark.long
 def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: HostileServer) -> None:
     with connected(server) as vcenter:
         before = vcenter.inventory()
@@ -105,6 +106,7 @@ def test_a_folder_that_is_its_own_parent_ends_the_making_of_a_vm(server: Hostile
             vcenter.create_vm(NewVm("lock", host.ref, host.name, store.name), "op-1")
 
 
+@pytest.mark.long
 def test_devices_that_are_none_are_not_sent_back(server: HostileServer) -> None:
     with connected(server) as vcenter:
         before = vcenter.inventory()

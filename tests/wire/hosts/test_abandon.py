@@ -27,6 +27,8 @@ from tests.wire.hosts.leaving import added_again, removed
 from tests.wire.hosts.rolling import EQUAL, ONE, OPTIONS, Bench, Start
 from tests.wire.steps.points import Killed, Points
 
+pytestmark = pytest.mark.long
+
 DIES = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.stays_down", phase=Phase.AFTER)
 AFTER_THE_REBOOT = "after HostConnection.submit RebootHost"
 

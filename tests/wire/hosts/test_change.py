@@ -51,6 +51,7 @@ def test_a_cluster_is_switched_host_by_host_and_every_vm_is_where_it_was(start: 
     assert [entry for entry in bench.world.ledger if entry.after.get("power")] == [], "nobody lost its session"
 
 
+@pytest.mark.long
 def test_a_host_costs_so_many_reads_of_the_inventory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large fleet one takes seconds."""
     bench, reads, read = start(cluster(1, [])), list[object](), Connection.inventory
@@ -165,6 +166,7 @@ def failing(report: ChangeReport) -> str:
     return failed.reason
 
 
+@pytest.mark.long
 def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None:
     """While the question waits for its answer a VM stops: what is done now is not what was agreed to."""
     bench = start(three())
@@ -236,6 +238,7 @@ def test_a_host_is_waited_for_until_its_driver_lists_its_gpus(start: Start, late
         assert failing(report).startswith("its driver does not list GPU 0000:3b:00.0 since its reboot")
 
 
+@pytest.mark.long
 def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start: Start) -> None:
     bench = start(three())
     before = bench.places()
@@ -266,6 +269,7 @@ def test_no_host_is_begun_once_the_window_has_closed(start: Start) -> None:
 LOST = list(product(Phase, ("EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("phase", "method"),
     mostly_long(LOST, [*product(Phase, ["RebootHost_Task"]), (Phase.AFTER, "ExitMaintenanceMode_Task")]),
@@ -281,6 +285,7 @@ def test_a_lost_reply_is_answered_by_looking(start: Start, method: str, phase: P
     check_switched(bench, before, hosts=1)
 
 
+@pytest.mark.long
 def test_a_session_that_ends_in_the_middle_is_renewed(start: Start) -> None:
     bench = start(cluster(2, []))
     for method in ("EnterMaintenanceMode_Task", "UpdateModuleOptionString", "RebootHost_Task"):
@@ -291,6 +296,7 @@ def test_a_session_that_ends_in_the_middle_is_renewed(start: Start) -> None:
     assert [entry.method for entry in bench.world.ledger] == [*turn, "ExitMaintenanceMode_Task"] * 2, "nothing twice"
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -> None:
     bench = start(three())
     assert [len(turns) for turns in bench.roll(apply=False).plan.rounds] == [1, 1, 1]
@@ -302,6 +308,7 @@ def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -
     assert (again.changed, again.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
 
 
+@pytest.mark.long
 def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     bench = start(two())
     authority = bench.world.authority
@@ -376,6 +383,7 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: S
     assert (state.module_options, state.in_maintenance) == ("", False)
 
 
+@pytest.mark.long
 def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Start) -> None:
     large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
     pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
@@ -386,6 +394,7 @@ def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Start) -> 
     check_switched(bench, before, hosts=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "request_",
     [

@@ -36,6 +36,7 @@ def begin(site: Site, kind: str, order: str = "") -> None:
         journal.begin(kind, order=order)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apply", [True, False])
 def test_no_night_is_begun_while_a_change_is_open(lab: SimServer, tmp_path: Path, apply: bool) -> None:
     with site_of(lab, tmp_path) as site:

@@ -28,6 +28,7 @@ def state(bench: Bench, name: str = "esx-01") -> Any:
     return bench.host(name).state
 
 
+@pytest.mark.long
 def test_a_host_profile_is_warned_of_and_what_it_sets_back_stops_the_change(start: Start) -> None:
     bench = start(cluster(2, [], host_profile={"name": "golden"}))
     [warning] = bench.roll(ONE, apply=False).plan.warnings
@@ -42,6 +43,7 @@ def test_a_host_profile_is_warned_of_and_what_it_sets_back_stops_the_change(star
     assert state(bench).in_maintenance
 
 
+@pytest.mark.long
 def test_a_host_profile_with_the_same_options_is_warned_of_and_stops_nothing(start: Start) -> None:
     bench = start(cluster(1, [], host_profile={"name": "golden", "module_options": OPTIONS}))
     report = bench.roll(ONE)
@@ -63,10 +65,12 @@ def test_a_cluster_that_keeps_the_configuration_of_its_hosts_is_warned_of(start:
     assert warning.startswith("cluster c keeps the configuration of its hosts (esx-01): its next remediation sets")
 
 
+@pytest.mark.long
 def test_where_nobody_else_sets_hosts_there_is_nothing_to_warn_of(start: Start) -> None:
     assert start(cluster(2, [])).roll(ONE, apply=False).plan.warnings == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault", mostly_long(["MethodNotFound", "NoPermission", "ManagedObjectNotFound"], ["NoPermission"])
 )
@@ -79,12 +83,14 @@ def test_where_vcenter_does_not_tell_that_is_said_and_stops_nothing(start: Start
     )
 
 
+@pytest.mark.long
 def test_before_vsphere_8_no_cluster_keeps_the_configuration_of_its_hosts(start: Start) -> None:
     world = cluster(2, [])
     world.api_version = "7.0.3.0"
     assert start(world).roll(ONE, apply=False).plan.warnings == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", mostly_long(VsanMode, [VsanMode.ENSURE, VsanMode.EVACUATE]))
 def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: VsanMode) -> None:
     bench = start(cluster(1, []))
@@ -94,6 +100,7 @@ def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: V
     assert told == [mode.value], "ensureObjectAccessibility unless something else is said"
 
 
+@pytest.mark.long
 def test_vcls_machines_are_left_to_vcenter_and_templates_stay(start: Start) -> None:
     agent = {**desktops(1, 1, first=1), **PLAIN, "name": "vCLS-{:04}", "guest": "bare"}
     template = {**desktops(1, 1, first=1), "name": "golden-{:02}", "power": "off", "template": True}
@@ -109,6 +116,7 @@ def test_vcls_machines_are_left_to_vcenter_and_templates_stay(start: Start) -> N
     assert {entry.name for entry in ours} == {"esx-01"}
 
 
+@pytest.mark.long
 def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(start: Start) -> None:
     device = {"devices": [{"direct_path": GIVEN}], "extra_config": MMIO}
     bench = start(cluster(2, [{**desktops(1, 1, first=1), "name": "ml-{:02}", **device}], gpus=2, given=[GIVEN]))
@@ -126,6 +134,7 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     assert stopped == ["ml-01"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start: Start, survives: bool) -> None:
     bench = start(cluster(1, [], gpus=2, board="a100", mode="multiInstanceGpu"))
@@ -140,6 +149,7 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
         assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on --host esx-01" in outcome.reason
 
 
+@pytest.mark.long
 def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_change(start: Start) -> None:
     bench = start(cluster(3, [desktops(1, 2, first=1)]))
     [found] = bench.world.by_type("ClusterComputeResource")

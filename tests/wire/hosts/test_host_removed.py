@@ -17,6 +17,8 @@ from tests.wire.hosts.clusters import cluster, desktops
 from tests.wire.hosts.leaving import removed
 from tests.wire.hosts.rolling import EQUAL, ONE, Bench, Start
 
+pytestmark = pytest.mark.long
+
 
 class Telling(list[str]):
     """What a change tells; at one of its lines something happens."""

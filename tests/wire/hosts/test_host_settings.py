@@ -33,6 +33,8 @@ from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 EQUAL = SetScheduler(SchedulerPolicy.EQUAL_SHARE, gpu=("0000:d8:00.0",), host="esx-01.lab")
 AFTER = "foreign=1 NVreg_RegistryDwordsPerDevice=pci=0000:d8:00.0;RmPVMRL=0x01"
 

@@ -101,6 +101,7 @@ def check(seed: int, start: Start) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_roll_goes_where_brute_force_finds_a_way_and_nowhere_else(start: Start) -> None:
     ready = [check(seed, start) for seed in range(4)]
     assert 0 < sum(ready) < len(ready)
@@ -114,6 +115,7 @@ def test_two_hundred_rolls(first: int, start: Start) -> None:
         check(seed, start)
 
 
+@pytest.mark.long
 def test_the_stun_is_vcenters_estimate_and_a_longer_one_than_is_tolerated_blocks(start: Start) -> None:
     """The simulator refuses such a vMotion; so the roll is refused before its first host."""
     bench = start(cluster(2, [one_of(48, 1, 1), one_of(8, 2, 2)], gpus=2, drs_options={OPTION: "60"}))

@@ -21,6 +21,8 @@ from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.roles.test_least_privilege import DESKTOPS, POLICY, suspended
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def in_step(lab: SimServer, state_dir: Path) -> Iterator[Site]:

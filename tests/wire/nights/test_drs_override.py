@@ -18,6 +18,8 @@ from gpuops.sim.state.drs import Behavior, DrsState, Override
 from tests.sample import mostly_long
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, night_account, site_of
 
+pytestmark = pytest.mark.long
+
 KEPT_OFF = parse_policy(POLICY.read_text(encoding="utf-8") + "\ndrs_override: manual\n", "kept off")
 ML = ("ml-01", "ml-06", "ml-09")
 

@@ -30,6 +30,7 @@ LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + f"\nlock_vm: {LOCK}\n
 MAKES = ("VirtualMachine.Inventory.Create", "Resource.AssignVMToPool", "Datastore.AllocateSpace")
 
 
+@pytest.mark.long
 def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path) as site:
         for apply in (True, False):
@@ -52,6 +53,7 @@ def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tm
         assert run(Attach(LOCK, profile="a100-3-20c"), site, apply=False).exit_code in (0, 3), "it is a VM like others"
 
 
+@pytest.mark.long
 def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path) as site:
         rotate_init(LEASED, site)
@@ -69,6 +71,7 @@ def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: Sim
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "whose"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])
 def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name: str, whose: str) -> None:
     """Its settings would be written each minute, and while it is suspended the lease could not be renewed."""
@@ -118,6 +121,7 @@ def test_desktops_without_their_owner_are_named(lab: SimServer, tmp_path: Path) 
     assert {vms[name].state.attributes.get(key) for name in unmarked.desktops} <= {None, "finance"}
 
 
+@pytest.mark.long
 def test_who_may_makes_it_and_the_night_account_uses_it(lab: SimServer, tmp_path: Path) -> None:
     """The night's login may neither define nor create; it is told before it takes anything."""
     night_account(lab, defined=False)
@@ -140,6 +144,7 @@ def test_who_may_makes_it_and_the_night_account_uses_it(lab: SimServer, tmp_path
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) -> None:
     authority = lab.world.authority
     authority.permit(lab.username, authority.add_role("half", ("Global.ManageCustomFields",)))
@@ -151,6 +156,7 @@ def test_what_was_made_before_a_refusal_is_said(lab: SimServer, tmp_path: Path) 
         assert (made.undefined, made.made) == ((), True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["AddCustomFieldDef", "CreateVM_Task"])
 @pytest.mark.parametrize("fault", ["T1", "T2"])
 def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
@@ -172,6 +178,7 @@ def test_a_lost_reply_is_looked_at_and_nothing_is_made_twice(
     assert sorted(effects(lab)) == ["AddCustomFieldDef", "CreateVM_Task"]
 
 
+@pytest.mark.long
 def test_where_no_host_can_have_it_is_refused(lab: SimServer, tmp_path: Path) -> None:
     for host in lab.world.by_type("HostSystem"):
         host.state.in_maintenance = True
@@ -181,6 +188,7 @@ def test_where_no_host_can_have_it_is_refused(lab: SimServer, tmp_path: Path) ->
     assert effects(lab) == []
 
 
+@pytest.mark.long
 def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path) as site:
         rotate_init(LEASED, site)

@@ -142,6 +142,7 @@ def test_all_of_it_is_back(lab_wire: Wire, way: str, befell: Callable[[World], N
                    if field.name == "gpuops.rotation")  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_desktop_that_was_renamed_and_powered_on_by_hand_is_done_with(lab_wire: Wire) -> None:
     lab_wire.night()
     renamed(lab_wire.server.world)
@@ -151,6 +152,7 @@ def test_a_desktop_that_was_renamed_and_powered_on_by_hand_is_done_with(lab_wire
     assert lab_wire.status().vms == ()
 
 
+@pytest.mark.long
 def test_without_its_journal_a_desktop_that_left_the_folders_of_the_policy_is_asked_about(
     lab_wire: Wire, tmp_path: Path
 ) -> None:

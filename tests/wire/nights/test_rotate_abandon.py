@@ -47,6 +47,7 @@ def runs(lab: SimServer, name: str) -> bool:
     return any(vm.name == name and vm.state.power is Power.ON for vm in lab.world.by_type("VirtualMachine"))
 
 
+@pytest.mark.long
 def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path) as site:
         rotate_init(LAB, site)
@@ -83,6 +84,7 @@ def test_what_no_night_holds_is_not_given_up(lab: SimServer, tmp_path: Path) -> 
         rotate_abandon(site, "vdi-01")
 
 
+@pytest.mark.long
 def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_is(
     lab: SimServer, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
         assert [vm.name for vm in lab.world.by_type("VirtualMachine") if vm.state.attributes.get(key)] == []
 
 
+@pytest.mark.long
 def test_a_marker_under_another_attribute_is_not_taken_for_one(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path / "lost") as site:
         rotate_init(LAB, site)

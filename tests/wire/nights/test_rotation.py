@@ -177,6 +177,7 @@ def test_desktops_that_somebody_begins_to_work_with_while_the_night_goes_on_are_
     assert {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")} == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("happening", ["vm.refiled", "datastore.full"])
 def test_desktops_that_leave_their_folder_or_whose_datastore_is_filled_are_not_suspended(
     lab_wire: Wire, happening: str
@@ -191,6 +192,7 @@ def test_desktops_that_leave_their_folder_or_whose_datastore_is_filled_are_not_s
     assert any(why in reason for reason in busy_reasons(report)), busy_reasons(report)
 
 
+@pytest.mark.long
 def test_eight_seconds_into_the_night_everybody_works(lab_wire: Wire) -> None:
     lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))
     lab_wire.trouble(Effect.HAPPEN, "*", happening="vm.used", target="vdi-*", at_s=8.0)
@@ -206,6 +208,7 @@ def test_eight_seconds_into_the_night_everybody_works(lab_wire: Wire) -> None:
     assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)
 
 
+@pytest.mark.long
 def test_desktops_that_somebody_works_with_when_the_question_is_answered_are_not_even_marked(lab_wire: Wire) -> None:
     def answered(report: Report) -> None:
         assert report.plan.steps
@@ -218,6 +221,7 @@ def test_desktops_that_somebody_works_with_when_the_question_is_answered_are_not
     assert [entry for entry in lab_wire.entries() if entry.name.startswith("vdi-")] == []
 
 
+@pytest.mark.long
 def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -> None:
     assert lab_wire.night(apply=False).plan.steps
     assert lab_wire.entries() == []
@@ -247,6 +251,7 @@ def test_thirty_desktops_make_room_for_five_gpus_and_come_back(
     wire.check_ledger()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_lost_reply_of_each_kind_costs_nothing_and_repeats_nothing(lab_wire: Wire, phase: Phase) -> None:
     for method in ("SuspendVM_Task", "PowerOnVM_Task", "SetField", "ShutdownGuest"):
@@ -256,6 +261,7 @@ def test_a_lost_reply_of_each_kind_costs_nothing_and_repeats_nothing(lab_wire: W
     lab_wire.check_morning()
 
 
+@pytest.mark.long
 def test_a_session_that_ends_in_the_night_is_renewed(lab_wire: Wire) -> None:
     lab_wire.trouble(Effect.EXPIRE, "SuspendVM_Task", skip=2)
     assert lab_wire.night().exit_code == 0
@@ -263,6 +269,7 @@ def test_a_session_that_ends_in_the_night_is_renewed(lab_wire: Wire) -> None:
     lab_wire.check_morning()
 
 
+@pytest.mark.long
 def test_a_desktop_that_finds_no_gpu_is_named_and_comes_back_later(lab_wire: Wire) -> None:
     lab_wire.night()
     lab_wire.trouble(
@@ -280,6 +287,7 @@ def test_a_desktop_that_finds_no_gpu_is_named_and_comes_back_later(lab_wire: Wir
     lab_wire.check_morning()
 
 
+@pytest.mark.long
 def test_a_full_datastore_keeps_the_desktop_running_and_the_ml_vm_off(lab_wire: Wire) -> None:
     lab_wire.trouble(Effect.TASK, "SuspendVM_Task", target="vdi-08", fault="NoDiskSpace")
     assert lab_wire.night().exit_code == 4
@@ -290,6 +298,7 @@ def test_a_full_datastore_keeps_the_desktop_running_and_the_ml_vm_off(lab_wire: 
     assert lab_wire.to_power("poweredOn").keys() >= DESKTOPS - {"vdi-08"}
 
 
+@pytest.mark.long
 def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
     """Asked when one desktop is suspended, and another still on its way."""
     lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=20.0)
@@ -317,6 +326,7 @@ def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
     assert lab_wire.status().under_way is None
 
 
+@pytest.mark.long
 def test_a_dry_resume_shows_what_resume_then_does(lab_wire: Wire) -> None:
     """Cut off while one desktop is on its way: the dry run reads, plans as if it had arrived, and writes nothing."""
     lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=20.0)
@@ -360,6 +370,7 @@ def test_a_suspend_that_outlasts_its_time_is_named_and_not_forgotten(lab_wire: W
     assert lab_wire.to_power("poweredOn")["vdi-08"] == 1
 
 
+@pytest.mark.long
 def test_status_finds_markers_of_another_name_by_the_policy(lab_wire: Wire, tmp_path: Path) -> None:
     text = LAB_POLICY.read_text().replace("marker: gpuops.rotation", "")
     lab_wire.policy = parse_policy(f"{text}\nmarker: site.night\n", "other")

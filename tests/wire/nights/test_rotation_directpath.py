@@ -17,6 +17,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 DESKTOP = """
   - {<<: *direct, name: "cad-{:02}", first: 1, folder: vdi, power: "on", cpu_usage_mhz: 60,
      attributes: {gpuops.owner: office}}

@@ -25,6 +25,8 @@ from gpuops.sim.server import SimServer
 from tests.wire.nights.test_return import cut_off
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, Wire
 
+pytestmark = pytest.mark.long
+
 NAME = "vdi-09"
 WAYS: dict[str, Callable[[Site], Report]] = {
     "day": lambda site: rotate_day(None, site, apply=True),

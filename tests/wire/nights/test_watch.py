@@ -177,6 +177,7 @@ def free_of(told: WatchTold) -> int:
     return state.free
 
 
+@pytest.mark.long
 def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) -> None:
     assert watched.look().look.starts == (), "it is not known yet how many were free"
     assert watched.look(CALM_S - 1).look.starts == ()
@@ -186,6 +187,7 @@ def test_ml_vms_start_as_far_as_enough_is_left_for_desktops(watched: Watched) ->
     assert watched.running == QUEUE == watched.marked() == watched.owed()
 
 
+@pytest.mark.long
 def test_teams_share_what_is_spare(watched: Watched) -> None:
     """All are of one team, which may have one GPU: two of its VMs with a half each."""
     shared = "fair_share: {by: 'attribute:gpuops.owner', teams: {research: {at_most: {gpus: 1}}}}\n"
@@ -198,6 +200,7 @@ def test_teams_share_what_is_spare(watched: Watched) -> None:
     assert len(watched.running) == 2
 
 
+@pytest.mark.long
 def test_one_that_would_take_what_is_kept_waits(watched: Watched) -> None:
     watched.send(PowerOnVm(watched.ref("ml-11")))
     told = watched.calm()
@@ -217,6 +220,7 @@ def test_a_slot_that_comes_and_goes_is_no_room(watched: Watched) -> None:
     assert free_of(watched.look()) == KEPT + 1
 
 
+@pytest.mark.long
 def test_ml_vms_give_way_to_desktops_and_come_back_when_it_is_calm(watched: Watched) -> None:
     watched.calm()
     watched.send(PowerOnVm(watched.ref("ml-11")))
@@ -249,6 +253,7 @@ def test_just_before_a_start_it_is_counted_once_more(watched: Watched) -> None:
     assert free_of(watched.look()) == KEPT
 
 
+@pytest.mark.long
 def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
     watched.calm()
     watched.send(PowerOffVm(watched.ref("ml-08")))
@@ -265,6 +270,7 @@ def test_one_that_is_off_again_has_done_its_work(watched: Watched) -> None:
     assert watched.look(CALM_S).look.starts == (watched.ref("ml-08"),), "somebody has started it once"
 
 
+@pytest.mark.long
 def test_what_somebody_else_starts_is_left_alone(watched: Watched) -> None:
     watched.send(PowerOnVm(watched.ref("ml-09")))
     watched.calm()
@@ -298,6 +304,7 @@ def test_a_watch_that_is_killed_while_one_gives_way_goes_on(watched: Watched, af
     assert len(watched.running) == 4 and watched.marked() == watched.owed() == watched.running
 
 
+@pytest.mark.long
 def test_a_killed_watch_is_ended_by_a_morning(watched: Watched) -> None:
     watched.look()
     assert watched.killed(7, lambda kill: watched.look(CALM_S, kill))
@@ -321,6 +328,7 @@ def test_a_night_that_means_one_of_its_vms_is_refused_beside_it(watched: Watched
         assert rotate_night(NIGHT, site, apply=False).plan.steps, "without the watch"
 
 
+@pytest.mark.long
 def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) -> None:
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
         assert rotate_night(NIGHT, site, apply=True).changed
@@ -328,6 +336,7 @@ def test_a_watch_does_not_begin_while_a_night_holds_its_vms(watched: Watched) ->
             rotate_watch(POLICY, site, lambda told: None)
 
 
+@pytest.mark.long
 def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None:
     with Connection(target_of(watched.server)) as connection, watched.site(connection) as site:
         with pytest.raises(UsageError, match="says `mode: spare-capacity`: rotate night takes nothing under it"):
@@ -336,6 +345,7 @@ def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None
             rotate_watch_look(NIGHT, site)
 
 
+@pytest.mark.long
 def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
     looks: list[WatchTold] = []
@@ -362,6 +372,7 @@ def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: 
     assert watched.running == QUEUE and len(looks) < 8
 
 
+@pytest.mark.long
 def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
     with Connection(target_of(watched.server)) as connection:
         assert connection.wait_for_change(0.0), "what was read before the first wait may be old"
@@ -379,6 +390,7 @@ def test_vcenter_tells_of_what_moves_gpus(watched: Watched) -> None:
         assert not connection.wait_for_change(0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wins", [True, False])
 def test_a_user_wins_where_the_policy_says_so(full_house: Watched, wins: bool) -> None:
     text = NIGHT.text.replace("{vm: ml-06}, {vm: ml-11}", "{vm: ml-01}")

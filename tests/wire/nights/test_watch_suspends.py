@@ -83,6 +83,7 @@ def test_an_ml_vm_gives_way_with_its_memory_and_goes_on_when_there_is_room(watch
     assert watched.running == QUEUE == watched.owed() == watched.marked()
 
 
+@pytest.mark.long
 def test_it_gives_way_again_and_a_morning_stops_it_and_leaves_the_suspended(watched: Suspending) -> None:
     name = watched.gives_way()
     watched.desktop_goes()
@@ -103,6 +104,7 @@ def test_it_gives_way_again_and_a_morning_stops_it_and_leaves_the_suspended(watc
     assert watched.ref(again) in told.look.starts, "the journal knows it as ours after the morning, too"
 
 
+@pytest.mark.long
 def test_what_somebody_else_suspends_is_left_alone(watched: Suspending) -> None:
     watched.calm()
     watched.send(SuspendVm(watched.ref("ml-08"), gives_way=True))
@@ -122,6 +124,7 @@ def test_one_that_somebody_has_resumed_and_suspended_since_is_theirs(watched: Su
     assert watched.suspended == {name}
 
 
+@pytest.mark.long
 def test_one_that_is_powered_off_while_suspended_starts_anew(watched: Suspending) -> None:
     name = watched.gives_way()
     watched.desktop_goes()
@@ -135,6 +138,7 @@ def test_one_that_is_powered_off_while_suspended_starts_anew(watched: Suspending
     assert watched.running == QUEUE
 
 
+@pytest.mark.long
 def test_where_one_cannot_be_suspended_they_are_stopped_for_a_while(watched: Suspending) -> None:
     watched.calm()
     watched.server.world.injector.add(Rule(Effect.TASK, method="SuspendVM_Task", fault="NoDiskSpace"))
@@ -150,6 +154,7 @@ def test_where_one_cannot_be_suspended_they_are_stopped_for_a_while(watched: Sus
     assert (type(suspended.step), suspended.verdict) == (SuspendVm, Verdict.DONE)
 
 
+@pytest.mark.long
 def test_one_whose_datastore_has_no_room_is_stopped(watched: Suspending) -> None:
     watched.calm()
     for store in watched.server.world.by_type("Datastore"):

@@ -55,6 +55,7 @@ def test_lab(ask: Callable[..., Capacity]) -> None:
     assert (devices[0].label, devices[1].at_least) == ("l40s-ml", 2)
 
 
+@pytest.mark.long
 def test_vdi_after_the_night(ask: Callable[..., Capacity]) -> None:
     found = ask("vdi", policy=parse_policy(VDI_NIGHT, "vdi-night"))
     assert found.after is not None
@@ -65,6 +66,7 @@ def test_vdi_after_the_night(ask: Callable[..., Capacity]) -> None:
     assert found.now.fits["grid_a100-3-20c"].slots.at_least == 12
 
 
+@pytest.mark.long
 def test_what_is_said_of_the_night_is_what_vcenter_shows_afterwards(
     serve: Callable[[str], SimServer], tmp_path: Path
 ) -> None:

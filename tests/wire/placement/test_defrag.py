@@ -150,6 +150,7 @@ def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp
             assert planned(connection, profile=profile, max_moves=0).before >= found.after
 
 
+@pytest.mark.long
 def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) -> None:
     server = serve("scattered")
     hosts = {host.name: host for host in server.world.by_type("HostSystem")}

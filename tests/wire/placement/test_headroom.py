@@ -25,6 +25,7 @@ def named(server: SimServer, kind: str, name: str) -> Any:
     return next(each for each in server.world.by_type(kind) if each.name == name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("said", "read"),
     [

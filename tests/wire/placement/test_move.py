@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
 from gpuops.model.vcenter.target import Target
@@ -15,6 +17,8 @@ from gpuops.plan.vm.power import MoveMode
 from gpuops.sim.objects.resource_pool import VirtualApp
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
+
+pytestmark = pytest.mark.long
 
 REQUEST = Attach(vm="ml-08", profile="a100-3-20c", move=MoveMode.COLD)
 """ml-08 is on esx-02, and only esx-01 has the profile."""

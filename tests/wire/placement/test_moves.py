@@ -21,6 +21,8 @@ from tests.cli.aside import Aside
 from tests.wire.conftest import target_of
 from tests.wire.steps.points import Killed, Points
 
+pytestmark = pytest.mark.long
+
 Serve = Callable[[str], SimServer]
 
 

@@ -25,6 +25,8 @@ from tests.plan.queue.test_place import after, overcommitted
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 Serve = Callable[[str], SimServer]
 
 

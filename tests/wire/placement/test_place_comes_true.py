@@ -27,6 +27,8 @@ from tests.sim.conftest import connect
 from tests.sim.lab import Lab
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = Path(__file__).parents[3] / "templates" / "requests.yaml"
 
 

@@ -23,6 +23,8 @@ from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 REQUIRED: Final = NumaPolicy.REQUIRED
 ON, OFF, CYCLE, COLD = PowerPolicy.ON, PowerPolicy.OFF, PowerPolicy.CYCLE, MoveMode.COLD
 VGPU: Final = "a100-3-20c"

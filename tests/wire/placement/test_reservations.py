@@ -18,6 +18,8 @@ from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.placement.test_headroom import named
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("asked_mhz", [2_000, 2_001])
 def test_what_is_refused_here_is_refused_there(lab: SimServer, tmp_path: Path, asked_mhz: int) -> None:

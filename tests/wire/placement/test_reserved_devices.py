@@ -81,6 +81,7 @@ def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     assert inventory.reservations.unknown == ()
 
 
+@pytest.mark.long
 def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
     site = reserve((WHOLE, 1), (OTHER, 0))
     inventory = site.vcenter.inventory()
@@ -115,6 +116,7 @@ def test_a_start_that_would_take_of_it_is_refused(reserve: Reserve, request_: At
     assert (report.exit_code, [str(each) for each in report.plan.rejections]) == (3, [said])
 
 
+@pytest.mark.long
 def test_a_vgpu_takes_nothing_of_whole_gpus(reserve: Reserve) -> None:
     site = reserve((WHOLE, 2))
     assert run(Attach("ml-01", profile="a100-3-20c", power=PowerPolicy.ON), site, apply=True).exit_code == 0
@@ -131,6 +133,7 @@ def test_what_a_start_leaves_of_a_device_group_is_unknown(reserve: Reserve) -> N
     assert [(slots.at_least, slots.at_most) for slots in part.devices.values()] == [(0, 2)]
 
 
+@pytest.mark.long
 def test_a_device_group_of_which_nothing_is_reserved_keeps_nobody_away(reserve: Reserve) -> None:
     site = reserve((PAIR, 0))
     report = run(Attach("ml-05", device_group=PAIR.group, power=PowerPolicy.ON), site, apply=True)
@@ -138,6 +141,7 @@ def test_a_device_group_of_which_nothing_is_reserved_keeps_nobody_away(reserve: 
     assert not [each for each in report.plan.warnings if "reserved" in each]
 
 
+@pytest.mark.long
 def test_doctor_names_both_counts_of_whole_devices(reserve: Reserve) -> None:
     inventory = reserve((WHOLE, 1)).vcenter.inventory()
     assert inventory.reservations is not None
@@ -153,6 +157,7 @@ def found_of(name: str, inventory: Inventory) -> list[str]:
     return [f"{each.subject}: {each.reason}" for each in found if name in each.reason]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["9.0.0.0", "9.1.0.0"])
 def test_passthrough_of_a_device_that_is_no_gpu_warns_of_what_is_reserved(tmp_path: Path, version: str) -> None:
     """A whole AMD GPU; without DirectPath profiles, a vCenter 9 still tells that nothing is reserved."""

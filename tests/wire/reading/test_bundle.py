@@ -114,6 +114,7 @@ def test_the_simulator_shows_what_was_read(scenario: str, play: Callable[[World]
     assert dict(made.approximated) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0"])
 def test_at_each_version(version: str, play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     was, now, _ = play(build("lab", api_version=version))
@@ -148,6 +149,7 @@ def unlike_a_scenario(simulated: World) -> None:
     simulated.options["vgpu.hotmigrate.enabled"] = True
 
 
+@pytest.mark.long
 def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     lab = build("lab")
     unlike_a_scenario(lab)
@@ -160,6 +162,7 @@ def test_a_world_that_no_scenario_declares(play: Callable[[World], tuple[Site, S
     assert host.gpus[4].vgpu_mode is VgpuMode.MIXED_SIZE
 
 
+@pytest.mark.long
 def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     """Seven vGPUs where six fit, by our rules: whoever reports that needs to see it."""
     lab = build("lab")
@@ -174,6 +177,7 @@ def test_a_vm_runs_where_it_ran_whatever_the_rules_say(play: Callable[[World], t
     require_same(was.vcenter.inventory(), now.vcenter.inventory())
 
 
+@pytest.mark.long
 def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     """Their kinds too, by which `passthrough on` and `capacity` go, and one that waits for a reboot."""
     accelerators = build("accelerators")
@@ -195,6 +199,7 @@ def test_other_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundl
     )
 
 
+@pytest.mark.long
 def test_reserved_devices_come_back(play: Callable[[World], tuple[Site, Site, Bundle]]) -> None:
     """Of GPUs given whole and of other devices; what cannot be told is counted."""
     things = (

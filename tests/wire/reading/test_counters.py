@@ -31,6 +31,7 @@ def read(session: Session, inventory: Inventory, vm: str, *names: str) -> Mappin
     return found
 
 
+@pytest.mark.long
 def test_a_quarter_of_an_hour_of_a_desktop(session: Session, inventory: Inventory) -> None:
     window = read(session, inventory, "vdi-01", CPU_MHZ, NET)[CPU_MHZ]
     assert window.highest == inventory.find_vm("vdi-01").cpu_usage_mhz
@@ -44,6 +45,7 @@ def test_a_vcenter_without_a_performance_manager_has_no_samples(session: Session
     assert read(session, inventory, "vdi-01", CPU_MHZ, NET) == {}
 
 
+@pytest.mark.long
 def test_the_highest_sample_counts(lab: SimServer, session: Session, inventory: Inventory) -> None:
     worked = inventory.taken_at - timedelta(minutes=10)
     shows(lab, lambda at: {(CPU_MHZ, ""): 2400 if abs(at - worked) < timedelta(seconds=15) else 40, (NET, ""): 7})
@@ -51,12 +53,14 @@ def test_the_highest_sample_counts(lab: SimServer, session: Session, inventory: 
     assert {name: window.highest for name, window in found.items()} == {CPU_MHZ: 2400, NET: 7}
 
 
+@pytest.mark.long
 def test_what_was_before_it_is_not_asked_for(lab: SimServer, session: Session, inventory: Inventory) -> None:
     before = inventory.taken_at - timedelta(seconds=QUARTER_S)
     shows(lab, lambda at: {(CPU_MHZ, ""): 2400 if at <= before else 40})
     assert read(session, inventory, "vdi-01", CPU_MHZ)[CPU_MHZ].highest == 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "known", "old"),
     [
@@ -76,6 +80,7 @@ def test_missing_samples_are_missing(
     assert abs(window.asked - window.until - old) <= sample
 
 
+@pytest.mark.long
 def test_of_what_vcenter_does_not_have_nothing_is_said(lab: SimServer, session: Session, inventory: Inventory) -> None:
     shows(lab, lambda at: {(CPU_MHZ, "0"): 9, (NET, ""): 3})
     assert set(read(session, inventory, "vdi-01", CPU_MHZ, NET, "gpu.soul.average")) == {NET}, "a core is not the VM"
@@ -83,6 +88,7 @@ def test_of_what_vcenter_does_not_have_nothing_is_said(lab: SimServer, session: 
     assert read(session, inventory, "vdi-01", CPU_MHZ) == {}
 
 
+@pytest.mark.long
 def test_one_that_is_gone_keeps_nobody_from_being_told(lab: SimServer, session: Session, inventory: Inventory) -> None:
     gone, there = inventory.find_vm("ml-07").ref, inventory.find_vm("vdi-01").ref
     session.vm(gone).Destroy_Task()
@@ -92,6 +98,7 @@ def test_one_that_is_gone_keeps_nobody_from_being_told(lab: SimServer, session: 
     assert set(found.vm(there).counters or {}) == {CPU_MHZ}
 
 
+@pytest.mark.long
 def test_fifty_are_asked_for_at_once_and_the_names_once(
     session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

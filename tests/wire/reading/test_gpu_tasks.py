@@ -15,6 +15,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 def tasks_since(vcenter: Connection, since: datetime) -> Sequence[GpuTask] | str:
     """What a run that has asked for nothing yet gets to know."""

@@ -28,6 +28,7 @@ def require_whole(told: dict[str, Any], vms: int) -> None:
     assert told["replies"] >= 2 * vms / 250, "the thin pages, and those of the devices"
 
 
+@pytest.mark.long
 def test_two_thousand_vms() -> None:
     require_whole(read(2000), 2000)
 

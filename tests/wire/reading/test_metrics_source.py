@@ -35,6 +35,7 @@ class CountingConnection(Connection):
         return super().inventory()
 
 
+@pytest.mark.long
 def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Path) -> None:
     now = [0.0]
     with CountingConnection(target_of(lab)) as vcenter:
@@ -65,6 +66,7 @@ def test_vcenter_is_read_where_it_told_of_a_change(lab: SimServer, tmp_path: Pat
         assert len(lab.world.ledger) == 1, "what somebody else did"
 
 
+@pytest.mark.long
 def test_measurements_are_looked_for_where_the_configuration_keeps_them(lab: SimServer, tmp_path: Path) -> None:
     for folder in ("state", "elsewhere"):
         tmp_path.joinpath(folder).mkdir(mode=0o700)

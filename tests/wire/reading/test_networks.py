@@ -77,6 +77,7 @@ def test_a_vcenter_without_either_has_none(lab: SimServer) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_they_are_the_same_over_vi_json(training: SimServer) -> None:
     with Connection(target_of(training)) as connection:
         over_soap = connection.networks()

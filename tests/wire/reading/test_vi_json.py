@@ -50,6 +50,7 @@ def test_every_field_of_a_snapshot_is_the_same(serve: Callable[[str], SimServer]
     assert both(target_of(serve(scenario))) == []
 
 
+@pytest.mark.long
 def test_a_look_at_some_vms_is_the_same(lab_target: Target) -> None:
     def look(session: Session) -> Inventory:
         seen = inventory(session)
@@ -59,6 +60,7 @@ def test_a_look_at_some_vms_is_the_same(lab_target: Target) -> None:
     assert both(lab_target, look) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", mostly_long(range(20), [0, 1]))
 def test_worlds_that_changed_are_the_same(lab: SimServer, lab_target: Target, seed: int) -> None:
     rng = random.Random(seed)
@@ -77,6 +79,7 @@ def test_both_sessions_are_logged_out(lab: SimServer, lab_target: Target) -> Non
     assert list(lab.world.sessions) == []
 
 
+@pytest.mark.long
 def test_a_session_that_ended_is_begun_again(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         session.read_over_vi_json(alone=True)
@@ -178,6 +181,7 @@ def test_without_soap_it_is_one_error(lab_target: Target, method: str, reply: Ht
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"objects":[]}'])
 def test_a_page_that_does_not_come_is_a_surprise(
     lab_target: Target, monkeypatch: pytest.MonkeyPatch, body: bytes
@@ -194,6 +198,7 @@ def test_a_page_that_does_not_come_is_a_surprise(
     assert len(warnings) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("told", "name", "power"),
     [
@@ -211,6 +216,7 @@ def test_a_leaf_of_another_type_is_unknown(told: bytes, name: str, power: PowerS
     assert (vm.name, vm.power) == (name, power)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", [b"1.5", b"true", b'"x"', b"9223372036854775808", b"{}", b"[1]", b"null", b"-0.0"])
 def test_a_number_that_is_none_is_unknown(told: bytes) -> None:
     path = b'{"name":"summary.config.numCpu","val":{"_typeName":"int","_value":%s}}'
@@ -224,11 +230,13 @@ def thin(reply: bytes) -> Any:
     return thin_vm(next(iter(objects))).vm
 
 
+@pytest.mark.long
 def test_a_backslash_before_a_letter_is_no_control_character() -> None:
     named = page(b'{"name":"name","val":{"_value":"C:\\\\folder\\\\u0000\\\\b"}}')
     assert thin(named).name == "C:\\folder\\u0000\\b"
 
 
+@pytest.mark.long
 def test_a_page_of_too_many_values_is_refused_before_it_is_decoded() -> None:
     within = b"[" + b"0," * (MOST_MARKS - 1) + b"0]"
     assert json_pages.checked(within) is within
@@ -236,6 +244,7 @@ def test_a_page_of_too_many_values_is_refused_before_it_is_decoded() -> None:
         json_pages.checked(b"[" + b"0," * MOST_MARKS + b"0]")
 
 
+@pytest.mark.long
 def test_a_value_that_moves_is_no_difference(
     lab: SimServer, lab_target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +264,7 @@ def test_a_value_that_moves_is_no_difference(
     assert (found, failure) == ((), "")
 
 
+@pytest.mark.long
 def test_a_value_that_differs_is_named(lab_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuops.vsphere.reading import comparison
 
@@ -273,6 +283,7 @@ def test_a_value_that_differs_is_named(lab_target: Target, monkeypatch: pytest.M
     assert [(each.path, each.soap, each.json) for each in found] == [(f"vms.{vm.ref}.vcpus", str(vm.vcpus), "99")]
 
 
+@pytest.mark.long
 def test_the_key_is_of_no_other_login(lab: SimServer, lab_target: Target) -> None:
     """Two threads that meet the end of a session begin one new session."""
     with Session(lab_target) as session, session.wire() as wire:
@@ -288,6 +299,7 @@ def test_the_key_is_of_no_other_login(lab: SimServer, lab_target: Target) -> Non
         login.log_out(wire)
 
 
+@pytest.mark.long
 def test_a_reply_that_names_no_session_is_refused(lab_target: Target) -> None:
     with Session(lab_target) as session, answering("Login", OK):
         session.read_over_vi_json(alone=True)

@@ -39,6 +39,8 @@ from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
 POLICY = Path(__file__).resolve().parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 VIEW_ONLY: Final = -3

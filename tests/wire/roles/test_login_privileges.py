@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from gpuops.plan.doctor.verbs import objects_to_ask, privileges_to_ask
 from gpuops.sim.server import SimServer
 from gpuops.vsphere import authorization
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.conftest import target_of
+
+pytestmark = pytest.mark.long
 
 
 def test_the_questions_do_not_grow_with_the_fleet(serve: Callable[[str], SimServer]) -> None:

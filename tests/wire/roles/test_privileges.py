@@ -98,6 +98,7 @@ def test_the_move_of_a_refused_plan_is_asked_for_too(lab: SimServer, lab_target:
     ]
 
 
+@pytest.mark.long
 def test_the_privileges_named_are_enough_to_attach(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
     _may(lab, ATTACH)
     with Connection(lab_target) as vcenter:

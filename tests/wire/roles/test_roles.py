@@ -26,6 +26,7 @@ def there(server: SimServer) -> dict[str, frozenset[str] | None]:
     return {role.name: role.privileges for role in server.world.authority.roles.values() if not role.system}
 
 
+@pytest.mark.long
 def test_what_is_missing_is_made_once(lab: SimServer, tmp_path: Path) -> None:
     shown = brought(lab, tmp_path, apply=False)
     assert [state.there for state in shown] == [None] * len(NIGHT)
@@ -36,6 +37,7 @@ def test_what_is_missing_is_made_once(lab: SimServer, tmp_path: Path) -> None:
     assert all(state.right and not state.written for state in again)
 
 
+@pytest.mark.long
 def test_what_is_unlike_is_named_and_mended_where_it_was_given(lab: SimServer, tmp_path: Path) -> None:
     wish = NIGHT[0]
     less = wish.privileges - {"VirtualMachine.Interact.PowerOn"}
@@ -65,6 +67,7 @@ def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServe
     assert there(lab) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "said"),
     [

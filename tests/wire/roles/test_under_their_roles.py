@@ -306,6 +306,7 @@ def test_every_role_has_a_duty() -> None:
     assert {name for duty in DUTIES.values() for names in duty.given.values() for name in names} == set(ROLES)
 
 
+@pytest.mark.long
 def test_doctor_names_what_an_account_lacks_and_what_it_has_beyond_its_roles(tmp_path: Path) -> None:
     duty = DUTIES["night"]
     with SimServer(duty.world(tmp_path)) as server:

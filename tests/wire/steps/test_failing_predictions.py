@@ -136,6 +136,7 @@ def test_a_rolling_change_puts_every_host_back_in_service(
     check_said(past_predictions(bench.state_dir), why)
 
 
+@pytest.mark.long
 def test_a_return_of_which_every_step_differs_asks_for_few_of_them(
     lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_return_of_which_every_step_differs_asks_for_few_of_them(
     assert wire.past.cannot_say[task_history.ENOUGH] >= 2
 
 
+@pytest.mark.long
 def test_a_rolling_change_shares_them_among_its_rounds(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, asked = start(cluster(2, [desktops(1, 2, first=1)])), list[object]()
 

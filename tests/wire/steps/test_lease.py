@@ -19,6 +19,8 @@ from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
+pytestmark = pytest.mark.long
+
 LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", "leased")
 """`bare` is a VM without GPU in the folder `misc`."""
 

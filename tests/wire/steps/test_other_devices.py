@@ -122,6 +122,7 @@ ATTACHED: list[tuple[Attach, Detach]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attach", "detach"),
     ATTACHED,
@@ -154,6 +155,7 @@ def test_one_is_attached_started_not_attached_again_and_taken_back(
     assert after.cores_per_numa_node == before.cores_per_numa_node
 
 
+@pytest.mark.long
 def test_the_space_for_its_memory_is_named_where_that_is_known_and_said_where_it_is_not(site: Site) -> None:
     known = run(Attach("rocm-02", device=("86:00.0",)), site, apply=False)
     (step,) = known.plan.steps
@@ -168,6 +170,7 @@ def test_the_space_for_its_memory_is_named_where_that_is_known_and_said_where_it
     assert any("whether dynamic 8086:09c4 label fpga needs EFI is not known" in line for line in firmware.plan.warnings)
 
 
+@pytest.mark.long
 def test_without_enough_space_the_host_refuses_its_start(server: SimServer, site: Site) -> None:
     assert run(Attach("rocm-02", device=("86:00.0",)), site, apply=True).exit_code == 0
     with server.world.changed:
@@ -195,6 +198,7 @@ REFUSED: list[tuple[Request, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("request_", "reason"), REFUSED, ids=lambda each: each if isinstance(each, str) else "")
 def test_each_refusal_says_what_and_why(server: SimServer, site: Site, request_: Request, reason: str) -> None:
     report = run(request_, site, apply=True)
@@ -202,11 +206,13 @@ def test_each_refusal_says_what_and_why(server: SimServer, site: Site, request_:
     assert reason in why(report)
 
 
+@pytest.mark.long
 def test_what_is_no_pci_type_is_refused_before_anything_is_read(site: Site) -> None:
     with pytest.raises(UsageError, match="'MI355X' is not a PCI type"):
         run(Attach("rocm-02", device_type=("MI355X",)), site, apply=False)
 
 
+@pytest.mark.long
 def test_it_goes_beside_a_gpu_and_the_settings_stay_until_the_last_device_goes(server: SimServer, site: Site) -> None:
     first = run(Attach("fpga-02", profile="a40-8c"), site, apply=True)
     assert first.exit_code == 0, why(first)
@@ -224,6 +230,7 @@ def test_it_goes_beside_a_gpu_and_the_settings_stay_until_the_last_device_goes(s
     assert (bare.devices, bare.memory_locked, ours(bare)) == ((), False, {})
 
 
+@pytest.mark.long
 def test_a_vm_is_moved_to_a_host_without_gpus_that_has_the_device(server: SimServer, site: Site) -> None:
     assert run(Attach("rocm-02", device=("86:00.0",), power=PowerPolicy.ON), site, apply=True).exit_code == 0
     moved = run(
@@ -243,6 +250,7 @@ def placed(site: Site, **fields: object) -> Placed | Refusal:
     return answer
 
 
+@pytest.mark.long
 def test_place_chooses_the_host_with_a_free_one(server: SimServer, site: Site) -> None:
     for fields in ({"gpus": 1, "label": "mi355x"}, {"gpus": 1, "model": "instinct mi355x"}):
         answer = placed(site, **fields)
@@ -261,6 +269,7 @@ def switch(site: Site, *devices: str, on: bool = True, host: str = "esx-02.acc",
     return configure(SetPassthrough(on, device=devices, host=host, **more), site, apply=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_passthrough_of_one_is_switched_on_and_off(server: SimServer, site: Site) -> None:
     on = switch(site, "0000:af:00.0", label="fpga")
     assert (on.exit_code, sent(server)) == (0, ["UpdatePassthruConfig"])
@@ -304,6 +313,7 @@ WRONG: list[tuple[SetPassthrough, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("request_", "reason"), WRONG, ids=lambda each: each if isinstance(each, str) else "")
 def test_what_must_not_be_passed_through_is_refused(
     server: SimServer, site: Site, request_: SetPassthrough, reason: str
@@ -313,6 +323,7 @@ def test_what_must_not_be_passed_through_is_refused(
     assert reason in why(report)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", list(DeviceKind))
 def test_what_may_carry_the_host_is_given_away_only_by_a_login_that_sees_it_does_not(
     server: SimServer, site: Site, kind: DeviceKind
@@ -328,6 +339,7 @@ def test_what_may_carry_the_host_is_given_away_only_by_a_login_that_sees_it_does
     assert [each.rule for each in plan.rejections] == ([] if made_for_vms else [rule])
 
 
+@pytest.mark.long
 def test_verbs_on_modes_know_no_such_device(site: Site) -> None:
     report = configure(SetMode(gpu=("0000:5e:00.0",), vgpu_mode="mixedSize", host="esx-02.acc"), site, apply=True)  # type: ignore[arg-type]
     assert why(report) == "esx-02.acc: has no GPU 0000:5e:00.0"
@@ -337,6 +349,7 @@ def test_verbs_on_modes_know_no_such_device(site: Site) -> None:
     assert [str(gpu.gpu.name) for host in shown.hosts for gpu in host.gpus] == ["NVIDIA A40", "NVIDIA A40"]
 
 
+@pytest.mark.long
 def test_capacity_tells_what_of_them_is_free_apart_from_gpus(site: Site) -> None:
     inventory = site.vcenter.inventory()
     found = capacity(inventory, catalog_of(inventory)).now

@@ -91,6 +91,7 @@ def test_a_change_of_a_vm_is_one_task_with_our_id(bench: Bench) -> None:
     assert (entry.method, entry.name, entry.operation_id) == ("ReconfigVM_Task", "ml-07", OP_ID)
 
 
+@pytest.mark.long
 def test_a_profile_is_changed_in_place_and_a_device_removed(bench: Bench) -> None:
     ref, [device] = bench.ref("ml-01"), bench.vm("ml-01").vgpus
     assert bench.perform(ReconfigureVm(ref, VmChange(replace_profile=((device.key, "grid_a100-4-20c"),)))) is None
@@ -100,6 +101,7 @@ def test_a_profile_is_changed_in_place_and_a_device_removed(bench: Bench) -> Non
     assert bench.vm("ml-01").devices == ()
 
 
+@pytest.mark.long
 def test_directpath_takes_what_the_config_target_says(bench: Bench) -> None:
     host = bench.inventory.find_host("esx-02").ref
     bench.inventory = bench.connection.with_config_targets(bench.inventory, [host])
@@ -124,6 +126,7 @@ def test_dynamic_devices_carry_types_and_label(bench: Bench) -> None:
     assert (device.allowed, device.label) == (((0x10DE, 0x26B9),), "l40s-ml")
 
 
+@pytest.mark.long
 def test_a_device_group_arrives_whole(bench: Bench) -> None:
     pair = (NewVgpu("grid_a100d-80c", sequence_id=0), NewVgpu("grid_a100d-80c", sequence_id=1))
     change = VmChange(add=pair, device_group=NVLINK, memory_locked=True)
@@ -133,6 +136,7 @@ def test_a_device_group_arrives_whole(bench: Bench) -> None:
     assert len({vgpu.group for vgpu in vgpus}) == 1
 
 
+@pytest.mark.long
 def test_a_vm_changed_meanwhile_is_not_changed(bench: Bench) -> None:
     ref = bench.ref("ml-07")
     before = bench.inventory
@@ -144,6 +148,7 @@ def test_a_vm_changed_meanwhile_is_not_changed(bench: Bench) -> None:
     assert bench.vm("ml-07").devices == ()
 
 
+@pytest.mark.long
 def test_an_unread_vm_is_not_changed(bench: Bench) -> None:
     bench.inventory = bench.inventory.with_vm(replace(bench.vm("ml-07"), change_version=None))
     with pytest.raises(Refused, match="could not be read"):
@@ -151,6 +156,7 @@ def test_an_unread_vm_is_not_changed(bench: Bench) -> None:
     assert bench.effects() == []
 
 
+@pytest.mark.long
 def test_a_vm_goes_on_sleeps_wakes_and_goes_off(bench: Bench) -> None:
     ref = bench.ref("ml-01")
     for step, power in (
@@ -163,18 +169,21 @@ def test_a_vm_goes_on_sleeps_wakes_and_goes_off(bench: Bench) -> None:
         assert bench.vm("ml-01").power is power
 
 
+@pytest.mark.long
 def test_resuming_never_boots_a_vm_that_is_off(bench: Bench) -> None:
     with pytest.raises(Refused, match="vdi-06: it is not suspended"):
         bench.submit(ResumeVm(bench.ref("vdi-06")))
     assert bench.effects() == []
 
 
+@pytest.mark.long
 def test_the_state_of_a_suspended_desktop_is_never_discarded(bench: Bench) -> None:
     with pytest.raises(Refused, match="vdi-11: it is suspended"):
         bench.submit(PowerOffVm(bench.ref("vdi-11")))
     assert bench.effects() == []
 
 
+@pytest.mark.long
 def test_a_guest_is_asked_and_stops_in_its_own_time(bench: Bench) -> None:
     ref = bench.ref("vdi-01")
     assert bench.submit(ShutDownGuest(ref)) is None
@@ -182,16 +191,19 @@ def test_a_guest_is_asked_and_stops_in_its_own_time(bench: Bench) -> None:
     assert bench.vm("vdi-01").power is PowerState.OFF
 
 
+@pytest.mark.long
 def test_a_guest_without_tools_cannot_be_asked(bench: Bench) -> None:
     with pytest.raises(StepFailed, match="bare: VMware Tools does not run"):
         bench.submit(ShutDownGuest(bench.ref("bare")))
 
 
+@pytest.mark.long
 def test_vms_that_never_get_there_are_left_out(bench: Bench) -> None:
     refs = [bench.ref("vdi-01"), bench.ref("vdi-06")]
     assert bench.connection.wait_for_power(refs, PowerState.OFF, 60) == {bench.ref("vdi-06")}
 
 
+@pytest.mark.long
 def test_an_attribute_is_defined_when_it_is_first_written(bench: Bench) -> None:
     ref = bench.ref("vdi-01")
     assert bench.submit(SetAttribute(ref, "gpuops.night", "")) is None
@@ -204,6 +216,7 @@ def test_an_attribute_is_defined_when_it_is_first_written(bench: Bench) -> None:
     assert [method for method, _ in bench.effects()] == ["AddCustomFieldDef", *["SetField"] * 3]
 
 
+@pytest.mark.long
 def test_an_attribute_that_somebody_else_defines_meanwhile_is_used(bench: Bench) -> None:
     ref = bench.ref("vdi-01")
     assert bench.submit(SetAttribute(ref, "gpuops.role", "desktop")) is None
@@ -212,12 +225,14 @@ def test_an_attribute_that_somebody_else_defines_meanwhile_is_used(bench: Bench)
     assert bench.vm("vdi-01").attributes["gpuops.night"] == "now"
 
 
+@pytest.mark.long
 def test_a_stopped_vm_moves_to_another_host(bench: Bench) -> None:
     host = bench.inventory.find_host("esx-02").ref
     assert bench.perform(RelocateVm(bench.ref("ml-07"), host)) is None
     assert bench.vm("ml-07").host == host
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rule", "happened"),
     [
@@ -241,6 +256,7 @@ def test_a_lost_reply_is_unknown_and_never_sent_again(bench: Bench, rule: Rule, 
     assert bench.effects() == ([("PowerOnVM_Task", "ml-01")] if happened else [])
 
 
+@pytest.mark.long
 def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
     ref = bench.ref("ml-01")
     assert bench.perform(PowerOnVm(ref)) is None
@@ -250,6 +266,7 @@ def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
     assert bench.connection.find_task(PowerOffVm(ref), since) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_running_task_is_adopted_whatever_is_done_to_the_clock_of_vcenter(bench: Bench, hours: int) -> None:
     step, world = PowerOnVm(bench.ref("ml-01")), bench.server.world
@@ -260,6 +277,7 @@ def test_a_running_task_is_adopted_whatever_is_done_to_the_clock_of_vcenter(benc
     assert bench.connection.inventory().taken_at >= since + timedelta(hours=hours)
 
 
+@pytest.mark.long
 def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> None:
     ref, since = bench.ref("ml-01"), bench.inventory.taken_at
     server = bench.server
@@ -278,6 +296,7 @@ def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> 
         assert [task is not None and task.foreign for task in found] == [False, False, True]
 
 
+@pytest.mark.long
 def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Bench) -> None:
     step, world = SuspendVm(bench.ref("vdi-01")), bench.server.world
     since = bench.inventory.taken_at
@@ -293,11 +312,13 @@ def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Benc
     assert bench.effects() == [("SuspendVM_Task", "vdi-01")]
 
 
+@pytest.mark.long
 def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
     assert bench.connection.find_task(SuspendVm("vm-424242"), bench.inventory.taken_at) is None
     assert not bench.connection.started_by_this_login("vm-424242", bench.inventory.taken_at)
 
 
+@pytest.mark.long
 def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
     ref, before, server = bench.ref("ml-01"), bench.inventory.taken_at, bench.server
     server.world.sessions.passwords["somebody@vsphere.local"] = "else"

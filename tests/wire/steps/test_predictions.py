@@ -114,6 +114,7 @@ def check_told_once(wire: Wire, report: Report) -> None:
     assert misfits(predictions_document(wire.past)) == []
 
 
+@pytest.mark.long
 def test_a_host_that_fills_the_emptiest_gpu(wire: Wire) -> None:
     wire.deviate(Deviation(gpus=GpuOrder.EMPTIEST))
     report = wire.attach("ml-08", A40)
@@ -124,6 +125,7 @@ def test_a_host_that_fills_the_emptiest_gpu(wire: Wire) -> None:
     check_told_once(wire, report)
 
 
+@pytest.mark.long
 def test_a_profile_that_a_driver_forbids(wire: Wire) -> None:
     wire.deviate(Deviation(forbids=frozenset({"grid_a100-3-20c"})))
     report = wire.attach("ml-07", MIG)
@@ -137,6 +139,7 @@ def test_a_profile_that_a_driver_forbids(wire: Wire) -> None:
     assert len(wire.past.wrong) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("smi", [True, False])
 def test_other_mig_starts_are_noticed_where_nvidia_smi_is_asked(wire: Wire, smi: bool) -> None:
     wire.smi = smi
@@ -151,6 +154,7 @@ def test_other_mig_starts_are_noticed_where_nvidia_smi_is_asked(wire: Wire, smi:
     check_told_once(wire, report)
 
 
+@pytest.mark.long
 def test_slower_suspends_of_a_night(wire: Wire) -> None:
     policy = load_policy(LAB_POLICY)
     wire.server.world.injector.add(Rule(Effect.SLOW, "SuspendVM_Task", times=1, factor=60.0))
@@ -166,6 +170,7 @@ def test_slower_suspends_of_a_night(wire: Wire) -> None:
     assert (found_night.mispredictions, found_night.returned) == ((past,), len(found_night.desktops))
 
 
+@pytest.mark.long
 def test_a_profile_that_a_driver_forbids_at_night(wire: Wire) -> None:
     """Starts that were under way together on one host: beside all of them there was room."""
     wire.deviate(Deviation(forbids=frozenset({"grid_a100-3-20c"})))
@@ -178,6 +183,7 @@ def test_a_profile_that_a_driver_forbids_at_night(wire: Wire) -> None:
     assert (day.exit_code, mispredicted(day)) == (0, [])
 
 
+@pytest.mark.long
 def test_what_others_did_meanwhile_is_none(wire: Wire) -> None:
     """Somebody resumes a VM of that host while ours starts: no look shows it yet, the task history of vCenter does."""
     wire.deviate(Deviation(gpus=GpuOrder.EMPTIEST))
@@ -195,6 +201,7 @@ def test_what_others_did_meanwhile_is_none(wire: Wire) -> None:
     assert list(wire.past.cannot_say) == [BY_OTHERS]
 
 
+@pytest.mark.long
 def test_a_vm_that_left_a_gpu_of_the_host_between_the_looks_makes_it_unsure(wire: Wire) -> None:
     wire.deviate(Deviation(gpus=GpuOrder.EMPTIEST))
 
@@ -209,6 +216,7 @@ def test_a_vm_that_left_a_gpu_of_the_host_between_the_looks_makes_it_unsure(wire
     assert list(wire.past.cannot_say) == ["another VM came to a GPU of its host, or left one, meanwhile"]
 
 
+@pytest.mark.long
 def test_a_night_and_its_morning_as_documented_have_none(wire: Wire) -> None:
     policy = load_policy(LAB_POLICY)
     for _ in range(2):

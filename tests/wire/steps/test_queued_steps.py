@@ -18,6 +18,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, Wire, busy_reasons
 
+pytestmark = pytest.mark.long
+
 ANOTHER_S = 1800.0
 """How long somebody else is at the desktops."""
 

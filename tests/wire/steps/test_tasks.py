@@ -84,6 +84,7 @@ def waiting(waiting_on: Callable[[str], Waiting]) -> Waiting:
     return waiting_on("lab")
 
 
+@pytest.mark.long
 def test_a_hundred_tasks_cost_a_handful_of_calls_beyond_their_starts(waiting_on: Callable[[str], Waiting]) -> None:
     waiting = waiting_on("vdi")
     running = [vm.ref for vm in waiting.inventory.vms.values() if vm.power is PowerState.ON]
@@ -120,6 +121,7 @@ def test_ends_that_nobody_took_are_told_later(waiting: Waiting) -> None:
     assert {first.task, *(end.task for end in rest)} == set(tasks)
 
 
+@pytest.mark.long
 def test_new_tasks_join_those_already_watched(waiting: Waiting) -> None:
     slow = waiting.suspend("vdi-01", "vdi-02")
     hung = waiting.hang(slow[0])
@@ -131,6 +133,7 @@ def test_new_tasks_join_those_already_watched(waiting: Waiting) -> None:
     assert [end.task for end in waiting.wait(slow[:1], 60)] == slow[:1]
 
 
+@pytest.mark.long
 def test_a_task_that_never_ends_is_left_out_when_its_time_is_up(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01")
     waiting.hang(tasks[0])
@@ -139,12 +142,14 @@ def test_a_task_that_never_ends_is_left_out_when_its_time_is_up(waiting: Waiting
     assert (waiting.server.world.clock.now() - before).total_seconds() == pytest.approx(60, abs=1)
 
 
+@pytest.mark.long
 def test_no_time_at_all_is_one_look(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01")
     assert waiting.wait(tasks, 0) == []
     assert waiting.wait([], 600) == []
 
 
+@pytest.mark.long
 def test_a_question_ends_the_wait_and_is_named(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01")
     task = waiting.hang(tasks[0])
@@ -157,12 +162,14 @@ def test_a_question_ends_the_wait_and_is_named(waiting: Waiting) -> None:
     assert "answer it" in end.error.hint
 
 
+@pytest.mark.long
 def test_a_task_that_vcenter_forgot_ends_as_unknown(waiting: Waiting) -> None:
     [end] = waiting.wait([TaskRef("task-424242")])
     assert isinstance(end.error, OutcomeUnknown)
     assert "gone from vCenter" in end.error.message
 
 
+@pytest.mark.long
 def test_a_forgotten_task_does_not_hide_the_others(waiting: Waiting) -> None:
     tasks = [TaskRef("task-424242"), *waiting.suspend("vdi-01")]
     ends = {end.task: end.error for end in waiting.wait(tasks)}
@@ -170,6 +177,7 @@ def test_a_forgotten_task_does_not_hide_the_others(waiting: Waiting) -> None:
     assert ends[tasks[1]] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("effect", "more"),
     [
@@ -194,6 +202,7 @@ def test_a_broken_wait_is_taken_up_again(waiting: Waiting, effect: Effect, more:
     assert waiting.collectors() == 0
 
 
+@pytest.mark.long
 def test_a_wait_that_breaks_off_every_time_is_given_up(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01")
     waiting.hang(tasks[0])
@@ -207,6 +216,7 @@ def test_a_wait_that_breaks_off_every_time_is_given_up(waiting: Waiting) -> None
     )
 
 
+@pytest.mark.long
 def test_a_login_refused_in_mid_wait_is_said(waiting: Waiting) -> None:
     tasks = waiting.suspend("vdi-01")
     waiting.server.world.sessions.passwords.clear()
@@ -215,6 +225,7 @@ def test_a_login_refused_in_mid_wait_is_said(waiting: Waiting) -> None:
         waiting.wait(tasks)
 
 
+@pytest.mark.long
 def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
     task = waiting.session.submit(PowerOffVm(waiting.ref("vdi-01")), waiting.inventory, "op")
     assert task is not None
@@ -223,6 +234,7 @@ def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
     assert wait_for_power(waiting.session, refs, PowerState.OFF, 600) == set(refs[:2])
 
 
+@pytest.mark.long
 def test_a_guest_is_waited_for_across_a_broken_wait_and_never_longer_than_asked(waiting: Waiting) -> None:
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
     running = wait_for_guest(waiting.session, waiting.ref("vdi-01"), 600, address=True)
@@ -235,6 +247,7 @@ def test_a_guest_is_waited_for_across_a_broken_wait_and_never_longer_than_asked(
         wait_for_guest(waiting.session, "vm-424242", 60, address=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked_first", [True, False], ids=["gone while waiting", "gone before"])
 def test_a_vm_that_is_gone_is_not_waited_for(waiting: Waiting, asked_first: bool) -> None:
     world = waiting.server.world
@@ -247,6 +260,7 @@ def test_a_vm_that_is_gone_is_not_waited_for(waiting: Waiting, asked_first: bool
     assert (world.clock.now() - began).total_seconds() < 600
 
 
+@pytest.mark.long
 def test_a_wait_in_slices_costs_a_request_for_each(waiting: Waiting) -> None:
     host = waiting.inventory.find_host("esx-01")
     since = {host.ref: host.booted}
@@ -259,6 +273,7 @@ def test_a_wait_in_slices_costs_a_request_for_each(waiting: Waiting) -> None:
     assert waiting.collectors() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("effect", [Effect.EXPIRE, Effect.RESET])
 def test_a_wait_that_breaks_off_between_silent_ones_goes_on(waiting: Waiting, effect: Effect) -> None:
     host = waiting.inventory.find_host("esx-01")
@@ -270,6 +285,7 @@ def test_a_wait_that_breaks_off_between_silent_ones_goes_on(waiting: Waiting, ef
     assert waiting.session.hosts.wait_for_boot(since, 3600) == {host.ref}
 
 
+@pytest.mark.long
 def test_another_wait_is_told_how_everything_is(waiting: Waiting) -> None:
     """Also of what the wait before it waited for, and of a VM that went away between the two."""
     on, off = waiting.ref("vdi-01"), waiting.ref("vdi-06")

@@ -27,6 +27,8 @@ from tests.execute.journals import left_open, op_ids
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).resolve().parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 DESKTOPS: Final = {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
 ATTACH: Final = Attach("ml-07", profile="a100d-80c", move="cold", power="on")  # type: ignore[arg-type]

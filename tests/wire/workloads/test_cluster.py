@@ -74,6 +74,7 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
     assert (again.exit_code, again.changed, len(training.server.world.ledger)) == (0, False, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wish", "reason"),
     [
@@ -109,6 +110,7 @@ PLAIN = (
 """What the scenario has besides: a switch whose uplinks have no RDMA."""
 
 
+@pytest.mark.long
 def test_a_switch_without_rdma_is_one_line_and_the_document_keeps_each_host(tmp_path: Path) -> None:
     text = (Path(sim.__file__).parent / "scenarios" / "training.yaml").read_text(encoding="utf-8")
     for old, new in PLAIN:
@@ -144,6 +146,7 @@ class WithoutSwitches:
         return replace(found, switches=())
 
 
+@pytest.mark.long
 def test_no_vm_is_made_without_its_card_where_the_switch_cannot_be_read(training: Training) -> None:
     training.site.vcenter = WithoutSwitches(training.site.vcenter)
     made = training.create(PVRDMA)
@@ -152,6 +155,7 @@ def test_no_vm_is_made_without_its_card_where_the_switch_cannot_be_read(training
     training.site.vcenter = training.site.vcenter.real
 
 
+@pytest.mark.long
 def test_names_that_mean_nothing_are_said(training: Training) -> None:
     with pytest.raises(UsageError, match="none-such"):
         training.create(replace(PVRDMA, template="none-such"))
@@ -163,6 +167,7 @@ def test_names_that_mean_nothing_are_said(training: Training) -> None:
         api.cluster_show("train", training.site)
 
 
+@pytest.mark.long
 def test_another_wish_of_the_same_name_is_refused(training: Training) -> None:
     training.create(PVRDMA)
     other = training.create(replace(PVRDMA, nodes=3))
@@ -203,6 +208,7 @@ class CountedLooks:
         return found
 
 
+@pytest.mark.long
 def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
     """Before anything, with the lock, before the clones and behind them; then likewise, and behind each round."""
     counted = training.site.vcenter = CountedLooks(training.site.vcenter)
@@ -213,6 +219,7 @@ def test_few_bulk_reads_make_and_remove_a_cluster(training: Training) -> None:
     training.site.vcenter = counted.real
 
 
+@pytest.mark.long
 def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(training: Training) -> None:
     """esx-04 is a member of the switch on which the others have a tagged VMkernel adapter."""
     found = [each for each in api.doctor(training.site, Scope()).findings if "paravirtual RDMA: " in each.reason]
@@ -228,6 +235,7 @@ def test_doctor_names_what_hosts_lack_that_are_meant_for_paravirtual_rdma(traini
     assert not any("paravirtual RDMA: " in each.reason for each in api.doctor(saved, Scope()).findings)
 
 
+@pytest.mark.long
 def test_a_saved_inventory_makes_nothing(training: Training) -> None:
     saved = api.offline(training.site.vcenter.inventory())
     with pytest.raises(Refused, match="saved inventory"):

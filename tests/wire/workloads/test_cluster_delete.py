@@ -27,6 +27,8 @@ from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, SilentGuests, Training
 
+pytestmark = pytest.mark.long
+
 
 def test_a_vm_without_its_notes_is_never_removed(training: Training) -> None:
     training.create(replace(PVRDMA, nodes=1))

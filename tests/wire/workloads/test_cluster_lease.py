@@ -11,6 +11,8 @@ from gpuops.execute.cluster.use import used_alone
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, Training
 
+pytestmark = pytest.mark.long
+
 WRITES = "ReconfigVM_Task"
 
 

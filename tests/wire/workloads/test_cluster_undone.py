@@ -81,6 +81,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     assert {each.marker.id for each in marked_vms(port.inventory(), "train")} == {lost.marker.id}
 
 
+@pytest.mark.long
 def test_a_whole_cluster_whose_guest_tells_nothing_any_more_is_not_removed(training: Training) -> None:
     training.create(PVRDMA)
     port, site = training.site.vcenter, training.site
@@ -95,6 +96,7 @@ def test_a_whole_cluster_whose_guest_tells_nothing_any_more_is_not_removed(train
     assert [each.vm.power for each in marked_vms(port.inventory(), "train")] == [PowerState.ON] * 2
 
 
+@pytest.mark.long
 def test_a_vm_that_is_off_and_bound_to_gpus_keeps_them_from_new_ones_of_lower_rank(training: Training) -> None:
     """As a removal that is cut off leaves it: the last VM is there, off, on the node of the network card."""
     wish, port = replace(SRIOV, nodes=3, gpus=2, placement=Arrangement.PACKED), training.site.vcenter
@@ -130,6 +132,7 @@ class Watched:
         return self.real.wait_for_guest(vm, timeout_s, address=address)
 
 
+@pytest.mark.long
 def test_a_return_begins_while_clones_or_guests_are_waited_for_and_is_waited_for_itself(training: Training) -> None:
     site, returned = training.site, ExitStack()
     happened: list[str] = []

@@ -27,6 +27,8 @@ from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 SCENARIO = Path(__file__).parents[3] / "gpuops" / "sim" / "scenarios" / "training.yaml"
 WISH = ClusterWish(NAME, "trainer", nodes=2, gpus=2, model="l40s", placement=Arrangement.SPREAD)
 CARDS = {

@@ -117,6 +117,7 @@ def lab(tmp_path: Path, countdown: Countdown) -> Iterator[Lab]:
         assert server.world.bugs == []
 
 
+@pytest.mark.long
 def test_what_waits_gets_a_vm_and_what_nobody_needs_is_removed(lab: Lab) -> None:
     before = lab.names()
     assert lab.tend() == [], "nothing waits"
@@ -163,6 +164,7 @@ def test_no_other_vm_is_removed(lab: Lab) -> None:
     assert {"job-01", "job-02", "ml-07"} <= set(lab.names())
 
 
+@pytest.mark.long
 def test_the_vm_of_an_interrupted_job_and_of_one_that_nobody_has_looked_at_stay(lab: Lab) -> None:
     lab.submit("fit", "score")
     lab.tend()
@@ -177,6 +179,7 @@ def test_the_vm_of_an_interrupted_job_and_of_one_that_nobody_has_looked_at_stay(
     assert lab.tend() == [("job-01", False)] and lab.made() == ["job-02"]
 
 
+@pytest.mark.long
 def test_a_job_that_fits_nowhere_takes_no_place_from_others(lab: Lab) -> None:
     """Its profile is offered, and no host has the memory: the two places are those of the two jobs behind it."""
     vast = ContainerJob("vast", "quay.io/lab/a:1", ("run",), "a40-48c", 2, 4_000_000, timedelta(hours=1), priority=9)
@@ -190,6 +193,7 @@ def test_a_job_that_fits_nowhere_takes_no_place_from_others(lab: Lab) -> None:
     assert lab.tend() == [("job-02", False)] and lab.tend() == [], "it is not kept for what fits nowhere"
 
 
+@pytest.mark.long
 def test_a_vm_without_its_vgpu_is_not_kept_for_a_job_that_fits_nowhere(lab: Lab) -> None:
     lab.submit("fit")
     lab.tend()
@@ -203,6 +207,7 @@ def test_a_vm_without_its_vgpu_is_not_kept_for_a_job_that_fits_nowhere(lab: Lab)
     assert lab.tend() == [("job-01", False)] and lab.fit() == [("job-01", ("nvidia_a40-48c",))]
 
 
+@pytest.mark.long
 def test_kept_vms_make_room_for_a_job_of_another_profile(lab: Lab) -> None:
     lab.policy = lab.with_template(replace(TEMPLATE, keep=True, at_most=1))
     lab.submit("fit")
@@ -214,6 +219,7 @@ def test_kept_vms_make_room_for_a_job_of_another_profile(lab: Lab) -> None:
     assert lab.fit() == [("job-01", ("nvidia_a40-8q",))]
 
 
+@pytest.mark.long
 def test_nothing_is_made_while_a_vm_of_a_night_is_away_or_another_run_changes(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +238,7 @@ def test_nothing_is_made_while_a_vm_of_a_night_is_away_or_another_run_changes(
     assert lab.tend() != []
 
 
+@pytest.mark.long
 def test_a_template_that_is_not_there_is_told_and_the_pass_goes_on(lab: Lab) -> None:
     lab.policy = lab.with_template(replace(TEMPLATE, name="gold"))
     lab.submit("fit")
@@ -285,6 +292,7 @@ def test_cut_off_anywhere_and_done_again(lab: Lab, countdown: Countdown, at: int
     assert lab.names() == before
 
 
+@pytest.mark.long
 def test_under_the_roles_of_the_template_alone(lab: Lab) -> None:
     """The account reads everywhere, and may do in the template's folder, and on what VMs use, what the roles say."""
     lab.submit("fit")

@@ -28,6 +28,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 HOUR = timedelta(hours=1)
 
 

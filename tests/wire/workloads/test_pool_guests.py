@@ -20,6 +20,8 @@ from gpuops.model.workloads.lease_book import LentShare, ServerState
 from gpuops.model.workloads.remote_gpu import CutOff, MeasuredShare, ServerCondition
 from tests.pool_guests import CLIENTS, SERVERS, PoolWorld, loopback, pool_world
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[PoolWorld]:

@@ -57,6 +57,7 @@ def marked(inventory: Inventory) -> list[str]:
     return [vm.attributes[POOL_MARK] for vm in inventory.vms.values() if lends(vm)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "holds", "mark"),
     [
@@ -89,6 +90,7 @@ def test_a_server_that_does_not_run_is_dead(connection: Connection, power: Power
     assert (found.servers[0].state is ServerState.SERVING) is (power is PowerState.ON)
 
 
+@pytest.mark.long
 def test_a_server_that_left_its_pool_loses_its_mark_and_another_pools_mark_is_left(connection: Connection) -> None:
     lab = book(connection.inventory(), ServerState.SERVING)
     mark_servers(lab, connection.inventory(), connection)
@@ -100,6 +102,7 @@ def test_a_server_that_left_its_pool_loses_its_mark_and_another_pools_mark_is_le
     assert marked(connection.inventory()) == ["other"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_marked_is_told_and_ends_nothing(connection: Connection, server: SimServer) -> None:
     lab = book(connection.inventory(), ServerState.SERVING)
     role = server.world.authority.add_role("no-marks", {"Global.ManageCustomFields"})

@@ -70,6 +70,7 @@ def test_it_is_never_worse_than_one_after_another(data: st.DataObject) -> None:
     assert placed_mib(at_once(world, *asked)) >= placed_mib(rule)
 
 
+@pytest.mark.long
 @QUICK
 @given(st.data())
 def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> None:
@@ -123,6 +124,7 @@ def _from(world: SmallVcenter, order: tuple[Workload, ...]) -> int:
     return best
 
 
+@pytest.mark.long
 def test_it_finds_what_one_after_another_misses() -> None:
     """Memory binds: large VMs with small vGPUs beside small VMs with large ones."""
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))], [])
@@ -146,6 +148,7 @@ def test_a_higher_priority_comes_first_whatever_it_costs() -> None:
     assert [each.workload.name for each in at_once(world, *asked).placed] == ["small"]
 
 
+@pytest.mark.long
 def test_what_looks_at_others_is_left_to_the_rule() -> None:
     apart = [workload(f"apart-{n}", profile="a40-8q", anti_affinity="x") for n in range(2)]
     found = at_once(two_hosts(), *apart, workload("free", profile="a40-24q"))
@@ -154,17 +157,20 @@ def test_what_looks_at_others_is_left_to_the_rule() -> None:
     assert len({each.placement.host.ref for each in found.placed if each.workload.anti_affinity}) == 2
 
 
+@pytest.mark.long
 def test_locality_comes_before_few_hosts() -> None:
     asked = [workload(f"w-{n}", profile="a40-48q", memory_mib=128 * 1024) for n in range(8)]
     found = at_once(two_hosts(), *asked)
     assert [each.placement.numa_node is not None for each in found.placed] == [True] * 8
 
 
+@pytest.mark.long
 def test_few_hosts_are_used() -> None:
     found = at_once(two_hosts(), *(workload(f"w-{n}", profile="a40-8q") for n in range(6)))
     assert len({each.placement.host.ref for each in found.placed}) == 1
 
 
+@pytest.mark.long
 def test_whole_gpus_and_vgpus_beside_each_other() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), whole(SECOND, "l40s", 1), whole(THIRD, "l40s", 1))], [])
     asked = [workload(f"whole-{n}", gpus=1, model="l40s") for n in range(3)]
@@ -172,6 +178,7 @@ def test_whole_gpus_and_vgpus_beside_each_other() -> None:
     assert sorted(each.workload.name for each in found.placed) == ["vgpu", "whole-0", "whole-1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pin", list(PinPolicy))
 def test_pins_only_where_the_host_would_spoil_it(pin: PinPolicy) -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 0))], [])
@@ -182,6 +189,7 @@ def test_pins_only_where_the_host_would_spoil_it(pin: PinPolicy) -> None:
     assert {bool(each.placement.pins) for each in mixed.placed} == {pin is PinPolicy.AUTO}
 
 
+@pytest.mark.long
 def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
     mocker.patch.object(highs, "installed", return_value=False)
     asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(3))
@@ -192,6 +200,7 @@ def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
     assert found.optimum.most_mib is None
 
 
+@pytest.mark.long
 def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: MockerFixture) -> None:
     """Out of memory, too large, or built for another machine: it bounds nothing then."""
     mocker.patch.object(highs.SolverProgram, "_ran", return_value=False)
@@ -204,6 +213,7 @@ def test_a_solver_that_gives_up_leaves_what_one_after_another_places(mocker: Moc
     assert (found.optimum.placed_mib, found.optimum.most_mib) == (16 * 24 * 1024, 20 * 24 * 1024)
 
 
+@pytest.mark.long
 def test_a_solver_that_cannot_be_loaded_is_not_installed(mocker: MockerFixture) -> None:
     mocker.patch.object(highs, "import_module", side_effect=ImportError("libstdc++.so.6: cannot open"))
     found = at_once(two_hosts(), workload("w", profile="a40-24q"))
@@ -212,6 +222,7 @@ def test_a_solver_that_cannot_be_loaded_is_not_installed(mocker: MockerFixture) 
     assert len(found.placed) == 1
 
 
+@pytest.mark.long
 def test_a_large_fleet_has_no_less_than_one_after_another_either() -> None:
     """On the H100 one after another places more; the many others make the difference less than 1 %."""
     mig = VgpuMode.MULTI_INSTANCE
@@ -234,6 +245,7 @@ def start_in_order(world: Inventory, found: Placements) -> list[str]:
     return [refusal for refusal in started if refusal]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("board", "tails"),
     [
@@ -258,6 +270,7 @@ def test_starts_are_expected_where_that_places_all(board: str, tails: list[str])
     assert (never.optimum.expects_starts, bool(never.refused)) == (False, True)
 
 
+@pytest.mark.long
 def test_nothing_is_expected_where_all_has_a_place_anyway() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "h100", 0, VgpuMode.MULTI_INSTANCE))], [])
     found = at_once(world, workload("a", profile="h100-4-40c"), workload("b", profile="h100-3-40c"))
@@ -284,6 +297,7 @@ def test_a_fleet_is_filled_to_its_bound_and_starts_in_the_order_prescribed(
     assert below <= 2 * batch_fleets.MOST_BELOW, "0.2 points are held as a mean over the seeds of the bench"
 
 
+@pytest.mark.long
 def test_what_nothing_here_has_is_refused_as_ever() -> None:
     asked = (
         workload("odd", profile="nonsense"),
@@ -298,6 +312,7 @@ def test_what_nothing_here_has_is_refused_as_ever() -> None:
     assert [each.workload.name for each in found.placed] == ["fine"]
 
 
+@pytest.mark.long
 def test_the_order_of_the_requests_decides_nothing() -> None:
     asked = [workload(f"w-{n}", profile=A40[n % 4], memory_mib=(16 + 32 * (n % 3)) * 1024) for n in range(12)]
     one, other = at_once(two_hosts(), *asked), at_once(two_hosts(), *reversed(asked))

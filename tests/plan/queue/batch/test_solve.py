@@ -15,6 +15,8 @@ from gpuops.plan.queue.batch import few_hosts
 from gpuops.plan.queue.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
 from gpuops.plan.queue.batch.solve import bound, solve
 
+pytestmark = pytest.mark.long
+
 QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 SIZES = (4, 8, 16)
 """Slots are rows 2, 3, 4 beside the one node (row 0 = its memory) and 5, 6, 7 of the host (row 1 = its memory)."""

@@ -52,6 +52,7 @@ def test_a_wrong_fault_file_is_refused_by_its_entry(written: str, said: str, tmp
     assert "\n" not in refused.value.line
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_trouble() -> None:
     def night(seed: int) -> list[str]:
         with served(seed=seed) as lab:

@@ -53,6 +53,7 @@ def _after_each_change(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], No
     return done
 
 
+@pytest.mark.long
 def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None:
     told: list[str] = []
     setting = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), told.append)
@@ -81,6 +82,7 @@ def test_schedulers_are_set_in_between_and_the_first_one_again(lab: Lab) -> None
     assert (lab.host.state.module_options, lab.host.state.loaded_module_options) == ("", ""), "no entry stays"
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab) -> None:
     setting = SettingSchedulers(Rolling(), lambda line: None)
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
@@ -90,6 +92,7 @@ def test_a_host_that_cannot_be_emptied_is_said_before_anything_is_made(lab: Lab)
     assert any("vm-01" in each.line for each in refused.plan.rejections)
 
 
+@pytest.mark.long
 def test_what_a_killed_call_had_changed_the_same_call_sets_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
 
@@ -128,6 +131,7 @@ def test_what_stands_in_the_way_of_schedulers_too_is_exit_code_3(lab: Lab) -> No
     assert (found.exit_code, found.changes, lab.kept) == (3, (), None)
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_set_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +152,7 @@ def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_s
     assert "the same again goes on" in shown
 
 
+@pytest.mark.long
 def test_the_gpu_that_was_changed_is_the_one_that_is_measured_and_set_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +171,7 @@ def test_the_gpu_that_was_changed_is_the_one_that_is_measured_and_set_back(
     assert gpu is not None and str(gpu.address) == GPU
 
 
+@pytest.mark.long
 def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(lab: Lab) -> None:
     wanted = wish("true", schedulers=(BEST, EQUAL), sets_schedulers=True)
     counts = tuple(MeasuredCount(each, 1, (1.0,)) for each in (BEST, EQUAL))
@@ -178,6 +184,7 @@ def test_what_is_set_back_and_not_in_force_takes_a_reboot_that_is_shown_first(la
     assert (found.exit_code, len(found.changes), lab.host.state.loaded_module_options, lab.kept) == (0, 1, "", None)
 
 
+@pytest.mark.long
 def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(lab: Lab) -> None:
     late = _vm(lab, "vm-02")
     with lab.server.world.lock:
@@ -195,6 +202,7 @@ def test_a_vm_that_came_after_it_was_agreed_to_is_not_shut_down(lab: Lab) -> Non
     assert "vm-02 would be shut down now, which was not shown before" in str(found.changes[0].plan.rejections)
 
 
+@pytest.mark.long
 def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +225,7 @@ def test_whoever_cuts_it_off_under_another_scheduler_is_told_how_to_set_it_back(
     assert removed.undone == was
 
 
+@pytest.mark.long
 def test_vms_that_a_killed_call_left_do_not_keep_the_host_from_being_emptied(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests.wire.guests.measuring.lab import Lab, keep, wish
 NOT_MADE = "{} is not the VM that was made: it is left as it is"
 
 
+@pytest.mark.long
 def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
@@ -39,6 +40,7 @@ def test_a_measurement_that_was_cut_off_goes_on_with_its_vms(lab: Lab, monkeypat
     assert not (lab.site.state_dir / f"{lab.site.vcenter.uuid}.measure.json").exists()
 
 
+@pytest.mark.long
 def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) -> None:
     known = SharingMeasurement("0123abcd", wish("true"), made=1)
     keep(lab, known)
@@ -53,6 +55,7 @@ def test_a_vm_that_only_has_such_a_name_is_neither_used_nor_removed(lab: Lab) ->
     assert not any("program" in entry.after for entry in lab.server.ledger)
 
 
+@pytest.mark.long
 def test_a_clone_that_somebody_made_of_its_vm_is_not_removed(lab: Lab) -> None:
     known = SharingMeasurement("0123abcd", wish("true"), made=1)
     keep(lab, known)
@@ -92,6 +95,7 @@ def test_what_another_call_has_begun_meanwhile_is_kept(lab: Lab, monkeypatch: py
     assert (lab.kept, lab.vms()) == (other, [])
 
 
+@pytest.mark.long
 def test_a_vm_that_vcenter_still_makes_is_removed_by_a_later_call(lab: Lab) -> None:
     known = SharingMeasurement("0123abcd", wish("true"), made=1)
     keep(lab, known)
@@ -117,6 +121,7 @@ def _pool(connection: Connection, host: Any) -> Any:
     return connection.host(host.moid).parent.resourcePool
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [KeyboardInterrupt(), VcenterUnreachable("it is gone")])
 def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, cut: BaseException
@@ -136,6 +141,7 @@ def test_whoever_cuts_a_measurement_off_is_told_that_its_vms_stay(
     )
 
 
+@pytest.mark.long
 def test_a_vm_that_a_cut_off_call_left_does_not_keep_the_whole_gpu_from_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_a_vcenter_9_1_lists_the_devices_of_a_host(bench: Bench) -> None:
     assert (card.mode, card.total_mib, card.vm_classes) == ("host", None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_older_vcenter_lists_none_and_goes_on_as_before(serve: Callable[[str], Bench], version: str) -> None:
     bench = serve(version)
@@ -59,6 +60,7 @@ def test_an_older_vcenter_lists_none_and_goes_on_as_before(serve: Callable[[str]
     assert (bench.gpu.mode, bench.gpu.passthrough_enabled) == ("mixedSize", True)
 
 
+@pytest.mark.long
 def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench) -> None:
     planned = bench.set(MIXED, apply=False)
     assert bench.effects == []
@@ -75,6 +77,7 @@ def test_a_size_is_set_by_its_mode_and_a_second_run_changes_nothing(bench: Bench
     assert bench.gpu.mode == "sameSize"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rebinds", "impact", "left"),
     [
@@ -96,6 +99,7 @@ def test_what_a_change_takes_is_told_when_it_is_set(bench: Bench, *, rebinds: bo
     assert (bench.gpu.passthrough_enabled, bench.device().mode) == (False, DeviceMode.VGPU_SAME_SIZE)
 
 
+@pytest.mark.long
 def test_what_is_more_than_a_mode_goes_by_the_calls_of_8(bench: Bench) -> None:
     assert bench.set(replace(MIXED, default_type=SharedType.SHARED)).exit_code == 0
     assert bench.effects == ["UpdateGraphicsConfig"]
@@ -110,6 +114,7 @@ def test_a_size_takes_no_gpu_out_of_directpath(bench: Bench) -> None:
     assert (bench.gpu.mode, bench.gpu.passthrough_enabled) == ("mixedSize", True)
 
 
+@pytest.mark.long
 def test_a_busy_gpu_keeps_its_mode(bench: Bench) -> None:
     for request in (replace(MIXED, gpu=(str(BUSY),)), replace(WHOLE, gpu=(str(BUSY),))):
         report = bench.set(request)
@@ -118,6 +123,7 @@ def test_a_busy_gpu_keeps_its_mode(bench: Bench) -> None:
     assert bench.effects == []
 
 
+@pytest.mark.long
 def test_a_mode_that_vcenter_does_not_offer_is_refused(bench: Bench) -> None:
     inventory = bench.site.vcenter.inventory()
     inventory = bench.site.hosts.with_settings(inventory, [inventory.find_host(HOST).ref])
@@ -132,6 +138,7 @@ def test_a_mode_that_vcenter_does_not_offer_is_refused(bench: Bench) -> None:
         )
 
 
+@pytest.mark.long
 def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
     [reservation] = bench.server.world.direct_path.reservations
     bench.server.world.direct_path.reservations = (replace(reservation, units=11),)
@@ -144,6 +151,7 @@ def test_reserved_slots_that_lose_their_gpus_are_named(bench: Bench) -> None:
     assert bench.set(WHOLE, apply=False).plan.warnings == ()
 
 
+@pytest.mark.long
 def test_a_login_without_the_privilege_is_told_before_anything_is_sent(bench: Bench) -> None:
     bench.server.world.authority.permit(bench.server.username, READ_ONLY)
     report = bench.set(MIXED)
@@ -152,6 +160,7 @@ def test_a_login_without_the_privilege_is_told_before_anything_is_sent(bench: Be
     assert bench.device().mode == DeviceMode.VGPU_SAME_SIZE, "reading is enough to be shown it"
 
 
+@pytest.mark.long
 def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bytes] = []
 
@@ -167,6 +176,7 @@ def test_one_login_and_one_list_for_each_host(bench: Bench, monkeypatch: pytest.
     assert len(calls) == 4, "neither the bulk read nor a plan asks"
 
 
+@pytest.mark.long
 def test_without_tls_modes_are_not_listed_and_go_by_the_calls_of_8(tmp_path: Path) -> None:
     with SimServer(build("supervisor", api_version="9.1.0.0"), tls=False) as server:
         target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
@@ -179,6 +189,7 @@ def test_without_tls_modes_are_not_listed_and_go_by_the_calls_of_8(tmp_path: Pat
             assert bench.effects == ["UpdateGraphicsConfig", "UpdatePassthruConfig"]
 
 
+@pytest.mark.long
 def test_so_many_hosts_are_asked_at_the_most(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_HOSTS", 1)
     hosts = mode_show(bench.site, Scope())[1]

@@ -34,6 +34,7 @@ def lose(monkeypatch: pytest.MonkeyPatch, text: bytes, *, before: bool) -> None:
     monkeypatch.setattr(automation, "exchange", broken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [True, False])
 def test_a_lost_reply_is_answered_by_looking(bench: Bench, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
     lose(monkeypatch, b"configure$task", before=before)
@@ -47,17 +48,20 @@ def test_a_lost_reply_is_answered_by_looking(bench: Bench, monkeypatch: pytest.M
     assert bench.site.applied is None
 
 
+@pytest.mark.long
 def test_a_task_that_cannot_be_followed_is_answered_by_looking(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, b"com.vmware.cis.tasks", before=True)
     assert [each.verdict for each in bench.set(MIXED).outcomes] == [Verdict.DONE]
 
 
+@pytest.mark.long
 def test_a_task_that_does_not_end_is_not_waited_for_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_modes, "TASK_S", -1.0)
     [outcome] = bench.set(MIXED).outcomes
     assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "the reply was lost; found done")
 
 
+@pytest.mark.long
 def test_what_vcenter_says_of_a_refusal_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A VM takes the GPU between the look and the call."""
 
@@ -87,6 +91,7 @@ def test_a_word_that_is_not_known_is_no_word_of_having_no_impact(
     assert report.plan.afterwards[0].startswith("not in force before a reboot of esx-02.sup")
 
 
+@pytest.mark.long
 def test_a_vcenter_that_does_not_offer_the_list_is_unknown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_path_devices.DirectPathDevices, "offered", False)
     settings = bench.host().settings
@@ -100,12 +105,14 @@ def test_a_vcenter_that_does_not_offer_the_list_is_unknown(bench: Bench, monkeyp
     assert bench.effects == []
 
 
+@pytest.mark.long
 def test_a_vcenter_that_is_not_reached_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, b"direct_path_devices", before=True)
     with pytest.raises(VcenterUnreachable):
         bench.host()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["NotFound", "Unauthenticated", "Unauthorized", "InternalServerError"])
 def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
@@ -129,6 +136,7 @@ def test_a_change_whose_task_is_not_told_of_is_under_way_and_is_sent_once(
     assert bench.site.applied is None
 
 
+@pytest.mark.long
 def test_labels_that_are_refused_tell_of_the_modes_before_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise Refused("esx-02.sup: takes no labels")

@@ -48,6 +48,7 @@ def test_a_host_is_rebooted_only_if_vcenter_says_so(start: Start, *, rebinds: bo
     assert (again.changed, again.plan.rounds) == (False, ())
 
 
+@pytest.mark.long
 def test_what_was_set_before_and_waits_is_brought_into_force(start: Start) -> None:
     bench = start(cluster(1, [], api_version="9.1.0.0"))
     request = SetPassthrough(True, (str(BUSY),), None, "esx-01")
@@ -57,6 +58,7 @@ def test_what_was_set_before_and_waits_is_brought_into_force(start: Start) -> No
     assert (gpu.passthrough_active, boots(bench)) == (True, 1)
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_between_two_devices_is_finished_by_the_next(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

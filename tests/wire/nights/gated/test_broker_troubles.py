@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+import pytest
+
 from gpuops.broker.horizon import Horizon
 from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.errors import OutcomeUnknown
@@ -15,6 +17,7 @@ from gpuops.plan.core.steps import CloseGate, OpenGate, ResumeVm, SuspendVm
 from tests.wire.nights.gated.gates import Gated, steps_of
 
 
+@pytest.mark.long
 def test_without_an_answer_of_the_broker_nothing_is_taken(vdi: Gated) -> None:
     vdi.pod.down = True
     night = vdi.night()
@@ -23,6 +26,7 @@ def test_without_an_answer_of_the_broker_nothing_is_taken(vdi: Gated) -> None:
     assert reasons == {"its sessions are not known: the broker could not be asked"}
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_in_the_morning_keeps_no_desktop_away(vdi: Gated) -> None:
     vdi.night()
     taken = vdi.suspended
@@ -52,6 +56,7 @@ class LosesReplies(Horizon):
         raise OutcomeUnknown("the reply was lost")
 
 
+@pytest.mark.long
 def test_lost_replies_of_the_broker_leave_nobody_gated(vdi: Gated) -> None:
     """The last morning is later than any of the lost requests can come."""
     vdi.broker = LosesReplies
@@ -108,6 +113,7 @@ class ListsNothing(Horizon):
         return ()
 
 
+@pytest.mark.long
 def test_a_machine_that_is_missing_from_a_list_is_not_taken_for_gone(vdi: Gated) -> None:
     vdi.night()
     assert vdi.gated
@@ -116,6 +122,7 @@ def test_a_machine_that_is_missing_from_a_list_is_not_taken_for_gone(vdi: Gated)
     vdi.nothing_is_left()
 
 
+@pytest.mark.long
 def test_a_broker_that_fails_keeps_no_night_going_round(vdi: Gated) -> None:
     """It is away from the first gate on: what waits for a gate is given up, and nothing is taken."""
     rounds: list[int] = []

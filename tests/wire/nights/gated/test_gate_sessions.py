@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
+import pytest
+
 from gpuops.api import rotate_night
 from gpuops.config.policy import parse_policy
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -51,6 +53,7 @@ def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vd
     vdi.nothing_is_left()
 
 
+@pytest.mark.long
 def test_sessions_that_are_disconnected_for_long_keep_no_desktop_where_the_policy_says_so(vdi: Gated) -> None:
     """vdi-001 and vdi-002 are the first that a night takes here. To vdi-002 its user comes back during the suspend."""
     for name, minutes in (("vdi-001", 61), ("vdi-002", 61), ("vdi-003", 55)):

@@ -22,6 +22,7 @@ NIGHTS, MORNINGS = (13, 15, 22, 27, 34, 39), (2, 9, 16, 29)
 """Steps after which the quick suite kills one: of marks, gates, suspends and starts, of stops, resumes and gates."""
 
 
+@pytest.mark.long
 def test_each_desktop_is_gated_before_it_is_suspended_and_given_back_after_it_is_resumed(vdi: Gated) -> None:
     night = vdi.night()
     assert {each.verdict for each in night.outcomes} == {Verdict.DONE}
@@ -40,6 +41,7 @@ def test_each_desktop_is_gated_before_it_is_suspended_and_given_back_after_it_is
         assert told == ["gate", "suspended", "poweredOn", "gate"], name
 
 
+@pytest.mark.long
 def test_pools_that_cannot_be_gated_are_kept_with_the_reason(vdi: Gated) -> None:
     night = vdi.night()
     reasons = {choice.subject: choice.reason for choice in night.plan.choices}
@@ -89,6 +91,7 @@ def test_the_journal_lost_the_marker_alone_opens_the_gate(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), set())
 
 
+@pytest.mark.long
 def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
     """A night has closed none there: that maintenance is somebody else's."""
     text = POLICY.text.replace("parked: false", "parked: true") + "\n"
@@ -105,6 +108,7 @@ def test_of_a_parked_pool_a_marker_alone_opens_no_gate(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), {first})
 
 
+@pytest.mark.long
 def test_a_policy_with_a_gate_needs_a_broker(vdi: Gated) -> None:
     with Connection(target_of(vdi.server)) as connection:
         site = Site(connection, vdi.state_dir, wall_clock)
@@ -112,6 +116,7 @@ def test_a_policy_with_a_gate_needs_a_broker(vdi: Gated) -> None:
             rotate_night(POLICY, site, apply=True)
 
 
+@pytest.mark.long
 def test_the_history_tells_when_each_gate_was_closed_and_open_again(vdi: Gated) -> None:
     vdi.night()
     vdi.day()

@@ -27,6 +27,7 @@ def test_the_maintenance_of_somebody_else_is_left_alone(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), {"vdi-001"})
 
 
+@pytest.mark.long
 def test_maintenance_that_begins_after_the_plan_is_not_ours(vdi: Gated) -> None:
     def consent(report: Report) -> None:
         with vdi.server.world.lock:
@@ -39,6 +40,7 @@ def test_maintenance_that_begins_after_the_plan_is_not_ours(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), {"vdi-001"})
 
 
+@pytest.mark.long
 def test_maintenance_that_begins_after_the_mark_of_a_killed_night_is_not_ours(vdi: Gated) -> None:
     """vdi-001 is marked, and the journal knows that its gate was not closed by the night."""
 
@@ -106,6 +108,7 @@ class AdminIsFaster(Horizon):
         return dict.fromkeys(machines, "it is in maintenance already")
 
 
+@pytest.mark.long
 def test_a_gate_that_is_refused_because_somebody_closed_it_is_theirs(vdi: Gated) -> None:
     vdi.broker = AdminIsFaster
     night = vdi.night()

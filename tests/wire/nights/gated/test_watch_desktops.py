@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import pytest
+
 from gpuops.api import Site, rotate_day
 from gpuops.config.policy import parse_policy
 from gpuops.execute.measurements.tables import FILE_NAME
@@ -79,6 +81,7 @@ def test_idle_desktops_are_taken_as_long_as_enough_are_ready(vdi: Gated) -> None
     assert waits.reason == f"76 of pool office would be left ready for users, {READY} are to be"
 
 
+@pytest.mark.long
 def test_desktops_come_back_when_users_need_them(vdi: Gated) -> None:
     look = Looks(vdi)
     look()
@@ -96,6 +99,7 @@ def test_desktops_come_back_when_users_need_them(vdi: Gated) -> None:
     vdi.nothing_is_left()
 
 
+@pytest.mark.long
 def test_without_take_idle_no_desktop_is_touched(vdi: Gated) -> None:
     look = Looks(vdi, parse_policy(TEXT.replace("take_idle: true", "take_idle: false"), "careful"))
     for _ in range(3):
@@ -103,6 +107,7 @@ def test_without_take_idle_no_desktop_is_touched(vdi: Gated) -> None:
     assert (vdi.suspended, vdi.gated) == (set(), set())
 
 
+@pytest.mark.long
 def test_without_an_answer_of_the_broker_none_is_ready_and_none_is_taken(vdi: Gated) -> None:
     look = Looks(vdi)
     vdi.pod.down = True
@@ -170,6 +175,7 @@ def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     assert look().outcomes == (), "and none is taken again"
 
 
+@pytest.mark.long
 def test_where_nothing_was_measured_or_the_store_is_damaged_at_least_holds_alone(vdi: Gated) -> None:
     look = Looks(
         vdi, parse_policy(TEXT.replace(f"ready: {READY}", f"ready: {{at_least: {READY}, ahead_min: 60}}"), "-")
