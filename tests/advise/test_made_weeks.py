@@ -31,7 +31,7 @@ def false_idles(found: list[JudgedNight]) -> list[JudgedNight]:
     return [each for each in found if each.truth is not None and each.truth.false_idle]
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 11))])
 @pytest.mark.parametrize("office", list(Office))
 def test_where_sessions_are_known_no_idle_is_false_whatever_the_thresholds(office: Office, seed: int) -> None:
@@ -62,7 +62,7 @@ def test_a_replay_sees_only_those_false_idles_that_counters_show() -> None:
     assert all(each.free_s == 0 for each in taken if each.truth is Truth.PRESENT)
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("office", list(Office))
 def test_a_desktop_is_taken_under_a_session_that_is_disconnected_for_long_and_never_from_whoever_is_at_it(
     office: Office,

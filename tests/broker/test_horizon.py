@@ -48,6 +48,7 @@ def broker(target: BrokerTarget, served: HorizonListener) -> Iterator[Horizon]:
     assert served.endpoint.logins == 0, "every login is logged out"
 
 
+@pytest.mark.long
 def test_pools_say_which_can_be_gated(broker: Horizon) -> None:
     found = {pool.name: pool for pool in broker.pools()}
     assert {name: pool.refusal is None for name, pool in found.items()} == {
@@ -195,6 +196,7 @@ def test_a_power_policy_works_against_a_night(server: SimServer, served: Horizon
         assert vm.state.power is Power.ON, "the pool finance is always powered on"
 
 
+@pytest.mark.long
 def test_users_come_by_the_seed(server: SimServer, served: HorizonListener) -> None:
     with server.world.lock:
         before = set(served.pod.sessions)

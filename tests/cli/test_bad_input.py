@@ -65,6 +65,7 @@ def test_names_that_mean_nothing_or_too_much(lab: Lab, arguments: list[str], sai
     assert lab.effects == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [
@@ -149,6 +150,7 @@ def test_what_an_attach_cannot_do_is_refused_line_by_line(lab: Lab, arguments: s
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_a_refusal_does_not_list_gpus_that_could_never_help(lab: Lab) -> None:
     """esx-02 has GPUs of three models; of two of them no slot could come."""
     said = lab.run("attach", "--vm", "ml-08", "--profile", "a100d-80c", "--count", "3").stdout
@@ -220,6 +222,7 @@ def test_a_policy_that_cannot_be_meant(
     assert lab.effects == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
@@ -249,6 +252,7 @@ def test_a_saved_inventory_and_a_connection_exclude_each_other(
     one_line(gpuops(*other, *command, "--inventory", str(saved_lab)), 2, said)
 
 
+@pytest.mark.long
 def test_the_environments_vcenter_is_no_word_against_a_saved_inventory(
     gpuops: Gpuops, saved_lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +277,7 @@ class TestConnection:
         result = gpuops("inventory", env=environ)
         assert (result.exit_code, result.stderr) == (0, "")
 
+    @pytest.mark.long
     def test_govcs_variables(self, gpuops: Gpuops, lab: Lab) -> None:
         url = lab.server.url.replace("https://", f"https://administrator%40vsphere.local:{lab.server.password}@")
         result = gpuops("inventory", env={"GOVC_URL": url, "GOVC_TLS_CA_CERTS": str(lab.server.ca_file)})
@@ -283,6 +288,7 @@ class TestConnection:
         lab.server.close()
         one_line(gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": str(kept)}), 5, f"127.0.0.1:{lab.server.port}")
 
+    @pytest.mark.long
     def test_wrong_password(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
         result = gpuops("inventory", env={**environ, "GPUOPS_PASSWORD": "Cn4ry&<"})
         one_line(result, 5, "administrator@vsphere.local")
@@ -293,12 +299,14 @@ class TestConnection:
         result = gpuops("inventory", env={**environ, "GPUOPS_PASSWORD": ""})
         one_line(result, 5, "no password", "--password-file")
 
+    @pytest.mark.long
     def test_password_from_stdin(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
         unset = {**environ, "GPUOPS_PASSWORD": ""}
         result = gpuops("inventory", "--password-stdin", env=unset, input=f"{lab.server.password}\n")
         assert result.exit_code == 0
         one_line(gpuops("inventory", "--password-stdin", env=unset, input=""), 2, "nothing came on stdin")
 
+    @pytest.mark.long
     def test_password_file_that_others_can_read(
         self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path
     ) -> None:
@@ -313,6 +321,7 @@ class TestConnection:
         path.chmod(0o600)
         assert gpuops("inventory", "--password-file", str(path), env=unset).exit_code == 0
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("content", "said"),
         [
@@ -339,10 +348,12 @@ class TestConnection:
             path.touch(0o600)
         one_line(gpuops("inventory", "--password-file", str(path), env=environ), 2, str(path), move)
 
+    @pytest.mark.long
     def test_untrusted(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
         one_line(gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": ""}), 5, "certificate", "--ca-file")
         assert lab.effects == []
 
+    @pytest.mark.long
     def test_unverified_is_done_with_a_red_line_and_an_audit_entry(
         self, gpuops: Gpuops, environ: dict[str, str], clean: Path
     ) -> None:
@@ -354,6 +365,7 @@ class TestConnection:
         assert (entry["event"], entry["said_by"]) == ("certificate-not-verified", "--insecure")
         assert environ["GPUOPS_PASSWORD"] not in str(entry)
 
+    @pytest.mark.long
     def test_unverified_by_a_variable_is_said_and_audited_too(
         self, gpuops: Gpuops, environ: dict[str, str], clean: Path
     ) -> None:
@@ -386,6 +398,7 @@ def expired(tmp_path: Path) -> Iterator[SimServer]:
         yield server
 
 
+@pytest.mark.long
 def test_expired_certificate(expired: SimServer) -> None:
     environ = {
         "GPUOPS_VCENTER": expired.url,
@@ -406,6 +419,7 @@ def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
     )
 
 
+@pytest.mark.long
 def test_an_option_of_a_nested_command_given_twice_is_refused() -> None:
     twice = ["rotate", "status", "--vcenter", "sim:lab", "--vcenter", "sim:vdi"]
     one_line(CliRunner().invoke(app, twice), 2, "--vcenter is given 2 times", "once")

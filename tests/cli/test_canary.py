@@ -117,6 +117,7 @@ SWEPT: Final = (
     "change abandon --host esx-01 --yes",
     "rotate abandon --vm vdi-01 --yes",
     "rotate adopt --from 3c5e0b0a-8f4e-4f43-9d67-0c8a5f1b2d11 --yes",
+    "rotate timers --policy /nowhere.yaml",
     "rotate clear-marker --vm vdi-01 --policy /nowhere.yaml --yes",
     "config init --host vc.example.com",
     "config show --output json",

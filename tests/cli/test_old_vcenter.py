@@ -13,6 +13,8 @@ from gpuops.sim.server import SimServer
 from tests.cli.conftest import LAB_POLICY, Lab, lab_on
 from tests.sample import mostly_long
 
+pytestmark = pytest.mark.long
+
 WARNING = "warning: this vCenter speaks API {} and is only read; changes need 8.0.0.0"
 REFUSED = "this vCenter speaks API {} and is only read; changes need 8.0.0.0"
 NEXT = "update vCenter: 7.0 is changed as far as its API goes, older ones are only read"

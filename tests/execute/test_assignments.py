@@ -31,6 +31,7 @@ def test_what_is_written_is_read_and_nothing_is_there_before(store: AssignmentSt
     assert store.read() == {name: new(name, version=1) for name in ("ml-1", "ml-2")}
 
 
+@pytest.mark.long
 def test_who_has_seen_an_older_version_changes_nothing(store: AssignmentStore) -> None:
     store.change([new("ml-1")])
     assert store.change([new("ml-1", "vc-2", version=1)]) == frozenset()

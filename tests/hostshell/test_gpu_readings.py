@@ -74,6 +74,7 @@ def answering(rows: str, listing: str = LISTING, known: str = GPUS) -> Answer:
     return answer
 
 
+@pytest.mark.long
 def test_a_driver_before_r535_is_asked_by_the_older_name(tmp_path: Path) -> None:
     with entered(tmp_path, NAME, answering(ROW, known=GPUS_BEFORE_R535)) as host:
         found = NvidiaSmi(host.ssh).readings(NAME)

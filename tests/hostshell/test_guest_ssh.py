@@ -119,6 +119,7 @@ def test_a_guest_whose_key_is_not_the_known_one_is_not_entered(
     assert guest.asked == []
 
 
+@pytest.mark.long
 def test_without_a_file_of_known_guests_none_is_entered(enter: Callable[[Answer], ShellHost]) -> None:
     guest = enter(lambda command: ("", 0))
     guest.known_hosts.unlink()
@@ -128,6 +129,7 @@ def test_without_a_file_of_known_guests_none_is_entered(enter: Callable[[Answer]
     assert guest.asked == []
 
 
+@pytest.mark.long
 def test_it_needs_no_privilege_in_vcenter() -> None:
     over_ssh, by_tools = RunInGuest("vm-9", "/opt/keep", ssh=SshDoor("keeper")), RunInGuest("vm-9", "/opt/keep")
     assert needed([over_ssh])["vm-9"] == frozenset()
@@ -148,6 +150,7 @@ def night_and_day(lab: SimServer, guest: ShellHost, state_dir: Path) -> list[Rep
     return reports
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "verdict"), [(0, Verdict.DONE), (3, Verdict.FAILED)], ids=["kept", "failed"])
 def test_a_morning_runs_it_and_every_desktop_is_back(
     enter: Callable[[Answer], ShellHost], tmp_path: Path, status: int, verdict: Verdict
@@ -170,6 +173,7 @@ def test_a_morning_runs_it_and_every_desktop_is_back(
     assert ({powers[name] for name in DESKTOPS}, {powers[name] for name in ML}) == ({Power.ON}, {Power.OFF})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["a" * 64, "a..b", "a\0b", "-oProxyCommand=x y"])
 def test_a_vm_whose_name_no_host_can_have_ends_with_a_reason(
     enter: Callable[[Answer], ShellHost], capfd: pytest.CaptureFixture[str], name: str

@@ -62,6 +62,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
             yield Lab(site, host)
 
 
+@pytest.mark.long
 def test_a_host_is_asked_once_in_a_minute_and_its_answer_grows_old(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     source = lab.source()
@@ -78,6 +79,7 @@ def test_a_host_is_asked_once_in_a_minute_and_its_answer_grows_old(lab: Lab) -> 
     assert lab.said == []
 
 
+@pytest.mark.long
 def test_a_host_that_does_not_answer_is_said_once_and_rests(lab: Lab) -> None:
     inventory, desktops = lab.desktops("esx-02.lab")
     source = lab.source()
@@ -92,6 +94,7 @@ def test_a_host_that_does_not_answer_is_said_once_and_rests(lab: Lab) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_name_that_two_vms_of_a_host_have_tells_of_neither(lab: Lab) -> None:
     inventory, desktops = lab.desktops()
     one, other = desktops[:2]

@@ -14,6 +14,8 @@ from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.past.test_overdue_vcenters import CLOSED, GONE, taken_elsewhere
 from tests.notify.conftest import Webhook, webhook
 
+pytestmark = pytest.mark.long
+
 __all__ = ["webhook"]
 FILE = """
 [targets.prod]

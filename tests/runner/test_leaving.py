@@ -109,6 +109,7 @@ def test_the_process_of_its_return_has_that_file(tmp_path: Path, monkeypatch: py
     assert [each["GPUOPS_CONFIG"] for each in given] == [str(tmp_path / "own"), "all"]
 
 
+@pytest.mark.long
 def test_one_that_is_there_again_is_played_as_before(at: object, edited: Edited) -> None:
     at("2026-11-02T22:01:00")  # type: ignore[operator]
     left = Left(edited)
@@ -121,6 +122,7 @@ def test_one_that_is_there_again_is_played_as_before(at: object, edited: Edited)
     assert left.children.called == [(Half.NIGHT, "prod")]
 
 
+@pytest.mark.long
 def test_one_that_has_another_name_is_returned_by_that(at: object, edited: Edited) -> None:
     """Two that play one vCenter would end each other's nights."""
     at("2026-11-02T22:01:00")  # type: ignore[operator]
@@ -130,6 +132,7 @@ def test_one_that_has_another_name_is_returned_by_that(at: object, edited: Edite
     assert (leaving(left.service.rotations), list(left.service.rotations)) == ([], ["munich", "berlin"])
 
 
+@pytest.mark.long
 def test_one_that_is_lost_for_good_is_given_up_by_removing_the_copy(at: object, edited: Edited) -> None:
     at("2026-11-02T22:01:00")  # type: ignore[operator]
     left = Left(edited)
@@ -151,6 +154,7 @@ def begun_anew(edited: Edited, said: list[str], only: str | None = None) -> Rota
     return edited.obeyed.begin(NOW)
 
 
+@pytest.mark.long
 def test_a_runner_that_begins_anew_knows_of_it(at: object, edited: Edited) -> None:
     at("2026-11-02T22:01:00")  # type: ignore[operator]
     left, said = Left(edited), list[str]()
@@ -217,6 +221,7 @@ def test_the_only_one_that_is_played_leaves(at: object, edited: Edited, others: 
     assert (left.children.called, list(left.service.rotations)) == ([(Half.DAY, "prod")], [])
 
 
+@pytest.mark.long
 def test_one_of_another_name_is_not_returned_beside_that_by_who_plays_it_alone(at: object, edited: Edited) -> None:
     """Another runner plays `berlin`: a return of `prod` would end its night."""
     at("2026-11-02T22:01:00")  # type: ignore[operator]
@@ -229,6 +234,7 @@ def test_one_of_another_name_is_not_returned_beside_that_by_who_plays_it_alone(a
     assert list(left.service.rotations) == []
 
 
+@pytest.mark.long
 def test_a_runner_that_begins_returns_none_that_has_another_name(at: object, edited: Edited) -> None:
     at("2026-11-02T22:01:00")  # type: ignore[operator]
     Left(edited).look()
@@ -238,6 +244,7 @@ def test_a_runner_that_begins_returns_none_that_has_another_name(at: object, edi
     assert not edited.leaving.copy_of("prod").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_one_that_is_another_vcenter_by_now_is_told_loudly(at: object, edited: Edited, goes_on: bool) -> None:
     """Its name is taken: the copy and the command are there for a person."""

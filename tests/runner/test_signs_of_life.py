@@ -15,6 +15,8 @@ from gpuops.runner import procrastinate_queue
 from tests.execute.journal.postgres import Server
 from tests.runner.test_queue import SINCE, queues, states, until
 
+pytestmark = pytest.mark.long
+
 SITES = ["prod", "munich", "paris"]
 
 

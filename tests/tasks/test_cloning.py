@@ -16,6 +16,8 @@ from gpuops.tasks.vms import vm_clone, vm_gpu
 from gpuops.vsphere.connection import Connection
 from tests.tasks.conftest import Lab
 
+pytestmark = pytest.mark.long
+
 
 def cloned(lab: Lab, *, apply: bool = True, **options: Any) -> TaskResult:
     return vm_clone(lab.said, {"vm": "ml-10", "template": "golden", **options}, apply=apply)

@@ -15,6 +15,8 @@ from gpuops.tasks.reads import vm_gpu_info
 from tests.tasks.conftest import Lab
 from tests.tasks.test_rotation import POLICY
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.long
 def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:

@@ -11,6 +11,8 @@ from gpuops.tasks.jobs import gpu_job, gpu_job_info
 from gpuops.tasks.result import TaskResult
 from tests.tasks.conftest import Lab
 
+pytestmark = pytest.mark.long
+
 JOBS = """version: 1
 jobs:
   - {name: fit, image: quay.io/lab/fit:1, command: [python, fit.py], profile: a40-12q, vcpu: 4, memory: 16GiB,

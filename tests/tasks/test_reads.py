@@ -22,6 +22,8 @@ from gpuops.tasks.reads import (
 from tests.stored_day import BUSY, store_day
 from tests.tasks.conftest import Lab
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.long
 def test_vms_with_gpus_and_one_without(lab: Lab) -> None:

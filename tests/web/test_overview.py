@@ -25,6 +25,8 @@ from gpuops.web.overview import Overview, address_of
 from gpuops.web.server import WebServer, serving_sites
 from tests.report.page.conftest import Opened, Reported
 
+pytestmark = pytest.mark.long
+
 NAMES = ("fra", "a/b", "a", "x<script>&\u202e")
 
 

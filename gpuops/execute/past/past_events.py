@@ -30,6 +30,7 @@ _VERBS: Final = {
     "setmode": "mode set",
     "setpassthrough": "passthrough",
     "setmig": "mig set",
+    "rotatemark": "rotate mark",
 }
 """The commands of runs whose kind is the name of a request."""
 _TOLD: Final = {

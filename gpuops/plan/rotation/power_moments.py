@@ -26,9 +26,11 @@ GRAIN: Final = timedelta(seconds=1)
 def another_state(original: Original, vm: Vm) -> str:
     """How a desktop came to another suspended state than that of its night, with both moments; empty = it has not, or
     nobody can tell. One that runs is told of where it was resumed in an older state: a younger one is its user's own.
+    A night suspends only desktops of `Role.DESKTOP`: of a desktop that it shut down, `suspended_at` is a moment before
+    the shutdown.
     """
     then, now = original.suspended_at, vm.suspended_at
-    if then is None or now is None or abs(now - then) <= GRAIN:
+    if original.role is not Role.DESKTOP or then is None or now is None or abs(now - then) <= GRAIN:
         return ""
     if vm.power is PowerState.SUSPENDED:
         state = "its suspended state is"

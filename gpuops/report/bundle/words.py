@@ -34,7 +34,7 @@ COMMANDS: Final = frozenset(
     (
         "attach", "detach", "place", "power", "clone", "defrag", "change", "scheduler set", "mode set", "mig set",
         "mig set on", "mig set off", "passthrough on", "passthrough off", "rotate night", "rotate day",
-        "rotate restore", "rotate watch", "rotate init", "passthrough", "scheduler", "mode", "mig",
+        "rotate restore", "rotate watch", "rotate init", "rotate mark", "passthrough", "scheduler", "mode", "mig",
     )
 )  # fmt: skip
 """Kinds of runs, and what begins a change."""

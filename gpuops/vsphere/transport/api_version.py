@@ -12,6 +12,8 @@ from gpuops.vsphere.transport.network import AWAY, SILENCE_S, NoVcenterForUs, Un
 from gpuops.vsphere.transport.reply import elements
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
+_LIST: Final = "namespaces"
+"""The root element of that file."""
 _LARGEST: Final = 1024 * 1024
 _SHOWN: Final = 5
 
@@ -27,7 +29,8 @@ KNOWN: Final = (
 def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     """The version as the wire writes it, such as "8.0.3.0".
 
-    The connection's own errors pass through. Raises ProtocolError when this is no vCenter, or one too old.
+    The connection's own errors pass through. Raises NoVcenterForUs for a list without a version of `KNOWN`, and another
+    ProtocolError for any other reply: a load balancer may send a page of HTML while vCenter is away.
     """
     reply = exchange(connection, "GET", _PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST)
     if str(reply.status) in AWAY:
@@ -51,6 +54,10 @@ def _offered(body: bytes, address: str) -> frozenset[str]:
         root = elements(body)
     except UnreadableReply as error:
         raise ProtocolError(f"{address} does not answer like a vCenter: {error}", hint="check the address") from error
+    if root.tag != _LIST:
+        raise ProtocolError(
+            f"{address} does not answer like a vCenter: {_PATH} is not a list of API versions", hint="check the address"
+        )
     found = set()
     for namespace in root.iter("namespace"):
         if namespace.findtext("name") == "urn:vim25":

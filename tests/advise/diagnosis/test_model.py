@@ -62,6 +62,7 @@ def test_what_is_no_model_is_refused(model: Forest, edit: dict[str, object]) -> 
         read({**written(model), **edit})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["feature", "low", "high", "roots", "leaf", "component", "share", "threshold"])
 @pytest.mark.parametrize("value", [10**9, -2, None, "x"])
 def test_trees_that_go_nowhere_are_refused(model: Forest, name: str, value: object) -> None:

@@ -52,6 +52,7 @@ def test_more_is_never_recommended_of_less() -> None:
     assert counts[0] == 1
 
 
+@pytest.mark.long
 def test_it_matters_whether_vms_are_busy_at_the_same_hours() -> None:
     together = pool(*[[0.8, 0.0, 0.0]] * 3)
     in_turn = pool([0.8, 0.0, 0.0], [0.0, 0.8, 0.0], [0.0, 0.0, 0.8])
@@ -78,6 +79,7 @@ def test_one_that_is_always_busy_gets_a_gpu_of_its_own() -> None:
     assert all(vm.shares for vm in alike.vms), "none of them is more in the way than the others"
 
 
+@pytest.mark.long
 def test_a_guarantee_holds_when_the_others_are_always_busy() -> None:
     found = sized(pool(*[0.2] * 6), None, SharingLimits(1.5, 8, guaranteed=True))
     assert recommended(found) == (3, EQUAL), "1 + 0.2 * 2 of 1.5"

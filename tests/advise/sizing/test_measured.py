@@ -18,7 +18,7 @@ def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.
     return MeasuredCount(policy, sharers, tuple(10.0 * staggered(policy, busy, sharers, SLOTS, overlap)))
 
 
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.5, 0.71, 1.0])
 @pytest.mark.parametrize("policies", [(BEST,), (EQUAL,), (BEST, EQUAL, FIXED)])
 def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple[SchedulerPolicy, ...]) -> None:
@@ -36,6 +36,7 @@ def test_staggered_vms_are_compared_with_staggered_ones() -> None:
     assert together is not None and together < 0.5
 
 
+@pytest.mark.long
 def test_times_are_divided_by_the_mean_alone_under_the_same_scheduler() -> None:
     counts = [
         MeasuredCount(BEST, 1, (10.0, 12.0)),

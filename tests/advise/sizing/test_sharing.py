@@ -54,6 +54,7 @@ def test_it_is_the_ratio_of_normalising_constants(busy: list[float], switching: 
     assert found == pytest.approx([float(each) for each in exact], rel=1e-9)
 
 
+@pytest.mark.long
 def test_as_many_as_a_gpu_ever_holds_are_exact() -> None:
     busy = np.random.default_rng(1).random(MOST_SHARERS).tolist()
     assert best_effort(np.array(busy))[0] == pytest.approx(float(constant(busy) / constant(busy[1:])), rel=1e-9)
@@ -74,6 +75,7 @@ def test_how_many_vms_stay_within_a_slowdown(busy: float, expected: tuple[int, .
     assert tuple(found) == expected
 
 
+@pytest.mark.long
 @given(Shares)
 def test_nobody_is_slower_by_best_effort_than_by_equal_share_or_by_that_than_by_fixed_share(busy: list[float]) -> None:
     shares, slots = np.array(busy), len(busy) + 3

@@ -32,6 +32,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(departures, name, value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", [0.2, 1.2])
 def test_the_reference_takes_all_that_is_small_and_is_never_below_a_rule(
     load: float, monkeypatch: pytest.MonkeyPatch
@@ -45,6 +46,7 @@ def test_the_reference_takes_all_that_is_small_and_is_never_below_a_rule(
     assert (outcome.hours == 100.0) is (load < 1)
 
 
+@pytest.mark.long
 def test_memory_hours_count_stays_and_not_vms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where VMs that stay long are as many as those that do not, nearly all that is placed is theirs."""
     monkeypatch.setattr(departures, "LOAD", 3.0)
@@ -53,6 +55,7 @@ def test_memory_hours_count_stays_and_not_vms(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.allocated > outcome.hours > 20
 
 
+@pytest.mark.long
 def test_the_reference_packs_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each VM takes a quarter of a host's cores, four of eight GPUs are all that anybody can give."""
     monkeypatch.setattr(departures, "LOAD", 3.0)

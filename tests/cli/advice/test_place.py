@@ -90,6 +90,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
     assert live.stdout == gpuops("place", "--file", str(TEMPLATE), "--explain", "--inventory", str(saved_lab)).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [

@@ -38,6 +38,7 @@ def one_wrong(clean: Path) -> None:
         journal.end(run)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_wrong")
 def test_each_with_its_facts(gpuops: Gpuops) -> None:
     told = gpuops(*LIST)
@@ -70,4 +71,4 @@ def test_none_yet(gpuops: Gpuops) -> None:
 def test_it_is_about_what_was_done(gpuops: Gpuops) -> None:
     told = gpuops(*LIST, "--host", "esx-01.lab")
     assert told.exit_code == 2
-    assert "goes with no host, cluster or --roles" in told.stderr
+    assert "goes with no host, cluster, --roles or --policy" in told.stderr

@@ -65,6 +65,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         assert server.world.bugs == []
 
 
+@pytest.mark.long
 def test_a_dry_run_shows_what_is_made_run_and_removed(lab: Lab) -> None:
     shown = lab.run(*ASKED, "--run", "python3 /opt/train.py", "--overlap", "25%", "--dry-run")
     assert shown.exit_code == 0, shown.output
@@ -84,6 +85,7 @@ def test_it_measures_tells_and_leaves_nothing(lab: Lab) -> None:
     assert (found["applied"], found["left"], found["gpu"], lab.vms) == (True, [], "0000:5e:00.0", [])
 
 
+@pytest.mark.long
 def test_nobody_to_ask_means_nothing_is_made(lab: Lab) -> None:
     refused = lab.run(*ASKED, "--run", "true")
     assert refused.exit_code == 2 and "nobody is there to ask" in refused.stderr

@@ -101,6 +101,7 @@ def test_the_changed_fleet_is_saved_for_other_commands(lab: Lab, gpuops: Gpuops,
     assert (sides["now"]["gpus"], sides["then"]["gpus"]) == (17, 9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [

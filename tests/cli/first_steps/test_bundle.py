@@ -165,6 +165,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.long
 def test_a_bundle_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
     words = ("bundle", "--yes", "--file", str(path), "--vcenter", "sim:lab")
@@ -190,6 +191,7 @@ def test_dry_run_writes_nothing_at_all(tmp_path: Path, clean: Path) -> None:
     assert not list(clean.rglob("bundle*"))
 
 
+@pytest.mark.long
 def test_nobody_is_there_to_agree(tmp_path: Path, clean: Path) -> None:
     path = tmp_path / "bundle.zip"
     result = run("bundle", "--file", str(path), "--vcenter", "sim:lab")
@@ -224,6 +226,7 @@ def test_pseudonyms_of_one_machine_are_the_same_and_can_be_looked_up(tmp_path: P
     assert (state / "bundle.key").read_text("ascii").strip().encode() not in paths[0].read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("word", "said"),
     [
@@ -262,6 +265,7 @@ def test_replies_of_what_is_not_there(lab: Lab) -> None:
     assert "ml-70" in result.stderr
 
 
+@pytest.mark.long
 def test_replies_are_of_a_vm_and_its_host(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
     assert lab.run("bundle", "--yes", "--file", str(path), "--replies", "vdi-01").exit_code == 0
@@ -274,6 +278,7 @@ def test_replies_are_of_a_vm_and_its_host(lab: Lab, tmp_path: Path) -> None:
     assert graphics[0]["deviceName"] == "NVIDIA A100 40GB" or graphics[0]["deviceName"].startswith("NVIDIA")
 
 
+@pytest.mark.long
 def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_path: Path) -> None:
     """As administrators spell them: True, and a moment by the clock of the site."""
     machines = {vm.name: vm for vm in lab.server.world.by_type("VirtualMachine")}
@@ -331,6 +336,7 @@ def test_where_gpuops_was_wrong_is_in_it(tmp_path: Path, clean: Path) -> None:
     assert run("bundle", "--name", wrong["name"]).stdout.endswith(": ml-08\n")
 
 
+@pytest.mark.long
 def test_sim_serve_plays_a_bundle(tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"
     assert run("bundle", "--yes", "--file", str(path), "--vcenter", "sim:scattered").exit_code == 0

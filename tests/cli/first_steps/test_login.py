@@ -75,6 +75,7 @@ def test_vi_json_is_used_once_it_was_compared(serve: Serve, reads: list[str], cl
     assert over_json.stdout.splitlines()[1:] == over_soap.stdout.splitlines()[1:]
 
 
+@pytest.mark.long
 def test_it_says_so_in_json(serve: Serve) -> None:
     lab, _ = serve()
     document = json.loads(lab.run("login", "test", "--output", "json").stdout)
@@ -142,6 +143,7 @@ def test_a_difference_is_shown_and_forgets_what_was_equal(
     assert json.loads(path.read_text())["equal"] == {}
 
 
+@pytest.mark.long
 def test_a_reader_that_fails_is_said(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, _ = serve()
     monkeypatch.setattr(json_pages, "checked", lambda reply: b"<html>")
@@ -151,6 +153,7 @@ def test_a_reader_that_fails_is_said(serve: Serve, monkeypatch: pytest.MonkeyPat
     assert lab.run("inventory", "--reader", "json").exit_code == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["7.0.3.0", "8.0.0.2"])
 def test_an_older_vcenter_is_read_over_soap(serve: Serve, reads: list[str], version: str) -> None:
     lab, _ = serve(api_version=version)

@@ -86,6 +86,7 @@ def test_modes_of_vsphere_9_1(tmp_path: Path, clean: Path, golden: Golden) -> No
         golden("mode-91.json", json.dumps(document["hosts"][0]["devices"], indent=2) + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [

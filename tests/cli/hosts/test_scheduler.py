@@ -59,6 +59,7 @@ def test_json(lab: Lab, golden: Golden) -> None:
     golden("scheduler.json", json.dumps(told, indent=2) + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -38,6 +38,7 @@ def test_findings_worst_first(lab: Lab, golden: Golden) -> None:
     golden("doctor.txt", result.stdout)
 
 
+@pytest.mark.long
 def test_json(lab: Lab, golden: Golden) -> None:
     spoil(lab)
     found = json.loads(lab.run("doctor", "--host", "esx-01.lab", "--output", "json").stdout)
@@ -45,6 +46,7 @@ def test_json(lab: Lab, golden: Golden) -> None:
     golden("doctor.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "code"), [((), 0), (("--strict",), 3)])
 def test_strict_is_an_exit_code(lab: Lab, words: tuple[str, ...], code: int) -> None:
     result = lab.run("doctor", *words)
@@ -59,6 +61,7 @@ def test_a_wrong_name_is_one_line(lab: Lab) -> None:
     assert result.stderr.startswith("error: no cluster 'nowhere'")
 
 
+@pytest.mark.long
 def test_an_old_parser_is_a_note(lab: Lab, mocker: MockerFixture) -> None:
     mocker.patch.object(pyexpat, "version_info", (2, 5, 0))
     result = lab.run("doctor")

@@ -48,6 +48,7 @@ def test_a_private_vcenter_needs_no_login_of_the_environment(gpuops: Gpuops, gol
     golden("guest-check.txt", result.stdout)
 
 
+@pytest.mark.long
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("guest", "check", "--vm", "gpu-unlicensed", *TORCH, *STACKS, "--output", "json")
     assert result.exit_code == 0
@@ -73,6 +74,7 @@ def test_strict_ends_with_three_unless_all_is_ready(gpuops: Gpuops, words: tuple
     assert gpuops("guest", "check", *words, *STACKS).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_pool_of_a_policy(gpuops: Gpuops, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     text = Path(LAB_POLICY).read_text(encoding="utf-8")
@@ -107,6 +109,7 @@ def test_wrong_words_are_one_line(gpuops: Gpuops, words: tuple[str, ...], said: 
     assert result.stderr.startswith(f"error: {said}")
 
 
+@pytest.mark.long
 def test_without_a_login_for_guests_it_is_refused(gpuops: Gpuops) -> None:
     result = gpuops("guest", "check", "--vm", "vdi-01", "--vcenter", "sim:lab")
     assert (result.exit_code, result.stdout) == (3, "")

@@ -17,6 +17,7 @@ Gpuops = Callable[..., Result]
 SCATTERED = ("--vcenter", "sim:scattered")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "words"), [("all", ()), ("host", ("--host", "esx-01*"))])
 def test_text(gpuops: Gpuops, golden: Golden, name: str, words: tuple[str, ...]) -> None:
     result = gpuops("readiness", *words, *SCATTERED)
@@ -41,6 +42,7 @@ def test_json(gpuops: Gpuops, golden: Golden) -> None:
     golden("readiness.json", json.dumps(found, indent=2) + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("host", "exit_code"), [("esx-01*", 0), ("esx-02*", 3), ("*", 3)])
 def test_strict_ends_with_three_where_a_host_cannot_be_emptied(gpuops: Gpuops, host: str, exit_code: int) -> None:
     result = gpuops("readiness", "--strict", "--host", host, *SCATTERED)

@@ -163,6 +163,7 @@ def test_what_a_night_has_taken_and_the_verdict_on_desktops_are_shown(lab: Lab) 
     assert taken and all(line.startswith("vdi-") for line in taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -115,6 +115,7 @@ def test_a_mistake_is_one_clear_line(
     assert CANARY not in result.stdout + result.stderr
 
 
+@pytest.mark.long
 def test_without_a_broker_the_next_move_is_named(gpuops: Gpuops) -> None:
     result = gpuops("broker", "show", "--vcenter", "sim:lab")
     assert result.exit_code == 2

@@ -116,6 +116,7 @@ def test_an_unknown_night_is_one_line_and_the_command_that_lists_them(gpuops: Gp
     assert following == "next: gpuops history lists the nights"
 
 
+@pytest.mark.long
 def test_what_began_since_then_and_no_more_than_the_limit(gpuops: Gpuops) -> None:
     for days in range(3):
         write("vdi-1", days_ago=days)

@@ -34,6 +34,7 @@ def test_a_row_for_each_desktop_and_a_row_for_each_source(lab: Lab, golden: Gold
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_programs_get_each_source_with_its_number_its_age_and_its_veto(lab: Lab) -> None:
     found = document(lab, "--policy", LAB_POLICY)
     verdicts = {each["name"]: each for each in found["vms"]}
@@ -46,6 +47,7 @@ def test_programs_get_each_source_with_its_number_its_age_and_its_veto(lab: Lab)
     assert busy["decided_by"] in {each["source"] for each in busy["sources"] if each["veto"]}
 
 
+@pytest.mark.long
 def test_without_a_policy_no_vm_is_idle(lab: Lab) -> None:
     found = document(lab)
     assert found["policy"] is None
@@ -102,6 +104,7 @@ def test_guests_are_asked_by_the_login_for_guests(
     assert "alice" not in lab.run("idle", *words, "--output", "json").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [

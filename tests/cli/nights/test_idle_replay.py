@@ -219,6 +219,7 @@ def test_what_cannot_be_replayed_is_one_line_and_makes_no_store(
     assert not (default_state_dir() / FILE_NAME).exists()
 
 
+@pytest.mark.long
 def test_a_damaged_store_is_said_to_be_one(lab: Lab, policy: Path) -> None:
     default_state_dir().mkdir(parents=True)
     (default_state_dir() / FILE_NAME).write_bytes(b"no database at all" * 100)

@@ -54,6 +54,7 @@ def test_the_night_plan_says_the_same(lab: Lab) -> None:
     }
 
 
+@pytest.mark.long
 def test_without_teams_there_is_the_queue_alone(lab: Lab) -> None:
     found = asked(lab, "--policy", LAB_POLICY)
     assert (found["fair_share"], found["teams"]) == (None, [])

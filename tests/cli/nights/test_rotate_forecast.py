@@ -97,6 +97,7 @@ def test_by_a_day_it_goes_by_the_day_before_and_by_nothing_there_is_none(lab: La
     assert "the day before  not known" in lab.run(*EVENING).stdout
 
 
+@pytest.mark.long
 def test_a_damaged_store_keeps_no_night_from_being_planned(lab: Lab) -> None:
     default_state_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
     (default_state_dir() / FILE_NAME).write_bytes(b"no database at all" * 100)

@@ -55,6 +55,7 @@ def test_the_whole_night_is_told_in_utc(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
     found = document(lab.run(*MONDAY, "--output", "json"))
     reasons = {choice["subject"]: choice["reason"] for choice in found["choices"]}
@@ -67,6 +68,7 @@ def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
     assert len({(seat["gpu"], seat["place"]) for seat in seats}) == 4, "each has a place of its own"
 
 
+@pytest.mark.long
 def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, saved_lab: Path) -> None:
     seen = document(lab.run(*MONDAY, "--output", "json"))
     saved = document(gpuops(*MONDAY, "--inventory", str(saved_lab), "--output", "json"))
@@ -110,6 +112,7 @@ def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: tuple[str, ...], 
     assert move in hint
 
 
+@pytest.mark.long
 def test_at_any_hour_the_next_night_is_planned(lab: Lab) -> None:
     """The evening's own while it may be taken, else the first to open."""
     result = lab.run("rotate", "plan", "--policy", NIGHTLY)
@@ -117,6 +120,7 @@ def test_at_any_hour_the_next_night_is_planned(lab: Lab) -> None:
     assert re.match(r"policy lab-nightly, night \d{4}-\d\d-\d\d, ", result.stdout)
 
 
+@pytest.mark.long
 def test_a_time_of_day_alone_is_the_next_such_moment_in_the_zone_of_the_windows(lab: Lab) -> None:
     found = json.loads(lab.run("rotate", "plan", "--policy", NIGHTLY, "--at", "22:00", "--output", "json").stdout)
     at = datetime.fromisoformat(found["at"])

@@ -49,6 +49,7 @@ def test_too_little_is_shown_as_missing(lab: Lab, tmp_path: Path) -> None:
     assert "would start: ml-01" in shown.stdout, "it takes none of those"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -16,7 +16,7 @@ LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(e
 SECOND_POOL = """pools:
   - name: elsewhere
     parked: true
-    select: {folder: elsewhere}
+    select: {folder: misc, profile: "*-8q"}
     owner: none
     idle: {cpu_below_mhz: 500}
 """

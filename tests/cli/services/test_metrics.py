@@ -249,6 +249,7 @@ def secret(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_damaged_journal_is_told_and_costs_nothing_else(lab_by_night: Lab, tmp_path: Path) -> None:
     (default_state_dir() / FILE_NAME).write_bytes(b"no database at all, for it is long enough" * 100)
     path = tmp_path / "gpuops.prom"

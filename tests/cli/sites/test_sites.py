@@ -297,12 +297,14 @@ class TestSomeDoNot:
         assert (result.exit_code, list(found["sites"]), found["unreachable"]) == (4, ["fra"], {})
         assert found["failed"]["muc"]["exit_code"] == 2
 
+    @pytest.mark.long
     def test_none_answers(self, configured: Callable[..., None], dead: str, tmp_path: Path) -> None:
         login = {"username": "x", "password_file": _secret(tmp_path)}
         configured(gone={"host": dead, **login}, lost={"host": dead, "username": "x"})
         result = run("mode", "show", "--site", "[gl]o*", "-o", "json")
         assert (result.exit_code, document(result)["of"], document(result)["sites"]) == (5, None, {})
 
+    @pytest.mark.long
     def test_what_is_wrong_everywhere_is_said_once(self, configured: Callable[..., None]) -> None:
         result = run("capacity", "--site", "all", "--forecast", "--cluster", "x")
         assert (result.exit_code, result.stderr.count("error:")) == (2, 1)
@@ -321,6 +323,7 @@ class TestSomeDoNot:
         assert result.stderr.startswith(f"error: {given} would go to each of ")
         assert "would go to each" not in run("mode", "show", "--site", "fra", *words).stderr
 
+    @pytest.mark.long
     @pytest.mark.parametrize("left", [0, 40])
     def test_a_process_that_is_killed_is_named(
         self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch, left: int
@@ -337,6 +340,7 @@ class TestSomeDoNot:
         assert (result.exit_code, document(result)["failed"]["fra"]["code"]) == (1, "internal-error")
         assert "signal 9" in result.stderr
 
+    @pytest.mark.long
     def test_an_answer_that_finds_no_room_is_named(
         self, configured: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -47,6 +47,7 @@ def test_where_vmotion_is_off_it_says_what_may_be_done(lab: Lab, golden: Golden)
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_json(gpuops: Gpuops, golden: Golden) -> None:
     result = gpuops("defrag", "--max-moves", "2", *SCATTERED, "--output", "json")
     assert result.exit_code == 0

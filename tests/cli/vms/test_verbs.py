@@ -69,6 +69,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(lab: Lab) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.long
 def test_a_refusal_names_every_reason_and_changes_nothing(lab: Lab) -> None:
     result = lab.run("attach", "--vm", "vdi-01", "--profile", "a40-48q", "--replace", "a40-8q")
     assert result.exit_code == 3

@@ -240,6 +240,7 @@ def test_vms_of_another_file_and_more_ranks_than_gpus_are_one_line_each(typed: T
     assert len(typed.server.world.ledger) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -117,6 +117,7 @@ def test_while_a_night_is_over_the_next_one_is_told(lab: Lab, policy: str, monke
     assert job["why_not"] == "" and datetime.fromisoformat(job["starts_at"]) > now + timedelta(hours=12)
 
 
+@pytest.mark.long
 def test_a_file_is_submitted_whole_or_not_at_all(lab: Lab, policy: str) -> None:
     template = str(Path(__file__).parents[3] / "templates" / "jobs.yaml")
     refused = lab.run("job", "submit", "--file", template, "--policy", policy)
@@ -125,6 +126,7 @@ def test_a_file_is_submitted_whole_or_not_at_all(lab: Lab, policy: str) -> None:
     assert listed(lab) == []
 
 
+@pytest.mark.long
 def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: str) -> None:
     text = Path(policy).read_text(encoding="utf-8")
     for submitters, code in (("[nobody-here]", 3), (f"[{os_user()}]", 0)):

@@ -200,7 +200,7 @@ STORIES: dict[Callable[[Bench], None], tuple[JobState, int | None]] = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_killed_anywhere_and_called_again_it_ends_in_the_same_state(
     story: Callable[[Bench], None], tmp_path: Path, bench: Bench
@@ -269,6 +269,7 @@ def test_the_last_lines_of_a_long_log_are_kept(bench: Bench, stopped: bool) -> N
     assert bench.store.output(bench.job)[0].endswith(b"\nit failed for this reason\n")
 
 
+@pytest.mark.long
 def test_what_ends_while_it_saves_its_state_has_come_to_its_end(bench: Bench) -> None:
     bench.submit()
     bench.guest.ends_while_it_saves = True

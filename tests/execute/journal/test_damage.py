@@ -124,6 +124,7 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     assert night.run(RunKind.DAY).exit_code == 0
 
 
+@pytest.mark.long
 def test_without_a_policy_the_markers_are_not_followed(night: Night) -> None:
     """Only a policy says which folders are ours, and a journal that lies must not."""
     overwrite(night)
@@ -140,6 +141,7 @@ def test_without_any_journal_the_markers_are_enough(night: Night) -> None:
     assert night.powers()["desktop-01"] is PowerState.ON
 
 
+@pytest.mark.long
 def test_an_entry_for_somebody_elses_vm_is_not_obeyed(night: Night) -> None:
     """A record with no place in the chain: the journal is not believed at all, and the VM has no marker."""
     night.world.set("vm-4", power=PowerState.SUSPENDED)
@@ -198,6 +200,7 @@ def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
     assert outlived > 20
 
 
+@pytest.mark.long
 def test_a_full_disk_for_real(tmp_path: Path, mocker: MockerFixture) -> None:
     """SQLite's own error, where it needs one page more than there are."""
     night = Night(tmp_path / "state")

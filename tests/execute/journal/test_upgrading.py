@@ -130,6 +130,7 @@ def test_the_revisions_that_are_named_are_those_of_the_scripts_in_their_order() 
     assert scripts.get_heads() == [HEAD]
 
 
+@pytest.mark.long
 def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_path: Path) -> None:
     def lacking(connection: Connection, contents: set[Contents]) -> list[Any]:
         context = MigrationContext.configure(connection)
@@ -147,6 +148,7 @@ def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_pa
             assert lacking(connection, set(Contents) if place.url else {contents}) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", ["", "requests", "all"])
 def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
     new_place: Callable[[], Place], more: str
@@ -170,6 +172,7 @@ def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
     assert old.revisions() == new.revisions() == [(HEAD,)]
 
 
+@pytest.mark.long
 def test_measurements_from_before_are_kept_too(new_place: Callable[[], Place]) -> None:
     old, new = new_place(), new_place()
     with closing(measurement_tables._opened(old.state_dir, old.url)) as database:
@@ -191,6 +194,7 @@ def _come(state_dir: Path, url: str, gate: Any, told: Any) -> None:
         told.put(upgrade(database, Contents.JOURNAL))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_new", [True, False])
 def test_of_processes_that_come_at_once_one_does_it(place: Place, is_new: bool) -> None:
     if not is_new:
@@ -209,6 +213,7 @@ def test_of_processes_that_come_at_once_one_does_it(place: Place, is_new: bool) 
     assert place.revisions() == [(HEAD,)]
 
 
+@pytest.mark.long
 def test_threads_of_one_process_that_make_tables_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     places, gate = [tmp_path / str(number) for number in range(8)], Barrier(8)
 
@@ -297,6 +302,7 @@ def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(p
         assert journal.lost is not None, "a return goes on without it"
 
 
+@pytest.mark.long
 def test_a_return_does_not_wait_for_an_upgrade_that_stands_still(
     postgresql: Server, tmp_path: Path, mocker: MockerFixture
 ) -> None:
@@ -320,6 +326,7 @@ def test_a_return_does_not_wait_for_an_upgrade_that_stands_still(
     assert len(place.records()) == 6
 
 
+@pytest.mark.long
 def test_an_account_that_may_make_no_tables_is_told_what_one_that_may_runs(postgresql: Server, tmp_path: Path) -> None:
     place = Place(tmp_path, postgresql.database())
     place.age()

@@ -24,6 +24,7 @@ from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers,
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World
 
 
+@pytest.mark.long
 def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
     seen: list[Lease | None] = []
     world.on_submit = lambda step: seen.append(held(world)) if isinstance(step, SuspendVm) else None
@@ -47,6 +48,7 @@ def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
     assert len(world.requests) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [0, 1, -1], ids=["", "its clock put on", "its clock put back"])
 def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_path: Path, hours: int) -> None:
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
@@ -60,6 +62,7 @@ def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_pa
     assert number(world) > max(before, ahead.epoch)
 
 
+@pytest.mark.long
 def test_no_two_leases_have_one_number_where_nobody_knows_of_the_first(world: World, tmp_path: Path) -> None:
     """The lock VM is reverted before the first machine has set a marker: the second one cannot know that it was."""
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
@@ -118,6 +121,7 @@ def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
+@pytest.mark.long
 def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) -> None:
     expiries: set[str] = set()
     numbers: set[int] = set()
@@ -160,6 +164,7 @@ def test_a_lease_that_ran_out_by_vcenters_clock_alone_is_renewed_before_the_next
     assert (len(pauses), under_expired) == (1, [])
 
 
+@pytest.mark.long
 def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) -> None:
     world.lose_before.add(ReconfigureVm)
     assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
@@ -167,6 +172,7 @@ def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) ->
     assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pause_s", [30, 400], ids=["unlocked by force", "run out"])
 @pytest.mark.parametrize("kind", [SetAttribute, SuspendVm, PowerOnVm])
 def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
@@ -199,6 +205,7 @@ def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
     assert len(sent) <= 1 + (kind is not SetAttribute), "the one that had passed its check, and what was in flight"
 
 
+@pytest.mark.long
 def test_a_lease_says_who_and_until_when() -> None:
     lease = Lease("pid 1 on jump", "abc", 7, START)
     assert parse_lease(lease_text(lease)) == lease

@@ -14,6 +14,8 @@ from gpuops.plan.core.steps import Step, SuspendVm
 from tests.execute.lease.leased import acts, number, powers, run
 from tests.execute.small_vcenter import World
 
+pytestmark = pytest.mark.long
+
 
 def ml_ref(world: World) -> str:
     return next(vm.ref for vm in world.vms.values() if vm.name == "ml-01")

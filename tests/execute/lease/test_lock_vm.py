@@ -18,6 +18,7 @@ from tests.execute.lease.leased import LOCK, about_the_lock, acts, number, power
 from tests.execute.small_vcenter import World
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
 def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, tmp_path: Path, kind: RunKind) -> None:
     run(world, RunKind.NIGHT, tmp_path / "a")
@@ -131,6 +132,7 @@ def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
 def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
     world: World, tmp_path: Path, befalls: Callable[[World], None]
@@ -144,6 +146,7 @@ def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
+@pytest.mark.long
 def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, tmp_path: Path) -> None:
     run(world, RunKind.NIGHT, tmp_path)
     resumed: list[Step] = []

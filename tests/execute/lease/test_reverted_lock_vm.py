@@ -15,6 +15,8 @@ from gpuops.plan.core.steps import ReconfigureVm, SetAttribute, Step
 from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers, revert, run, site
 from tests.execute.small_vcenter import World
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("machine", ["a", "b"], ids=["by its journal", "by the markers"])

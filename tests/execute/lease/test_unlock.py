@@ -48,6 +48,7 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
         unlock(parse_policy(POLICY_TEXT, "plain"), mine, None)
 
 
+@pytest.mark.long
 def test_a_lease_that_was_planted_for_years_is_named_and_can_be_taken_away(world: World, tmp_path: Path) -> None:
     """Whoever may write the lock VM can keep nights away, and no longer than until somebody looks."""
     planted = Lease("nobody", "0123", 7, START + timedelta(days=3650))

@@ -57,6 +57,7 @@ def check_figures(log: PowerLog, found: PastNight) -> None:
     assert found.returned == len(suspended) > 0
 
 
+@pytest.mark.long
 def test_a_night_as_the_power_states_of_its_vms_show_it(night: Night, log: PowerLog) -> None:
     night.run(RunKind.NIGHT)
     open_night = the_night(night)
@@ -72,6 +73,7 @@ def test_a_night_as_the_power_states_of_its_vms_show_it(night: Night, log: Power
     check_figures(log, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill_at", range(2, 60, 7))
 def test_a_night_that_was_killed_and_resumed_has_the_same_figures(night: Night, log: PowerLog, kill_at: int) -> None:
     if not night.killed(RunKind.NIGHT, kill_at):

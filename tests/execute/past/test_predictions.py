@@ -49,6 +49,7 @@ def test_a_prediction_that_is_none_of_ours_is_damage() -> None:
         load_compared({"compared": {"wrong": "all"}})
 
 
+@pytest.mark.long
 def test_each_is_counted_once_however_often_its_step_is_settled(tmp_path: Path) -> None:
     with closing(journal_in(tmp_path)) as journal:
         run = journal.begin("attach")

@@ -42,6 +42,7 @@ def test_nothing_is_lost_by_it(half: RunKind, hours: int) -> None:
     assert violations(night) == []
 
 
+@pytest.mark.long
 def test_a_night_that_goes_on_takes_what_it_had_planned() -> None:
     night = hung(RunKind.NIGHT, HOUR_S)
     ((since, at),) = night.stood
@@ -59,6 +60,7 @@ def test_a_night_that_hangs_is_ended_by_the_return_when_that_must_begin() -> Non
     assert "killed" in ends
 
 
+@pytest.mark.long
 def test_a_return_that_hangs_is_ended_by_the_next_ones() -> None:
     night = hung(RunKind.DAY, 2 * HOUR_S, point=4)
     assert night.ended == 1

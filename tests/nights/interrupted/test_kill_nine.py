@@ -75,6 +75,7 @@ def killed_and_resumed(what: str, point: int, state_dir: Path) -> None:
         assert [entry for entry in server.world.ledger if CANARY in repr(entry)] == []
 
 
+@pytest.mark.long
 def test_a_night_is_killed_and_resumed(tmp_path: Path) -> None:
     killed_and_resumed("night", 23, tmp_path / "own" / "state")
 

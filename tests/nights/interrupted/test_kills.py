@@ -50,7 +50,7 @@ def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
 
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
     for half in ROTATION_RUNS:
-        points, broken = killed_everywhere(136, half)
+        points, broken = killed_everywhere(364, half)
         assert broken == []
         assert points >= 20, "there is something to be killed in"
 
@@ -58,7 +58,7 @@ def test_a_run_is_killed_at_each_point_of_a_night() -> None:
 @pytest.mark.long
 def test_a_run_and_those_that_resume_it_are_killed() -> None:
     for point in range(9, 46, 9):
-        assert killed_at(2 * 7, RunKind.NIGHT, point, 7, 4) == (3, [])
+        assert killed_at(132, RunKind.NIGHT, point, 7, 4) == (3, [])
 
 
 @pytest.mark.long

@@ -106,11 +106,13 @@ def test_a_fault_strikes_in_the_state_that_it_is_aimed_at(fault: str, state: str
     assert any((fault, state) in night.reached for night in nights)
 
 
+@pytest.mark.long
 def test_what_is_armed_and_does_not_strike_does_not_count() -> None:
     events = [Event("T1", rules_of("T1", {"skip": 100_000})), Event("V7", rules_of("V7", {"target": "nobody"}))]
     assert Nightly(SEED, events).play().reached == frozenset()
 
 
+@pytest.mark.long
 def test_a_happening_that_changes_nothing_does_not_count() -> None:
     """A VM that is off is not powered off once more."""
     off = rules_of("V7", {"target": "ml-01", "at_s": 1.0})

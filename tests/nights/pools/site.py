@@ -102,13 +102,16 @@ def site_of(seed: int) -> PoolSite:
         [{"pool": "evening", "by_night": "give"}] if given else []
     )
     first = rng.random() < 0.7  # whether servers are taken before desktops
+    lenders = {
+        "name": "lenders", "parked": True, "owner": "none", "priority": 1 if first else 20,
+        "select": {"folder": "gpu", "name": "*"}, "directpath": "shut-down-guest", "idle": {"cpu_below_mhz": 500},
+    }  # fmt: skip
     policy = {
         "version": 1, "name": "lending",
         "windows": [{"name": "all", "zone": "UTC", "opens": f"{OPENS}:00", "closes": f"{CLOSES}:00",
                      "back_by": f"{BACK_BY - 24:02}:00"}],
         "pools": [
-            {"name": "lenders", "parked": True, "owner": "none", "priority": 1 if first else 20,
-             "select": {"folder": "gpu", "name": "*"}, "directpath": "shut-down-guest", "idle": {"cpu_below_mhz": 500}},
+            *([lenders] if taken else []),  # a night is refused where no VM is in the folder of a pool
             {"name": "office", "parked": True, "owner": "none", "priority": 10,
              "select": {"folder": "vdi", "name": "desktop-*"}, "idle": {"cpu_below_mhz": 500}}],
         "lending": [{**each, "grace": f"{int(GRACE / MINUTE)}m"} for each in lending],

@@ -44,6 +44,7 @@ def test_somebody_starts_ml_vms_whose_markers_stay() -> None:
     assert any(entry.method == START and not is_ours(entry) for night in nights for entry in night.world.ledger)
 
 
+@pytest.mark.long
 def test_suspends_arrive_after_the_return_that_waits_for_them() -> None:
     night = SITUATIONS["Belated"](FIRST).play()
     [early, *_] = [length for report, length in night.told if type(report.request).__name__ == "RotateDay"]
@@ -61,6 +62,7 @@ def test_a_suspend_that_is_queued_begins_soon_or_not_at_all() -> None:
     assert max(waited_s) <= 2 * SLICE_S
 
 
+@pytest.mark.long
 def test_who_is_worked_with_untold_is_left_and_others_are_taken() -> None:
     night = SITUATIONS["Untold"](FIRST).play()
     hidden = {rule.target for event in night.events for rule in event.rules}

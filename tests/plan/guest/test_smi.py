@@ -95,6 +95,7 @@ def test_a_long_text_is_cut() -> None:
     assert len(gpu.name) == 200
 
 
+@pytest.mark.long
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused_in_words(text: str) -> None:
     for each in (text, log(text)):

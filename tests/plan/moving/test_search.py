@@ -141,6 +141,7 @@ def confirmed(found: Defragmentation, now: Inventory) -> None:
     assert found.before <= found.after <= found.bound
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> None:
     sizes = by_chance(Random(seed), hosts=5, gpus=1)
@@ -210,6 +211,7 @@ def test_a_vm_that_moves_while_it_runs_is_never_bound() -> None:
     assert Defrag(max_moves=1, powered_off=True).planned(now, catalog()).moves == ()
 
 
+@pytest.mark.long
 def test_in_a_fleet_too_large_for_all_orders_bound_vms_save_moves() -> None:
     """Where hosts put a VM on their emptiest GPU, it has to be moved twice, or a free GPU is lost for it."""
     sizes = by_chance(Random(2), hosts=40, gpus=4)

@@ -199,6 +199,7 @@ def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
     assert any("no place" in text for text in at_once)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", (*range(10), *JUDGED_BY_HAND))
 def test_each_printed_reason_is_true(seed: int) -> None:
     check(seed)

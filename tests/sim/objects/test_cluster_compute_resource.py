@@ -27,6 +27,7 @@ def override(lab: Lab, name: str, operation: str = "add", **fields: Any) -> Any:
     return C.DrsVmConfigSpec(operation=operation, info=C.DrsVmConfigInfo(key=lab.vm(name), **fields))
 
 
+@pytest.mark.long
 def test_override_comes_changes_and_goes(lab: Lab) -> None:
     reconfigure(lab, drsVmConfigSpec=[override(lab, "vdi-01", behavior="manual")])
     (shown,) = lab.cluster().configurationEx.drsVmConfig
@@ -39,6 +40,7 @@ def test_override_comes_changes_and_goes(lab: Lab) -> None:
     assert lab.cluster().configurationEx.drsVmConfig == []
 
 
+@pytest.mark.long
 def test_options_are_kept_and_without_modify_all_is_reset(lab: Lab) -> None:
     option = vim.option.OptionValue(key="VgpuMMAutomationTimeoutSecs", value="-1")
     reconfigure(lab, drsConfig=C.DrsConfigInfo(defaultVmBehavior="fullyAutomated", vmotionRate=5, option=[option]))
@@ -49,6 +51,7 @@ def test_options_are_kept_and_without_modify_all_is_reset(lab: Lab) -> None:
     assert (drs.defaultVmBehavior, drs.option) == ("partiallyAutomated", [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fields", [{"behavior": "manual"}, {"enabled": False}])
 def test_vm_that_drs_leaves_alone_starts_on_its_own_host_or_not_at_all(lab: Lab, fields: dict[str, Any]) -> None:
     reconfigure(lab, drsVmConfigSpec=[override(lab, "ml-06", **fields)])
@@ -56,6 +59,7 @@ def test_vm_that_drs_leaves_alone_starts_on_its_own_host_or_not_at_all(lab: Lab,
         lab.power_on("ml-06")
 
 
+@pytest.mark.long
 def test_mandatory_rule_binds_power_on(lab: Lab) -> None:
     vms = C.VmGroup(name="ml", vm=[lab.vm("ml-06")])
     hosts = C.HostGroup(name="first", host=[lab.host("esx-01.lab")])
@@ -77,6 +81,7 @@ def test_mandatory_rule_binds_power_on(lab: Lab) -> None:
     lab.power_on("ml-06")
 
 
+@pytest.mark.long
 def test_unknown_part_of_a_spec_is_refused_by_name(lab: Lab) -> None:
     with pytest.raises(vmodl.fault.NotSupported, match="dpmConfig"):
         reconfigure(lab, dpmConfig=C.DpmConfigInfo(enabled=True))
@@ -88,6 +93,7 @@ def test_summary_counts_hosts_that_can_be_used(lab: Lab) -> None:
     assert summary.totalMemory == 2 << 40
 
 
+@pytest.mark.long
 def test_full_automation_moves_vms_out_of_maintenance_if_vgpus_may_move(lab: Lab) -> None:
     lab.world.options["vgpu.hotmigrate.enabled"] = True
     lab.run(lab.vm("vdi-09").SuspendVM_Task())
@@ -117,6 +123,7 @@ def test_the_older_reconfiguration_changes_the_same(lab: Lab) -> None:
     assert [shown.key for shown in lab.cluster().configurationEx.drsVmConfig] == [lab.vm("vdi-01")]
 
 
+@pytest.mark.long
 def test_predictive_drs_is_kept(lab: Lab) -> None:
     reconfigure(lab, proactiveDrsConfig=C.ProactiveDrsConfigInfo(enabled=True))
     assert lab.cluster().configurationEx.proactiveDrsConfig.enabled is True

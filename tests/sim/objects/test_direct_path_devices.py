@@ -87,6 +87,7 @@ def test_the_sdk_lists_what_a_host_has(serve: Callable[..., SimServer], monkeypa
     assert [each.device for each in some] == [BUSY]
 
 
+@pytest.mark.long
 def test_what_is_reserved_is_told_where_it_is_asked_for(
     serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_what_is_reserved_is_told_where_it_is_asked_for(
     assert {each.dpp_id for each in classes.values()} == detailed.direct_path_profiles
 
 
+@pytest.mark.long
 def test_a_size_is_in_force_at_once(serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     at = free(server)
@@ -113,6 +115,7 @@ def test_a_size_is_in_force_at_once(serve: Callable[..., SimServer], monkeypatch
     assert configured(service, host(server).moid, at, "VGPU_MIXED_SIZE") == ["NONE"], "it is so already"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rebinds", [False, True])
 def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
     serve: Callable[..., SimServer], monkeypatch: pytest.MonkeyPatch, *, rebinds: bool
@@ -140,6 +143,7 @@ def test_who_has_a_gpu_waits_for_a_reboot_or_for_maintenance_mode(
         assert gpu(server, at).passthrough_active is False
 
 
+@pytest.mark.long
 def test_soap_tells_the_configured_mode_to_a_client_of_9_1(serve: Callable[..., SimServer]) -> None:
     for version, known in (("8.0.3.0", False), ("9.0.0.0", False), ("9.1.0.0", True)):
         server = serve(version=version)

@@ -128,6 +128,7 @@ def started(server: SimServer, si: Any, name: str) -> str:
     return ended(ref(server, si, vim.VirtualMachine, name).PowerOnVM_Task())
 
 
+@pytest.mark.long
 def test_a_start_that_takes_what_is_reserved_is_refused(server: SimServer, si: Any) -> None:
     """Fourteen more fit, four of them reserved: a whole GPU takes six, and then eight are left for the next."""
     assert started(server, si, "ml-01") == ""

@@ -14,6 +14,8 @@ from gpuops.sim.server import start
 from tests.sim.conftest import connect
 from tests.sim.lab import Lab, served
 
+pytestmark = pytest.mark.long
+
 Dvs = vim.dvs.VmwareDistributedVirtualSwitch
 Portgroup = vim.dvs.DistributedVirtualPortgroup
 Card = vim.vm.device.VirtualVmxnet3

@@ -35,6 +35,7 @@ def group(name: str, vlan: int = 0, switch: str = "vSwitch0") -> Any:
     return Group(name=name, vlanId=vlan, vswitchName=switch, policy=vim.host.NetworkPolicy())
 
 
+@pytest.mark.long
 def test_a_port_group_is_a_network_while_any_host_has_it(hosts: list[Any]) -> None:
     first, second = hosts
     for host in hosts:
@@ -50,6 +51,7 @@ def test_a_port_group_is_a_network_while_any_host_has_it(hosts: list[Any]) -> No
         _ = network.name
 
 
+@pytest.mark.long
 def test_a_switch_comes_changes_and_goes_with_its_port_groups(hosts: list[Any]) -> None:
     system = hosts[0].configManager.networkSystem
     system.AddVirtualSwitch("vSwitch1", Switch(numPorts=64, mtu=9000))
@@ -104,6 +106,7 @@ def test_an_adapter_is_made_for_a_service(hosts: list[Any]) -> None:
     assert [each.device for each in managers.networkSystem.networkInfo.vnic] == ["vmk0"]
 
 
+@pytest.mark.long
 def test_networks_and_settings_of_hosts_are_kept_in_a_saved_state(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     with start("lab", tls=False, clock="stepped", state=file) as server:

@@ -91,6 +91,7 @@ def test_profile_info_says_class_and_sharing(shared: Lab) -> None:
     )
 
 
+@pytest.mark.long
 def test_config_target_is_of_the_host_asked(shared: Lab) -> None:
     one, two, both = target(shared, "esx-01.lab"), target(shared, "esx-02.lab"), target(shared)
     assert [device.pciDevice.id for device in one.pciPassthrough] == []
@@ -113,6 +114,7 @@ def graphics_config(host: Any, **devices: dict[str, str]) -> Any:
     return config
 
 
+@pytest.mark.long
 def test_mode_changes_on_an_empty_gpu_at_once(lab: Lab) -> None:
     host = lab.host("esx-02.lab")
     config = graphics_config(host, **{"0000:af:00.0": {"vgpuMode": "sameSize"}})
@@ -140,6 +142,7 @@ def test_graphics_changes_that_are_refused(
     assert len(shared.world.ledger) == 0
 
 
+@pytest.mark.long
 def test_graphics_type_waits_for_a_reboot(lab: Lab) -> None:
     stop_all(lab, "esx-01.lab")
     host = lab.host("esx-01.lab")
@@ -164,6 +167,7 @@ def reboot(lab: Lab, name: str) -> None:
     lab.run(host.ExitMaintenanceMode_Task(0))
 
 
+@pytest.mark.long
 def test_passthrough_is_configured_now_and_in_force_after_a_reboot(lab: Lab) -> None:
     stop_all(lab, "esx-01.lab")
     host = lab.host("esx-01.lab")
@@ -190,6 +194,7 @@ def test_passthrough_changes_that_are_refused(shared: Lab, host: str, fields: di
         shared.host(host).configManager.pciPassthruSystem.UpdatePassthruConfig([vim.host.PciPassthruConfig(**fields)])
 
 
+@pytest.mark.long
 def test_module_options_are_for_the_next_boot(lab: Lab) -> None:
     stop_all(lab, "esx-02.lab")
     system = lab.host("esx-02.lab").configManager.kernelModuleSystem
@@ -214,6 +219,7 @@ def test_maintenance_mode_waits_for_running_vms_in_vain(lab: Lab) -> None:
     assert lab.host("esx-01.lab").runtime.inMaintenanceMode is False
 
 
+@pytest.mark.long
 def test_maintenance_mode_begins_when_the_last_vm_stops(lab: Lab) -> None:
     host = lab.host("esx-02.lab")
     entering = host.EnterMaintenanceMode_Task(0)
@@ -223,6 +229,7 @@ def test_maintenance_mode_begins_when_the_last_vm_stops(lab: Lab) -> None:
     assert (entering.info.completeTime - entering.info.startTime).total_seconds() < 60
 
 
+@pytest.mark.long
 def test_suspended_vms_do_not_block_maintenance_mode(lab: Lab) -> None:
     for vm in lab.host("esx-02.lab").vm:
         if vm.runtime.powerState == "poweredOn":
@@ -236,6 +243,7 @@ def test_reboot_needs_maintenance_mode(lab: Lab) -> None:
         lab.run(lab.host("esx-01.lab").RebootHost_Task(force=False))
 
 
+@pytest.mark.long
 def test_gpu_counters_follow_what_runs(shared: Lab) -> None:
     manager = shared.si.content.perfManager
     names = {f"{c.groupInfo.key}.{c.nameInfo.key}.{c.rollupType}": c.key for c in manager.perfCounter}
@@ -253,6 +261,7 @@ def test_gpu_counters_follow_what_runs(shared: Lab) -> None:
     }
 
 
+@pytest.mark.long
 def test_host_profiles_are_found_by_what_they_are_attached_to(lab: Lab) -> None:
     manager = lab.si.content.hostProfileManager
     host, cluster = lab.host("esx-01.lab"), lab.cluster()
@@ -268,6 +277,7 @@ def test_host_profiles_are_found_by_what_they_are_attached_to(lab: Lab) -> None:
     assert modules.QueryConfiguredModuleOptionString("nvidia") == "foreign=1"
 
 
+@pytest.mark.long
 def test_vcls_machines_leave_a_host_for_maintenance_and_come_back(lab: Lab) -> None:
     stop_all(lab, "esx-01.lab")
     lab.vm("vdi-06").Rename_Task("vCLS-4711")

@@ -61,6 +61,7 @@ def rows(lab: Lab, command: str, host: str = "esx-01.lab") -> list[dict[str, str
     return [{each.tag.removeprefix("{urn:vim25}"): each.text or "" for each in row} for row in objects]
 
 
+@pytest.mark.long
 def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(lab: Lab) -> None:
     lab.attach("ml-07", "grid_a100-3-20c")
     lab.power_on("ml-07", "esx-01.lab")
@@ -86,6 +87,7 @@ def test_graphics_devices_are_those_of_the_graphics_stack_and_who_runs_on_them(l
     }
 
 
+@pytest.mark.long
 def test_pci_devices_say_whose_they_are_now_and_after_a_reboot(lab: Lab) -> None:
     hardware = {device.id: device for device in lab.host("esx-02.lab").hardware.pciDevice}
     passthrough = {each.id: each for each in lab.host("esx-02.lab").config.pciPassthruInfo}

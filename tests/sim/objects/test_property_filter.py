@@ -86,6 +86,7 @@ def test_updates_come_in_pages(si: Any, collector: Any) -> None:
     assert len(told(second)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("machines", "pages"), [(250, [100, 100, 50]), (200, [100, 100]), (99, [99])])
 def test_a_hundred_updates_fill_a_page(machines: int, pages: list[int]) -> None:
     with SimServer(small_world(machines), tls=False) as large:

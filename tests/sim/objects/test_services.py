@@ -90,6 +90,7 @@ def query(machine: Any, counter: int, instance: str = "*", **options: Any) -> An
     return vim.PerformanceManager.QuerySpec(entity=machine, metricId=[metric], **settings)
 
 
+@pytest.mark.long
 def test_realtime_samples_of_every_instance(si: Any, counters: dict[str, int]) -> None:
     performance = si.content.perfManager
     assert performance.QueryPerfProviderSummary(machine(si)).refreshRate == 20
@@ -100,6 +101,7 @@ def test_realtime_samples_of_every_instance(si: Any, counters: dict[str, int]) -
     assert list(metric.value[0].value) == [moment.minute * 100 for moment in times]
 
 
+@pytest.mark.long
 def test_samples_as_csv(si: Any, counters: dict[str, int]) -> None:
     (metric,) = si.content.perfManager.QueryPerf(
         [query(machine(si), counters["cpu.usagemhz.average"], "", format="csv")]
@@ -108,6 +110,7 @@ def test_samples_as_csv(si: Any, counters: dict[str, int]) -> None:
     assert metric.sampleInfoCSV.count("20,") == 3
 
 
+@pytest.mark.long
 def test_the_database_keeps_counters_up_to_the_level_of_the_interval(
     si: Any, counters: dict[str, int], world: World
 ) -> None:
@@ -138,6 +141,7 @@ def test_the_database_keeps_counters_up_to_the_level_of_the_interval(
     assert performance.QueryPerf([query(machine(si), counters["cpu.idle.summation"], intervalId=300)]) == []
 
 
+@pytest.mark.long
 def test_the_intervals_go_as_far_back_as_they_say(si: Any, counters: dict[str, int], world: World) -> None:
     cpu = counters["cpu.usagemhz.average"]
     lengths = {}
@@ -153,6 +157,7 @@ def test_the_intervals_go_as_far_back_as_they_say(si: Any, counters: dict[str, i
     assert len(metric.sampleInfo) == 6
 
 
+@pytest.mark.long
 def test_an_interval_that_vcenter_does_not_have_is_refused(si: Any, counters: dict[str, int]) -> None:
     performance = si.content.perfManager
     with pytest.raises(vmodl.fault.InvalidArgument, match=r"querySpec\.interval"):
@@ -161,12 +166,14 @@ def test_an_interval_that_vcenter_does_not_have_is_refused(si: Any, counters: di
         performance.QueryAvailablePerfMetric(machine(si), intervalId=60)
 
 
+@pytest.mark.long
 def test_realtime_goes_one_hour_back(si: Any, counters: dict[str, int], world: World) -> None:
     spec = query(machine(si), counters["cpu.usagemhz.average"], "", maxSample=None)
     (metric,) = si.content.perfManager.QueryPerf([spec])
     assert len(metric.sampleInfo) == 180
 
 
+@pytest.mark.long
 def test_counters_by_level_and_key(si: Any, counters: dict[str, int]) -> None:
     performance = si.content.perfManager
     assert len(counters) == 810

@@ -29,6 +29,7 @@ def states(*tasks: Any) -> list[str]:
     return [task.info.state for task in tasks]
 
 
+@pytest.mark.long
 def test_tasks_of_a_vm_run_one_after_the_other(lab: Lab) -> None:
     tasks = [reconfigured(lab, "ml-07", text) for text in ("first", "second", "third")]
     assert states(*tasks) == ["running", "queued", "queued"]

@@ -21,6 +21,7 @@ def spec(name: str = "small", **more: object) -> vim.vm.ConfigSpec:
     return vim.vm.ConfigSpec(**{"name": name, "files": files, "numCPUs": 1, "memoryMB": 4, **more})
 
 
+@pytest.mark.long
 def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
     home, host = lab.datacenter().vmFolder, lab.host("esx-01.lab")
     vm = lab.run(home.CreateVM_Task(spec(annotation="mine"), host.parent.resourcePool, host))

@@ -237,6 +237,7 @@ def test_offer_drops_other_sizes_while_locked_but_not_what_is_full() -> None:
 STARTED = st.lists(st.sampled_from([type_.name for type_ in (*MIG_TYPES, *A100_SLICED)]), min_size=1, max_size=24)
 
 
+@pytest.mark.long
 @given(
     names=STARTED,
     boards=st.sampled_from([AMPERE, HOPPER]),

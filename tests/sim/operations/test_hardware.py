@@ -63,6 +63,7 @@ def change(lab: Lab, vm: Any, *changes: Any) -> None:
     lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=list(changes))))
 
 
+@pytest.mark.long
 def test_devices_get_keys_labels_controllers_and_units_as_vcenter_gives_them(lab: Lab) -> None:
     vm = whole(lab)
     (scsi,) = of(vm, D.VirtualSCSIController)
@@ -126,6 +127,7 @@ def test_a_running_vm_gets_and_loses_a_disk_and_a_card(lab: Lab) -> None:
     assert [each.key for each in (*of(vm, D.VirtualDisk), *of(vm, D.VirtualEthernetCard))] == [2000, 4000]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
@@ -157,6 +159,7 @@ def test_what_is_refused_changes_nothing(lab: Lab, spec: Any, fault: type[Except
     assert [device.key for device in vm.config.hardware.device] == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "fault"),
     [("[lab-ds-1] none.vmdk", vim.fault.FileNotFound), ("[lab-ds-1] ml-08/ml-08.vmdk", vmodl.fault.NotSupported)],
@@ -172,6 +175,7 @@ def test_a_disk_of_an_existing_file_is_not_made_anew(lab: Lab, file: str, fault:
             change(lab, lab.vm("ml-07"), spec)
 
 
+@pytest.mark.long
 def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
     """VirtualMachine.UpgradeVM_Task of the vSphere API."""
     vm = lab.vm("ml-07")
@@ -192,6 +196,7 @@ def test_virtual_hardware_is_upgraded_while_the_vm_is_off(lab: Lab) -> None:
         lab.run(lab.vm("golden").UpgradeVM_Task())
 
 
+@pytest.mark.long
 def test_a_vm_has_four_scsi_controllers_at_most(lab: Lab) -> None:
     more = [added(D.VirtualLsiLogicController(key=-number, busNumber=0, sharedBus="noSharing")) for number in (1, 2, 3)]
     change(lab, lab.vm("ml-07"), *more)
@@ -200,6 +205,7 @@ def test_a_vm_has_four_scsi_controllers_at_most(lab: Lab) -> None:
         change(lab, lab.vm("ml-07"), more[0])
 
 
+@pytest.mark.long
 def test_a_snapshot_brings_the_configuration_and_the_power_back(lab: Lab) -> None:
     vm = lab.vm("ml-07")
     with pytest.raises(vim.fault.NotFound):
@@ -225,6 +231,7 @@ def test_a_snapshot_brings_the_configuration_and_the_power_back(lab: Lab) -> Non
         second.RenameSnapshot("", None)
 
 
+@pytest.mark.long
 def test_a_clone_has_files_and_addresses_of_its_own(lab: Lab) -> None:
     vm = whole(lab)
     spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(), powerOn=False, template=False)
@@ -236,6 +243,7 @@ def test_a_clone_has_files_and_addresses_of_its_own(lab: Lab) -> None:
     assert of(copy, D.VirtualEthernetCard)[0].macAddress != of(vm, D.VirtualEthernetCard)[0].macAddress
 
 
+@pytest.mark.long
 def test_a_saved_state_has_the_devices(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with start("lab", tls=False, clock="stepped", state=state) as server:
@@ -249,10 +257,12 @@ def test_a_saved_state_has_the_devices(tmp_path: Path) -> None:
     assert server.world.bugs == []
 
 
+@pytest.mark.long
 def test_vmware_tools_were_installed_no_further_time(lab: Lab) -> None:
     assert lab.vm("ml-07").config.tools.lastInstallInfo.counter == 0
 
 
+@pytest.mark.long
 def test_a_guest_shows_the_network_cards_of_its_vm(lab: Lab) -> None:
     vm = lab.vm("vdi-01")
     (nic,), (card,) = vm.guest.net, of(vm, D.VirtualEthernetCard)

@@ -38,12 +38,14 @@ def test_cold_move_changes_the_registration(lab: Lab) -> None:
     )
 
 
+@pytest.mark.long
 def test_suspended_vm_moves_cold_and_resumes_there(lab: Lab) -> None:
     migrate(lab, "vdi-11", "esx-01.lab")
     lab.power_on("vdi-11", "esx-01.lab")
     assert "vdi-11" in lab.gpus("esx-01.lab")["0000:d8:00.0"]
 
 
+@pytest.mark.long
 def test_vmotion_of_a_vgpu_needs_the_vcenter_setting(lab: Lab) -> None:
     with pytest.raises(vim.fault.MigrationFault, match=r"vgpu\.hotmigrate\.enabled"):
         migrate(lab, "vdi-01", "esx-02.lab")

@@ -12,6 +12,8 @@ from pyVmomi import vim, vmodl
 from tests.sim.lab import Lab, served
 from tests.sim.scenario.test_saved_state import run
 
+pytestmark = pytest.mark.long
+
 D = vim.vm.device
 Rdma, Sriov = D.VirtualVmxnet3Vrdma, D.VirtualSriovEthernetCard
 PORT, OTHER_PORT = "0000:9b:00.0", "0000:4b:00.0"

@@ -56,6 +56,7 @@ def test_edit_changes_the_profile_in_place(lab: Lab) -> None:
     assert (device.key, device.backing.vgpu) == (13000, "grid_a100-2-10c")
 
 
+@pytest.mark.long
 def test_removed_key_is_given_again(lab: Lab) -> None:
     reconfigure(lab, "ml-01", deviceChange=change("remove", lab.passthrough("ml-01")[0]))
     assert lab.passthrough("ml-01") == []
@@ -75,6 +76,7 @@ def test_one_fault_undoes_the_whole_spec(lab: Lab) -> None:
     assert len(lab.world.ledger) == 0
 
 
+@pytest.mark.long
 def test_stale_change_version_is_concurrent_access(lab: Lab) -> None:
     version = lab.vm("ml-07").config.changeVersion
     reconfigure(lab, "ml-07", changeVersion=version, annotation="mine")
@@ -83,6 +85,7 @@ def test_stale_change_version_is_concurrent_access(lab: Lab) -> None:
     assert lab.vm("ml-07").config.annotation == "mine"
 
 
+@pytest.mark.long
 def test_empty_value_removes_an_option_and_modelled_keys_are_ignored(lab: Lab) -> None:
     option = vim.option.OptionValue
     added = [option(key="a.b", value="1"), option(key="pciPassthru0.id", value="0"), option(key="numa.x", value="2")]
@@ -91,6 +94,7 @@ def test_empty_value_removes_an_option_and_modelled_keys_are_ignored(lab: Lab) -
     assert {each.key: each.value for each in lab.vm("ml-07").config.extraConfig} == {"numa.x": "2"}
 
 
+@pytest.mark.long
 def test_locked_memory_follows_the_size(lab: Lab) -> None:
     reconfigure(lab, "ml-07", memoryReservationLockedToMax=True)
     reconfigure(lab, "ml-07", memoryMB=32768)
@@ -99,6 +103,7 @@ def test_locked_memory_follows_the_size(lab: Lab) -> None:
     assert lab.vm("ml-07").summary.config.memoryReservation == 32768
 
 
+@pytest.mark.long
 def test_numa_and_hot_add_settings_are_kept(lab: Lab) -> None:
     reconfigure(lab, "ml-07", cpuHotAddEnabled=True, virtualNuma=vim.vm.VirtualNuma(coresPerNumaNode=4))
     config = lab.vm("ml-07").config
@@ -108,6 +113,7 @@ def test_numa_and_hot_add_settings_are_kept(lab: Lab) -> None:
     assert lab.vm("ml-07").config.numaInfo.autoCoresPerNumaNode is True
 
 
+@pytest.mark.long
 def test_power_on_writes_numa_cookies_that_nobody_asked_for(lab: Lab) -> None:
     before = lab.vm("ml-07").config.changeVersion
     lab.power_on("ml-07")
@@ -116,6 +122,7 @@ def test_power_on_writes_numa_cookies_that_nobody_asked_for(lab: Lab) -> None:
     assert "numa.autosize.cookie" in {option.key for option in config.extraConfig}
 
 
+@pytest.mark.long
 def test_device_group_comes_and_goes_as_a_whole(lab: Lab) -> None:
     target = lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-02.lab"))
     group = next(offer for offer in target.vendorDeviceGroupInfo if offer.deviceGroupName.endswith("%NVLink"))
@@ -138,6 +145,7 @@ def test_device_group_comes_and_goes_as_a_whole(lab: Lab) -> None:
     assert lab.vm("ml-08").config.deviceGroups is None
 
 
+@pytest.mark.long
 def test_half_a_device_group_is_refused(shared: Lab) -> None:
     member = vgpu("grid_a100d-80c", deviceGroupInfo=vim.vm.device.VirtualDevice.DeviceGroupInfo())
     member.deviceGroupInfo.groupInstanceKey, member.deviceGroupInfo.sequenceId = -1, 0
@@ -156,6 +164,7 @@ def test_half_a_device_group_is_refused(shared: Lab) -> None:
 DYNAMIC = P(key=-1, backing=P.DynamicBackingInfo(deviceName="", allowedDevice=[]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "fields", "fault"),
     [
@@ -184,18 +193,21 @@ def test_what_is_refused(shared: Lab, name: str, fields: dict[str, Any], fault: 
     assert shared.vm(name).config.changeVersion == before
 
 
+@pytest.mark.long
 def test_running_vm_takes_reservations_and_options(lab: Lab) -> None:
     option = [vim.option.OptionValue(key="guestinfo.x", value="1")]
     reconfigure(lab, "bare", extraConfig=option, memoryReservationLockedToMax=True)
     assert lab.vm("bare").config.memoryReservationLockedToMax is True
 
 
+@pytest.mark.long
 def test_more_than_sixteen_vgpus_are_too_many(shared: Lab) -> None:
     many = change("add", *[vgpu("grid_a100-1-5c", -number) for number in range(1, 18)])
     with pytest.raises(vim.fault.TooManyDevices):
         reconfigure(shared, "ml-08", deviceChange=many)
 
 
+@pytest.mark.long
 def test_renamed_vm_is_found_by_its_new_name(lab: Lab) -> None:
     reconfigure(lab, "ml-07", name="ml-77")
     found = lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/ml/ml-77")
@@ -204,6 +216,7 @@ def test_renamed_vm_is_found_by_its_new_name(lab: Lab) -> None:
     assert found.layoutEx.file[0].name == found.config.files.vmPathName
 
 
+@pytest.mark.long
 def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
     kinds = vim.vm.BootOptions
     reconfigure(lab, "ml-07", bootOptions=kinds(bootDelay=1000, enterBIOSSetup=True, efiSecureBootEnabled=True))
@@ -223,6 +236,7 @@ def test_boot_options_stay_until_they_are_changed(lab: Lab) -> None:
         reconfigure(lab, "ml-07", bootOptions=kinds(efiSecureBootEnabled=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -14,6 +14,8 @@ from gpuops.sim.server import start
 from tests.sim.conftest import connect
 from tests.sim.lab import Lab, served
 
+pytestmark = pytest.mark.long
+
 STORE = "[lab-ds-1]"
 
 

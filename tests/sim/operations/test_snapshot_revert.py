@@ -32,6 +32,7 @@ def test_its_power_is_that_of_the_snapshot(lab: Lab, name: str) -> None:
     assert lab.seats(name), "it runs on a GPU again"
 
 
+@pytest.mark.long
 def test_its_suspended_state_is_that_of_the_snapshot(lab: Lab) -> None:
     lab.run(lab.vm("vdi-01").SuspendVM_Task())
     since = lab.vm("vdi-01").runtime.suspendTime
@@ -47,6 +48,7 @@ def test_its_space_on_the_datastore_is_free_again(lab: Lab) -> None:
     assert lab.vm("vdi-01").datastore[0].summary.freeSpace == free
 
 
+@pytest.mark.long
 def test_one_whose_gpu_is_taken_meanwhile_stays_suspended(lab: Lab) -> None:
     lab.attach("ml-07", *["grid_a100-3-20c"] * 4)
     lab.power_on("ml-07")

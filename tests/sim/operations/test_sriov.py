@@ -29,6 +29,7 @@ def card(lab: Lab, name: str) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
     found = card(lab, "mixed")
     assert (found.key, found.controllerKey, found.deviceInfo.label) == (4001, 100, CARD)
@@ -54,6 +55,7 @@ def test_it_binds_the_vm_to_its_host_as_any_passthrough_device_does(lab: Lab) ->
         lab.power_on("carded")
 
 
+@pytest.mark.long
 def test_it_cannot_be_taken_for_another_device(lab: Lab) -> None:
     gone = DeviceSpec(operation="remove", device=P(key=4001))
     with pytest.raises(vim.fault.DeviceNotFound, match="Device 4001 is not in this virtual machine"):

@@ -42,6 +42,7 @@ def shaped(world: World) -> Iterator[tuple[ManagedObject, str]]:
                 yield obj, path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["lab", "vdi", "fleet:hosts=40,vms=200"])
 def test_shared_xml_is_the_own_xml(scenario: str) -> None:
     world = build(scenario)

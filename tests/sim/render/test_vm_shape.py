@@ -62,6 +62,7 @@ def vms(world: World) -> list[VmEntity]:
     return [obj for obj in world.registry if isinstance(obj, VmEntity)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["lab", "vdi", "fleet:hosts=20,vms=100"])
 def test_every_vm_is_written_as_it_would_be_alone(scenario: str) -> None:
     world = build(scenario)

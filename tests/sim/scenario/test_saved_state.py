@@ -17,6 +17,8 @@ from gpuops.sim.server import start
 from tests.sim.conftest import connect
 from tests.sim.lab import Lab, category_spec
 
+pytestmark = pytest.mark.long
+
 
 def described(lab: Lab) -> dict[str, Any]:
     """What clients can read of every VM and host."""

@@ -20,6 +20,8 @@ from tests.sim.conftest import connect
 from tests.sim.lab import Lab
 from tests.sim.wire.automation_clients import Rest, sdk_client
 
+pytestmark = pytest.mark.long
+
 D = vim.vm.device
 KINDS = {
     "VM": vim.VirtualMachine,

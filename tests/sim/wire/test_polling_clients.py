@@ -158,6 +158,7 @@ def test_pyvmomi_itself_waits_for_a_task(lab: Lab, slow: Any, *, with_session: b
     assert WaitForTask(slow, si=lab.si if with_session else None) == "success"
 
 
+@pytest.mark.long
 def test_who_comes_back_later_finds_it_done_at_its_time(lab: Lab, real: Real) -> None:
     begun = moment(lab.world)
     on, renamed = lab.vm("ml-07").PowerOnVM_Task(), lab.vm("ml-08").Rename_Task("ml-08")
@@ -169,6 +170,7 @@ def test_who_comes_back_later_finds_it_done_at_its_time(lab: Lab, real: Real) ->
     lab.power_off("ml-07")
 
 
+@pytest.mark.long
 def test_a_task_that_hangs_is_not_brought_nearer(lab: Lab, real: Real) -> None:
     lab.world.injector.add(Rule(Effect.STUCK, method="Rename_Task"))
     task = lab.vm("legacy").Rename_Task("legacy")
@@ -179,6 +181,7 @@ def test_a_task_that_hangs_is_not_brought_nearer(lab: Lab, real: Real) -> None:
     lab.world.injector.clear()
 
 
+@pytest.mark.long
 def test_an_ended_task_moves_nothing(lab: Lab, slow: Any) -> None:
     WaitForTask(slow, si=lab.si)
     begun = moment(lab.world)
@@ -187,6 +190,7 @@ def test_an_ended_task_moves_nothing(lab: Lab, slow: Any) -> None:
     assert moment(lab.world) == begun
 
 
+@pytest.mark.long
 def test_an_unknown_clock_is_said() -> None:
     with pytest.raises(UsageError, match="no clock 'sundial'"):
         start("lab", clock="sundial")

@@ -29,6 +29,7 @@ def secured() -> Iterator[SimServer]:
     assert running.world.bugs == []
 
 
+@pytest.mark.long
 def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
     client = sdk_client(secured, monkeypatch)
     from com.vmware.vapi.std_client import DynamicID
@@ -56,6 +57,7 @@ def test_sdk_creates_attaches_and_lists_tags(secured: SimServer, monkeypatch: py
     assert (entry.method, entry.name, entry.user, entry.after) == ("attach", "ml-02", USER, {"tags": [tag]})
 
 
+@pytest.mark.long
 def test_sdk_detaches_and_deletes_what_it_made(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
     client = sdk_client(secured, monkeypatch)
     from com.vmware.vapi.std.errors_client import AlreadyExists, InvalidArgument, NotFound
@@ -111,6 +113,7 @@ def test_sdk_meets_typed_errors(secured: SimServer, monkeypatch: pytest.MonkeyPa
         client.tagging.Tag.get("urn:vmomi:InventoryServiceTag:none:GLOBAL")
 
 
+@pytest.mark.long
 def test_sdk_with_a_wrong_password_is_unauthenticated(secured: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from com.vmware.vapi.std.errors_client import Unauthenticated
 
@@ -135,6 +138,7 @@ def _rest(secured: SimServer, method: str, path: str, body: Any = None, **header
             return error.code, json.loads(error.read())
 
 
+@pytest.mark.long
 def test_rest_wire_answers_as_govc_asks(secured: SimServer) -> None:
     basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     _, session = _rest(secured, "POST", "session", {}, Authorization=f"Basic {basic}")

@@ -79,6 +79,7 @@ def test_the_token_of_the_automation_api_is_accepted(server: SimServer) -> None:
     assert JsonClient(server, token=token).read("Folder", "group-d1", "name").document == "Datacenters"
 
 
+@pytest.mark.long
 def test_a_property_has_its_declared_type(client: JsonClient, server: SimServer) -> None:
     assert client.read("Folder", "group-d1", "childType").document == ["Folder", "Datacenter"]
     assert client.read("Folder", "group-d1", "parent").status == 204

@@ -205,6 +205,7 @@ def test_a_pin_without_tls_is_refused(watched: Watched) -> None:
     assert watched.received == []
 
 
+@pytest.mark.long
 def test_tags_are_asked_of_the_pinned_server_only(watched: Watched) -> None:
     from gpuops.vsphere.reading import collect
 

@@ -15,6 +15,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def connection(lab: SimServer) -> Iterator[Connection]:

@@ -72,6 +72,7 @@ def proxy() -> Iterator[Proxy]:
         thread.join()
 
 
+@pytest.mark.long
 def test_calls_bulk_reads_and_tags_all_go_through_it(proxy: Proxy, lab_target: Target) -> None:
     with Connection(replace(lab_target, proxy=proxy.address)) as connection:
         inventory = connection.with_tags(connection.inventory())

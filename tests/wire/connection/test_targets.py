@@ -13,6 +13,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading.config_targets import with_config_targets
 from gpuops.vsphere.session import Session
 
+pytestmark = pytest.mark.long
+
 
 def test_only_hosts_asked_for_get_one(session: Session, inventory: Inventory) -> None:
     asked = inventory.find_host("esx-02")

@@ -28,6 +28,8 @@ from gpuops.vsphere.session import Session
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 CHANGED = ("7.0.3.0", "8.0.0.1", "8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0")
 VERSIONS = ("6.7", *CHANGED)
 POLICY = Path(__file__).resolve().parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"

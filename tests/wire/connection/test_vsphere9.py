@@ -61,6 +61,7 @@ def read(server: SimServer, *, json: bool = False) -> Inventory:
         return collect.inventory(session)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("json", [False, True], ids=["SOAP", "VI/JSON"])
 def test_whose_a_vm_is_comes_with_the_bulk_read(server: SimServer, *, json: bool) -> None:
     inventory = read(server, json=json)
@@ -80,6 +81,7 @@ VERBS: list[Request] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("request_", VERBS, ids=str)
 def test_no_verb_touches_a_vm_of_another_product(server: SimServer, site: Site, request_: Request) -> None:
     report = run(request_, site, apply=True)
@@ -111,6 +113,7 @@ def test_a_host_with_such_vms_is_not_emptied(site: Site) -> None:
     assert {each.vm.name for each in found.away[host.ref]} == {f"desk-0{n}" for n in range(1, 6)} | {"vCLS-1", "vCLS-2"}
 
 
+@pytest.mark.long
 def test_no_night_begins_on_a_lock_vm_of_another_product(server: SimServer, site: Site, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(
@@ -143,6 +146,7 @@ def examined_of(inventory: Inventory) -> list[str]:
     return [f"{each.subject}: {each.reason}" for each in found.findings]
 
 
+@pytest.mark.long
 def test_a_start_that_would_take_of_it_is_refused_before_vcenter_does(server: SimServer, site: Site) -> None:
     assert run(Attach("ml-01", profile="a40-48c", power=PowerPolicy.ON), site, apply=True).exit_code == 0
     for number in (6, 7, 8):
@@ -176,6 +180,7 @@ def test_what_vcenter_does_not_tell_is_unknown(server: SimServer, site: Site, ru
     assert [each for each in examined_of(inventory) if "is not known: DirectPathProfileManager" in each]
 
 
+@pytest.mark.long
 def test_doctor_names_both_counts(server: SimServer, site: Site) -> None:
     """A GPU that fails between two reads: vCenter does not count it, the snapshot still shows it."""
     inventory = site.vcenter.inventory()
@@ -187,6 +192,7 @@ def test_doctor_names_both_counts(server: SimServer, site: Site) -> None:
     assert f"sup-cluster: {EIGHT}: vCenter counts 8 more of 18, gpuops 14 of 24" in found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0"])
 def test_an_older_vcenter_is_not_asked(version: str) -> None:
     with SimServer(build("supervisor", api_version=version)) as older:

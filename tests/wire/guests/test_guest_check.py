@@ -30,6 +30,8 @@ from gpuops.vsphere.reading.guests import guest_file, guest_systems
 from gpuops.vsphere.writing import guest_answers, guest_programs
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 LOGIN = GuestLogin("checker", Secret("Look-inside-1"))
 ALL = GuestQuestion("gpu-*", wanted=GuestNeeds(wanted_frameworks(["torch>=2.3"])))
 SH = "/bin/sh"

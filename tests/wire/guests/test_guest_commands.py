@@ -78,6 +78,7 @@ def test_of_much_that_is_printed_the_end_is_read(connection: Connection) -> None
     assert (end.exit_code, end.error) == (3, "it ended with exit code 3")
 
 
+@pytest.mark.long
 def test_a_file_of_a_guest_that_is_too_long_is_not_read(connection: Connection, server: SimServer) -> None:
     vm = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == "vm-01")
     (_root(server, "vm-01") / "a").write_bytes(bytes(2_000_000))

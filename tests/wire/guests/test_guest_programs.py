@@ -130,6 +130,7 @@ def running(guests: SimServer) -> str:
     )
 
 
+@pytest.mark.long
 def test_the_exit_code_is_all_that_is_told(guests: SimServer, running: str) -> None:
     end = submit(guests, LOGIN, running)
     assert isinstance(end.error, StepFailed)

@@ -92,6 +92,7 @@ def test_a_session_in_the_guest_keeps_its_desktop_and_no_name_is_told(guests: Gu
     assert guests.said == []
 
 
+@pytest.mark.long
 def test_only_guests_of_pools_that_require_it_are_entered_and_none_that_something_else_keeps(guests: Guests) -> None:
     guests.look(NOT_REQUIRED)
     assert guests.asked == []
@@ -128,6 +129,7 @@ def test_what_a_guest_does_not_tell_is_unknown_and_keeps_its_desktop(guests: Gue
     assert guests.why(IDLE) == "nothing lists the sessions in its guest (GPUOPS_GUEST_USERNAME)"
 
 
+@pytest.mark.long
 def test_guests_that_take_too_long_are_unknown(guests: Guests, monkeypatch: pytest.MonkeyPatch) -> None:
     inventory = guests.site.vcenter.inventory()
     running = [vm for vm in inventory.vms.values() if vm.name in ("vdi-01", "vdi-02", "vdi-03")]

@@ -27,6 +27,8 @@ from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 from tests.wire.hostile.test_hostile_tags import REPLIES, strike
 
+pytestmark = pytest.mark.long
+
 HOST = "esx-02.sup"
 MIXED = SetMode(vgpu_mode=SizeMode.MIXED_SIZE, gpu=("0000:af:00.0",), host=HOST)
 SOME = ("HTML", "nothing", "NaN", "a list of lists", "no result", "nested within", "another output", "too large")

@@ -16,6 +16,8 @@ from gpuops.plan.rotation.setup import NewVm
 from gpuops.vsphere.connection import Connection
 from tests.wire.hostile.hostile_server import HostileServer
 
+pytestmark = pytest.mark.long
+
 Rewrite = Callable[[bytes], bytes]
 
 

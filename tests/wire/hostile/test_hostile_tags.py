@@ -26,6 +26,8 @@ from gpuops.vsphere.transport.exchange import HttpReply
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 NAN = b'{"jsonrpc": "2.0", "id": "%s", "result": {"output": NaN}}'
 ANSWER = b'{"jsonrpc": "2.0", "id": "%%s", "result": {"output": %b}}'
 REPLIES = {

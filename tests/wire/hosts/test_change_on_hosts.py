@@ -19,6 +19,8 @@ from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
 from tests.wire.hosts.rolling import ONE, OPTIONS, Bench, Start
 
+pytestmark = pytest.mark.long
+
 PLAIN: Final[dict[str, Any]] = {"devices": []}
 GIVEN: Final = "0000:af:00.0"
 MMIO: Final = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}

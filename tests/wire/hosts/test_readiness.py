@@ -132,6 +132,7 @@ def test_the_stun_is_vcenters_estimate_and_a_longer_one_than_is_tolerated_blocks
     assert roll(more, "esx-01").exit_code == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("drs", "options", "waits"),
     [

@@ -25,6 +25,8 @@ from gpuops.sim.operations.vms import registering, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
+pytestmark = pytest.mark.long
+
 LOCK = "gpuops-lock"
 LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + f"\nlock_vm: {LOCK}\n", "leased")
 MAKES = ("VirtualMachine.Inventory.Create", "Resource.AssignVMToPool", "Datastore.AllocateSpace")

@@ -26,6 +26,8 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.interrupted.victim import POLICY
 from tests.wire.roles.test_least_privilege import site_of
 
+pytestmark = pytest.mark.long
+
 LAB = parse_policy(POLICY, "lab")
 
 

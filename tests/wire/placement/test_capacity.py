@@ -21,6 +21,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 VDI_NIGHT = """
 version: 1
 name: vdi-night

@@ -20,6 +20,8 @@ from gpuops.sim.state.drs import HaAdmission
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 def named(server: SimServer, kind: str, name: str) -> Any:
     return next(each for each in server.world.by_type(kind) if each.name == name)

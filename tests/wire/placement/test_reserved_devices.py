@@ -58,6 +58,7 @@ def reserve(tmp_path: Path) -> Iterator[Reserve]:
         assert world.bugs == []
 
 
+@pytest.mark.long
 def test_of_profiles_that_mean_the_same_the_answer_that_leaves_least_counts(
     reserve: Reserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_whole_gpu_that_is_reserved_is_not_free(reserve: Reserve) -> None:
     assert ["1 of kind-0 reserved for others" in str(each) for each in report.plan.rejections] == [True]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "request_",
     [Attach("ml-04", dynamic=True, label="l40s-ml", power=PowerPolicy.ON),

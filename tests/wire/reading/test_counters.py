@@ -15,6 +15,8 @@ from gpuops.vsphere.reading import counters
 from gpuops.vsphere.reading.counters import with_counters
 from gpuops.vsphere.session import Session
 
+pytestmark = pytest.mark.long
+
 NET: Final = "net.usage.average"
 QUARTER_S: Final = 900
 

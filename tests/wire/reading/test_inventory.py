@@ -20,6 +20,8 @@ from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 def read(target: Target) -> Inventory:
     with Session(target) as session:

@@ -24,6 +24,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 class CountingConnection(Connection):
     """Counts its bulk reads."""

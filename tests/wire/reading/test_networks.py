@@ -30,6 +30,7 @@ def refs(server: SimServer) -> dict[str, str]:
     return {host.name: host.moid for host in server.world.by_type("HostSystem")}
 
 
+@pytest.mark.long
 def test_switches_and_their_port_groups_are_read_without_uplink_groups(training: SimServer) -> None:
     networks, named = read(training), refs(training)
     assert [(each.name, each.mtu, each.version) for each in networks.switches] == [
@@ -46,6 +47,7 @@ def test_switches_and_their_port_groups_are_read_without_uplink_groups(training:
     ]
 
 
+@pytest.mark.long
 def test_hosts_are_read_with_what_they_have_for_rdma(training: SimServer) -> None:
     networks, named = read(training), refs(training)
     assert set(networks.hosts) == set(named.values())
@@ -86,6 +88,7 @@ def test_they_are_the_same_over_vi_json(training: SimServer) -> None:
         assert connection.vi_json is not None
 
 
+@pytest.mark.long
 def test_a_login_that_may_not_read_a_host_does_not_know_its_network(training: SimServer) -> None:
     host = next(training.world.by_type("HostSystem"))
     with Connection(target_of(training)) as connection:
@@ -97,6 +100,7 @@ def test_a_login_that_may_not_read_a_host_does_not_know_its_network(training: Si
     assert len(networks.hosts) == 3
 
 
+@pytest.mark.long
 def test_it_takes_the_same_requests_however_many_hosts_there_are(serve: Callable[[str], SimServer]) -> None:
     def calls(scenario: str) -> int:
         server = serve(scenario)

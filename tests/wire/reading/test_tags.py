@@ -25,6 +25,8 @@ from gpuops.vsphere.session import Session
 from tests.sim.lab import category_spec
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 TAGGING = "com.vmware.cis.tagging"
 
 

@@ -42,6 +42,7 @@ def both(target: Target, read: Read = inventory) -> list[tuple[str, Any, Any]]:
         return list(differences(replace(over_soap, taken_at=over_json.taken_at), over_json))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scenario",
     mostly_long(["lab", "scattered", "fleet:hosts=20", "vdi", "fleet:hosts=300,vms=3000"], ["lab", "scattered"]),
@@ -71,6 +72,7 @@ def test_worlds_that_changed_are_the_same(lab: SimServer, lab_target: Target, se
     assert both(lab_target) == []
 
 
+@pytest.mark.long
 def test_both_sessions_are_logged_out(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         session.read_over_vi_json(alone=True)

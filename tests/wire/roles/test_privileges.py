@@ -16,6 +16,8 @@ from gpuops.plan.vm.power import MoveMode
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).resolve().parents[3] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 
 NIGHT = {

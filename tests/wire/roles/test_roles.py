@@ -57,6 +57,7 @@ def test_who_may_not_is_told_and_nothing_is_made(lab: SimServer, tmp_path: Path)
     assert there(lab) == {}
 
 
+@pytest.mark.long
 def test_a_privilege_that_vcenter_has_not_is_named_before_anything(lab: SimServer, tmp_path: Path) -> None:
     wishes = [*NIGHT, RoleWish("another", "nowhere", frozenset({"VirtualMachine.Interact.Fly"}))]
     with (

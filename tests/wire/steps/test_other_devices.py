@@ -41,6 +41,8 @@ from gpuops.vsphere.session import Session
 from tests.wire.conftest import target_of
 from tests.wire.placement.test_headroom import named
 
+pytestmark = pytest.mark.long
+
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
 
 

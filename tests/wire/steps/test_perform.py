@@ -33,6 +33,8 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 OP_ID = "gpuops-test-0001"
 NVLINK = "Nvidia:2@grid_a100d-80c%NVLink"
 

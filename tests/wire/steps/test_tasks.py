@@ -22,6 +22,8 @@ from gpuops.vsphere.waiting.tasks import TaskWatch
 from gpuops.vsphere.waiting.updates import PAUSES_S, Updates
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 
 class Waiting:
     """A session to a simulated vCenter whose watch records its pauses in place of making them."""

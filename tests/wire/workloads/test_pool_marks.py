@@ -28,6 +28,8 @@ from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
+pytestmark = pytest.mark.long
+
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 
 

@@ -139,6 +139,7 @@ def test_it_finds_what_one_after_another_misses() -> None:
     assert [refusal.workload.name for refusal in solved.refused] == ["wide"]
 
 
+@pytest.mark.long
 def test_a_higher_priority_comes_first_whatever_it_costs() -> None:
     world = inventory([host("esx-1", gpu(FIRST, "a40", 0))], [])
     asked = (

@@ -47,6 +47,7 @@ def test_mixed_sizes() -> None:
     assert found(empty, "nvidia_l40s-24c", "nvidia_l40s-16q") == ["16q x2", "24c x1 16q x1", "24c x2"]
 
 
+@pytest.mark.long
 def test_of_ten_sizes_some_fillings_do_and_the_bound_is_above_all() -> None:
     empty = state("l40s", VgpuMode.MIXED_SIZE)
     names = [f"nvidia_l40s-{size}q" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)]

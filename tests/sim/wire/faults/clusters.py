@@ -46,6 +46,16 @@ def sees_C5(lab: Lab) -> None:
     assert lab.vm("vdi-01").datastore[0].summary.freeSpace == 0
 
 
+def sees_C7(lab: Lab) -> None:
+    give(lab, "C7", target="vdi-02")
+    before = lab.vm("vdi-02").runtime.bootTime
+    lab.let_pass(60)
+    lab.vm("vdi-01").SuspendVM_Task()
+    runtime = lab.vm("vdi-02").runtime
+    assert (runtime.powerState, runtime.bootTime > before) == ("poweredOn", True)
+    assert not lab.vm("vdi-02").recentTask
+
+
 def sees_C6(lab: Lab) -> None:
     give(lab, "C6")
     with pytest.raises(vim.fault.NoCompatibleHost):

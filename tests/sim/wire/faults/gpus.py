@@ -90,6 +90,32 @@ def sees_G10(lab: Lab) -> None:
     assert {gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo} == {"sameSize"}
 
 
+def sees_G11(lab: Lab) -> None:
+    give(lab, "G11", target="esx-02.lab", for_s=900)
+    assert "nvidia_a40-8q" in lab.host("esx-02.lab").config.sharedPassthruGpuTypes
+    lab.vm("vdi-01").SuspendVM_Task()
+    lab.let_pass(601)
+    assert lab.host("esx-02.lab").runtime.connectionState == "connected"
+    vgpu_types = set(lab.host("esx-02.lab").config.sharedPassthruGpuTypes)
+    assert "nvidia_a40-4q" in vgpu_types
+    assert "nvidia_a40-8q" not in vgpu_types
+    with pytest.raises(vim.fault.InsufficientGraphicsResourcesFault):
+        lab.power_on("vdi-07", "esx-02.lab")
+    lab.let_pass(300)
+    lab.power_on("vdi-07", "esx-02.lab")
+
+
+def sees_G12(lab: Lab) -> None:
+    give(lab, "G12", target="esx-02.lab")
+    modes = {gpu.pciId: gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo}
+    assert modes["0000:3b:00.0"] == "sameSize"
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert lab.host("esx-02.lab").runtime.connectionState == "notResponding"
+    lab.let_pass(61)
+    modes = {gpu.pciId: gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo}
+    assert modes["0000:3b:00.0"] == "mixedSize"
+
+
 def rebooted(lab: Lab) -> Any:
     """The host esx-02.lab, twenty-five minutes after it was asked to reboot."""
     lab.run(lab.host("esx-02.lab").RebootHost_Task(force=True))

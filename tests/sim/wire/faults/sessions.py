@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from pyVmomi import vim, vmodl
+from pyVmomi import SoapStubAdapter, vim, vmodl
 
 from tests.sim.lab import Lab
 from tests.sim.wire.faults.clients import BROKEN, give, powers, wait
@@ -81,3 +83,21 @@ def sees_N8(lab: Lab) -> None:
     with pytest.raises(vim.fault.NoPermission):
         lab.vm("vdi-01").PowerOnVM_Task()
     assert lab.power("vdi-01") == "suspended"
+
+
+def sees_N9(lab: Lab) -> None:
+    give(lab, "N9", for_s=600)
+    [(username, password)] = lab.world.sessions.passwords.items()
+    host, port = lab.si._stub.host.split(":")
+    stub = SoapStubAdapter(host, -int(port), version=lab.si._stub.version)  # a negative port: without TLS
+    manager: Any = vim.SessionManager(lab.si.content.sessionManager._moId, stub)
+    manager.Login(username, password)
+    manager.Logout()
+    lab.run(lab.vm("vdi-01").SuspendVM_Task())
+    with pytest.raises(vim.fault.InvalidLogin):
+        manager.Login(username, password)
+    assert lab.power("vdi-01") == "suspended"
+    lab.let_pass(600)
+    manager.Login(username, password)
+    manager.Logout()
+    stub.DropConnections()

@@ -98,6 +98,17 @@ def sees_V12(lab: Lab) -> None:
     assert ledger_of_others(lab) == [("ReconfigVM_Task", "vdi-02")]
 
 
+def sees_V13(lab: Lab) -> None:
+    give(lab, "V13", target="vdi-02", for_s=600)
+    lab.vm("vdi-01").SuspendVM_Task()
+    lab.vm("vdi-02").ShutdownGuest()
+    lab.let_pass(601)
+    assert lab.power("vdi-02") == "poweredOn"
+    lab.vm("vdi-02").ShutdownGuest()
+    lab.let_pass(60)
+    assert lab.power("vdi-02") == "poweredOff"
+
+
 def sees_V9(lab: Lab) -> None:
     give(lab, "V9", target="vdi-02")
     vm = lab.vm("vdi-02")

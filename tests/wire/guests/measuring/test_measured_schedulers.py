@@ -26,6 +26,8 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.wire.guests.measuring.lab import BEST, EQUAL, GPU, Lab, keep, wish
 
+pytestmark = pytest.mark.long
+
 SHUT = SettingSchedulers(Rolling(vms=Displacement.SHUT_DOWN), lambda line: None)
 
 

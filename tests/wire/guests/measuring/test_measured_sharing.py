@@ -67,12 +67,14 @@ def test_the_fitted_busy_share_is_that_of_the_work_and_nothing_is_left(lab: Lab)
     assert seats <= {GPU}
 
 
+@pytest.mark.long
 def test_a_dry_run_makes_nothing_and_keeps_nothing(lab: Lab) -> None:
     found = lab.measure(wish("true", 1, 2), apply=False)
     assert (found.plan.now, str(found.plan.gpu.address if found.plan.gpu else ""), found.exit_code) == ((1, 2), GPU, 0)
     assert (lab.vms(), lab.kept) == ([], None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -87,6 +89,7 @@ def test_what_stands_in_the_way_is_said_and_nothing_is_made(lab: Lab, change: di
     assert (found.exit_code, lab.vms(), lab.kept) == (3 if said else 0, [], None)
 
 
+@pytest.mark.long
 def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != GPU)
@@ -94,6 +97,7 @@ def test_a_gpu_with_another_vm_on_it_is_not_taken(lab: Lab) -> None:
     assert any("no GPU for 1 VMs of nvidia_a40-8q on which nothing runs" in each.line for each in found.plan.rejections)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wanted", "error"), [(wish(" "), "nothing to run"), (wish("true", 0), "--counts 0"), (wish("true", 65), "65")]
 )
@@ -102,6 +106,7 @@ def test_options_that_mean_nothing_are_refused(lab: Lab, wanted: MeasureWish, er
         lab.measure(wanted)
 
 
+@pytest.mark.long
 def test_a_command_that_fails_ends_the_measurement_and_its_vms_are_removed(lab: Lab) -> None:
     found = lab.measure(wish("echo no driver; exit 3", 1, 2))
     [failed] = found.measurement.done
@@ -113,6 +118,7 @@ def test_a_command_that_fails_ends_the_measurement_and_its_vms_are_removed(lab: 
     assert (left.vms, left.left, lab.kept) == ((), (), None)
 
 
+@pytest.mark.long
 def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = next(vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "vm-02")
     waited = Connection.wait_for_commands
@@ -129,6 +135,7 @@ def test_what_vms_took_beside_somebody_else_says_nothing(lab: Lab, monkeypatch: 
     assert (count.times_s, lab.vms(), other.state.power) == ((), [], Power.ON)
 
 
+@pytest.mark.long
 def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
     found = lab.measure(wish("sleep 1; date +%s%N", 1, 2, overlap=0.25))
     one, two = found.measurement.done
@@ -137,6 +144,7 @@ def test_staggered_vms_begin_one_after_another(lab: Lab) -> None:
     assert 0.7 < (started[2] - started[1]).total_seconds() < 5
 
 
+@pytest.mark.long
 def test_one_vm_with_a_whole_gpu_is_measured_beside_them(lab: Lab) -> None:
     found = lab.measure(wish("sleep 0.2", 1, 2, whole=True))
     assert [(each.device, each.sharers, each.error) for each in found.measurement.done] == [
@@ -150,6 +158,7 @@ def test_one_vm_with_a_whole_gpu_is_measured_beside_them(lab: Lab) -> None:
     assert set(overheads(found.measurement.done)) == {"whole vGPU", "best-effort"}
 
 
+@pytest.mark.long
 def test_without_a_free_gpu_in_directpath_the_others_are_measured(lab: Lab) -> None:
     with lab.server.world.lock:
         lab.host.state.gpus = tuple(gpu for gpu in lab.host.state.gpus if gpu.pci_id != "0000:d8:00.0")
@@ -159,6 +168,7 @@ def test_without_a_free_gpu_in_directpath_the_others_are_measured(lab: Lab) -> N
     assert overheads(found.measurement.done) == {}, "there is nothing to compare with"
 
 
+@pytest.mark.long
 def test_how_much_the_gpu_was_used_is_told_by_the_samples_of_that_time(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

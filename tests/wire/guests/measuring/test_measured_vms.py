@@ -15,6 +15,8 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.wire.guests.measuring.lab import Lab, keep, wish
 
+pytestmark = pytest.mark.long
+
 NOT_MADE = "{} is not the VM that was made: it is left as it is"
 
 

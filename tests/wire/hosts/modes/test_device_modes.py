@@ -33,6 +33,7 @@ from tests.wire.hosts.modes.bench import BUSY, FREE, HOST, MIXED, WHOLE, Bench
 VERSIONS = mostly_long(["8.0.3.0", "9.0.0.0"], ["9.0.0.0"])
 
 
+@pytest.mark.long
 def test_a_vcenter_9_1_lists_the_devices_of_a_host(bench: Bench) -> None:
     busy = bench.device(BUSY)
     assert (busy.name, busy.mode, busy.driver_name, busy.driver_version) == (
