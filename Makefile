@@ -48,7 +48,7 @@ format: setup  ## let ruff lay out the code
 
 peers: setup  ## govc, pyVmomi and Ansible modules against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
-	$(BIN)/python -m pytest -m peer
+	$(BIN)/python -m pytest -m peer tests/peers
 
 collections: setup  ## gpuops's Ansible modules beside community.vmware: what works, seconds per VM (700 MB of packages)
 	$(MAKE) -C tests/peers --no-print-directory ansible
