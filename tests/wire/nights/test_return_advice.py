@@ -46,7 +46,7 @@ def failures(report: Report) -> list[str]:
     return [outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("fault", NOT_GPUS)
 def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: Wire, fault: str) -> None:
     lab_wire.night()

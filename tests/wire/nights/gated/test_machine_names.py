@@ -64,7 +64,7 @@ def night(vdi: Gated, policy: Policy) -> Report:
     return vdi.run(run)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("pod", PODS)
 def test_no_night_suspends_the_desktop_of_a_connected_user(vdi: Gated, pod: str) -> None:
     prepare(vdi, pod)
@@ -80,7 +80,7 @@ def _keeps_every_desktop(pod: str) -> bool:
     return PODS[pod][0] is RecordForm.RENAMED
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pod", PODS)
 def test_a_gated_night_takes_desktops_that_are_certainly_a_machine_and_names_the_others(vdi: Gated, pod: str) -> None:
     prepare(vdi, pod)
