@@ -83,6 +83,7 @@ def test_what_runs_is_not_root_and_begins_with_gpuops() -> None:
     assert "RUN" not in words[words.index("USER") :]
 
 
+@pytest.mark.long
 def test_serving_a_scenario_writes_below_tmp_and_the_state_alone(tmp_path: Path) -> None:
     """What a read-only root file system lets it: `/tmp` and the volume, here folders of the test's own."""
     places = {"/tmp": tmp_path / "tmp", "/state": tmp_path / "state"}

@@ -161,6 +161,7 @@ def require_refused(what: str, found: Found, path: Path) -> None:
     assert len(said) < 1000, what
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("shared", mostly_long([False, True], [False]), ids=["", "what another reader meets too"])
 @pytest.mark.parametrize("reader", READERS)

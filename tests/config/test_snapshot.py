@@ -37,6 +37,7 @@ def _dictionaries(mapping: type) -> st.SearchStrategy[dict[Any, Any]]:
 st.register_type_strategy(Mapping, _dictionaries)
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(inventory=st.from_type(Inventory))
 def test_read_back_it_equals_what_was_saved(tmp_path_factory: pytest.TempPathFactory, inventory: Inventory) -> None:

@@ -50,6 +50,7 @@ STEPS = (
 and then the pool is."""
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("ends_it", [DELETE, ("reclaim", "--due")], ids=["same", "due"])
 @pytest.mark.parametrize("after", ["before", "after"])

@@ -18,6 +18,7 @@ def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.
     return MeasuredCount(policy, sharers, tuple(10.0 * staggered(policy, busy, sharers, SLOTS, overlap)))
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.5, 0.71, 1.0])
 @pytest.mark.parametrize("policies", [(BEST,), (EQUAL,), (BEST, EQUAL, FIXED)])

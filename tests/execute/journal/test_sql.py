@@ -107,6 +107,7 @@ def checksum_of_the_tenth(state: Path) -> str:
         return checksum(previous, "vc-1", 10, *database.execute(query + "10").fetchone()[:4])
 
 
+@pytest.mark.long
 def test_every_bit_counts(state: Path) -> None:
     """Whatever byte of the last record's columns changes, it is seen."""
     with closing(sqlite3.connect(state / FILE_NAME)) as database:

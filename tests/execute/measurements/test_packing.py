@@ -42,6 +42,7 @@ def blocks(draw: st.DrawFn) -> Block:
     return Block(steps, series)
 
 
+@pytest.mark.long
 @given(blocks())
 def test_what_was_packed_comes_out_again(block: Block) -> None:
     packed = pack(block)

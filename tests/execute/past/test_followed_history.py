@@ -79,6 +79,7 @@ def is_ml(name: str) -> bool:
     return name.startswith("ml-")
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed: int, tmp_path: Path) -> None:

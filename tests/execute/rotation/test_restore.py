@@ -161,6 +161,7 @@ def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(tmp_pat
     assert kill_at > 20, "the sweep went over the whole restore"
 
 
+@pytest.mark.long
 def test_a_restore_leaves_a_night_that_was_cut_off_to_resume(tmp_path: Path) -> None:
     night = Night(tmp_path / "state")
     kill_at = 0

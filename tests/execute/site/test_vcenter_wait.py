@@ -125,6 +125,7 @@ def test_it_gives_up_an_hour_after_its_desktops_were_due(watched: Watched) -> No
     morning_is_good(watched.night)
 
 
+@pytest.mark.long
 def test_a_vcenter_that_comes_and_goes_is_not_asked_more_often_nor_told_of_more_often(watched: Watched) -> None:
     watched.night.run(RunKind.NIGHT)
     world = watched.night.world

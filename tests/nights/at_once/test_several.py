@@ -48,6 +48,7 @@ def test_the_two_policies_share_out_the_whole(kind: Several) -> None:
         assert site.pool_of(name) is (first if number % 2 == 0 else second).pools[0]
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", [kind for kind in Several if kind is not Several.NONE])
 def test_their_nights_break_nothing(kind: Several) -> None:

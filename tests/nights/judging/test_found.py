@@ -71,7 +71,7 @@ STARTED_LATER: Final = (
 """What becomes of a start is not known, for its host is lost; hours later somebody else starts the VM."""
 
 
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
@@ -162,6 +162,7 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
     assert violations(night) == []
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.quick_cases(9)
 @pytest.mark.parametrize(
     ("seed", "leased", "crowded", "events"),

@@ -67,6 +67,7 @@ asks = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.lists(asks, min_size=1, max_size=25))
 def test_what_is_remembered_changes_no_answer(wanted: list[PoolRequest]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def resume(vm: Vm, gpus: list[list[Vm]], policy: AssignmentPolicy) -> bool:
     return True
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(layout=hosts, policy=policies)
 def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: AssignmentPolicy) -> None:
@@ -84,6 +86,7 @@ def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: 
         assert resume(vm, running, policy), f"{vm.name} ({vm.profiles[0]}) is stranded"
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(layout=hosts, policy=policies)
 def test_the_way_back_of_what_ran_is_never_doubted(layout: list[Gpu], policy: AssignmentPolicy) -> None:

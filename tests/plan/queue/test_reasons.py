@@ -183,6 +183,7 @@ def told_of(seed: int) -> str:
     return plain(placements_text(found)) + json.dumps(placements_document(found, catalog()), indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(

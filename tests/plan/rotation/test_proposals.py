@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, time
 
+import pytest
+
 from gpuops.catalog import load
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
@@ -112,6 +114,7 @@ def test_nobody_is_moved_for_nothing() -> None:
     assert [step.vm for step in found.steps if isinstance(step, RelocateVm)] == ["vm-92"]
 
 
+@pytest.mark.long
 def test_a_fleet_is_used_better_than_one_vm_after_the_other_would() -> None:
     found = RotateNight(fleet.policy()).plan(fleet.world(), catalog(), fleet.EVENING)
     assert len(started(found)) == 56, "50 one after the other"

@@ -86,6 +86,7 @@ WAYS: dict[str, Callable[[Wire], int]] = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("change", "code"), [(" {} ", 0), ("{} zone=UTC", 0), ("x{}", 4)])
 def test_without_its_journal_a_marker_that_somebody_changed_is_read_or_named(

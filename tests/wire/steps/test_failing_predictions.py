@@ -91,6 +91,7 @@ def powers(server: SimServer) -> dict[str, Power]:
     return {vm.display_name: vm.state.power for vm in server.world.by_type("VirtualMachine")}
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_return_brings_everything_back(
@@ -108,6 +109,7 @@ def test_a_return_brings_everything_back(
     assert (again.exit_code, again.outcomes) == (0, ()), "nothing was left in flight"
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_night_takes_and_starts_the_same(
@@ -120,6 +122,7 @@ def test_a_night_takes_and_starts_the_same(
     check_said(wire.past, why)
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_rolling_change_puts_every_host_back_in_service(

@@ -22,6 +22,7 @@ from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, SilentGuests, Training
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("method", "said"), [("CloneVM_Task", "SystemError"), ("ReconfigVM_Task", "change"), ("PowerOnVM_Task", "start")]
@@ -42,6 +43,7 @@ def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method
     assert len(standing("train", training.site).members) == 2
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "rule",
@@ -59,6 +61,7 @@ def test_a_clone_whose_request_task_or_reply_is_lost_is_there_once(training: Tra
     assert training.names() == ["old-trainer", "train-00", "train-01", "trainer"]
 
 
+@pytest.mark.long
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["CloneVM_Task", "PowerOnVM_Task"])
 def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, method: str) -> None:
