@@ -68,7 +68,7 @@ def test_the_morning_of_the_manual_needs_no_journal(lab: Lab, journal: str, exit
         kept.unlink()
     else:
         kept.write_bytes(b"no database at all")
-    manual = (files("gpuops") / "manual" / "cron.md").read_text(encoding="utf-8")
+    manual = (files("gpuops") / "manual" / "timers.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^[*/0-9 -]+gpuops (rotate day .*) --vcenter prod$", manual, re.MULTILINE)
     result = lab.run(*(word.replace("/etc/gpuops/vdi.yaml", POLICY) for word in line.split()))
     assert result.exit_code == exit_code, result.output

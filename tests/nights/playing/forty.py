@@ -15,7 +15,6 @@ from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import msgspec
-import yaml
 
 from gpuops.api import rotate_day, rotate_night
 from gpuops.config.policy import parse_policy
@@ -24,9 +23,11 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.site.vcenter_wait import VcenterWait
+from gpuops.model.nights.rotation import Policy
 from gpuops.notify import sending
 from gpuops.notify.watch import connecting
 from gpuops.plan.core.outcome import Report
+from gpuops.plan.rotation.timers import call_lines
 from gpuops.report.notice import NoticeText
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
@@ -36,7 +37,6 @@ from tests.nights.world.direct import DirectVcenter
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import Size, arranged, policies_read_quickly
 
-ROLE: Final = Path("gpuops/ansible_collections/gpuops/vsphere/roles/gpuops_schedule/defaults/main.yml")
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 OPENS, CLOSES, BACK_BY = time(20, 0), time(5, 0), time(7, 0)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -91,11 +91,14 @@ def at(day: date, clock: time) -> datetime:
     return datetime.combine(day, clock, BERLIN)
 
 
-def cron_calls(first: date, days: int) -> list[Call]:
-    """What the role's lines begin from the noon of a day on, by the clock on the wall."""
-    runs = yaml.safe_load(ROLE.read_text(encoding="utf-8"))["gpuops_schedule_runs"]
-    lines = [(run["half"], [_numbers(each) for each in run["cron"].split()]) for run in runs]
+def cron_calls(first: date, days: int, policy: Policy) -> list[Call]:
+    """What the lines of `gpuops rotate timers --cron` begin from the noon of a day on, by the clock on the wall."""
     moment, found = at(first, time(12)).astimezone(ZoneInfo("UTC")), list[Call]()
+    lines = [
+        (half.value, [_numbers(field) for field in line.cron.split()])
+        for half, of_half in call_lines(policy, moment, BERLIN).items()
+        for line in of_half
+    ]
     for _ in range(days * 24 * 60):
         wall = moment.astimezone(BERLIN)
         now = (wall.minute, wall.hour, wall.day, wall.month, wall.isoweekday() % 7)
@@ -104,16 +107,18 @@ def cron_calls(first: date, days: int) -> list[Call]:
     return found
 
 
-def _numbers(text: str) -> tuple[range, int]:
-    """The span of a field of a cron line, and its step."""
-    span, _, step = text.partition("/")
-    low, _, high = span.partition("-")
-    return range(100) if span == "*" else range(int(low), int(high or low) + 1), int(step or 1)
+def _numbers(text: str) -> set[int]:
+    """The numbers that a field of a cron line means."""
+    numbers = set[int]()
+    for part in text.split(","):
+        span, _, step = part.partition("/")
+        low, _, high = span.partition("-")
+        numbers |= set(range(0, 100, int(step or 1)) if span == "*" else range(int(low), int(high or low) + 1))
+    return numbers
 
 
-def _fits(asked: tuple[range, int], number: int) -> bool:
-    span, step = asked
-    return number in span and (number - span.start) % step == 0
+def _fits(numbers: set[int], number: int) -> bool:
+    return number in numbers
 
 
 class FortyNights:
@@ -132,7 +137,7 @@ class FortyNights:
         self.world.custom_fields.define("gpuops.rotation")
         with policies_read_quickly():
             self.policy = parse_policy(json.dumps(POLICY), "night")
-        self.calls = cron_calls(first, days)
+        self.calls = cron_calls(first, days, self.policy)
         self.host_away, self.vcenter_away = host_away, vcenter_away
         self._dies_in = max((call.at for call in self.calls if host_away and call.at < host_away.begins), default=None)
         """The call in which the host dies."""
@@ -211,8 +216,8 @@ class FortyNights:
         place.pause, place.passed_s = self.world.clock.advance, lambda: (self.world.clock.now() - began).total_seconds()
         try:
             if half == "night":
-                return rotate_night(self.policy, place, apply=True, unattended=True)
-            return rotate_day(self.policy, place, apply=True)
+                return rotate_night(self.policy, place, apply=True, unattended=True, by_timer=True)
+            return rotate_day(self.policy, place, apply=True, by_timer=True)
         finally:
             vcenter.close()
 
