@@ -60,7 +60,7 @@ def test_the_tarball_installs_with_playbooks_roles_and_templates(
         "-e",
         "gpuops_hostname=vc",
         "-e",
-        "gpuops_policy=/p.yaml",
+        f"gpuops_policy={ROOT / 'templates' / 'policy.yaml'}",
         "-e",
         f"gpuops_schedule_dir={tmp_path}/units",
     ]

@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "host_passthrough": {"state": "disabled", "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"},
     "rotation": {"state": "night", "policy": POLICY},
     "rotation_info": {"policy": POLICY},
+    "rotation_timers_info": {"policy": POLICY},
     "vm_clone": {"vm": "ml-10", "template": "golden"},
     "vm_gpu": {"vm": "ml-07", "profile": "a100-3-20c"},
     "vm_gpu_info": {"vm": "ml-07"},

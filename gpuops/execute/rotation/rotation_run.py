@@ -158,18 +158,18 @@ class RotationRun:
             told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
             plan = replace(plan, warnings=(*plan.warnings, *told))
         if self.kind is RunKind.DAY:
-            plan = self._with_nights_elsewhere(plan, before)
+            plan = self._with_nights_elsewhere(plan, originals, before)
         if self.unread is not None:
             plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
-    def _with_nights_elsewhere(self, plan: Plan, before: Inventory) -> Plan:
+    def _with_nights_elsewhere(self, plan: Plan, originals: Sequence[Original], before: Inventory) -> Plan:
         """The plan with the VMs named that are here and that nights of other vCenters took."""
         damaged = list[StateDamaged]()
         nights = nights_elsewhere(self.site, damaged=damaged.append)
         unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
-        named = named_of_others(nights, before)
+        named = named_of_others(nights, originals, before)
         return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread))
 
     def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:

@@ -49,13 +49,20 @@ class Adoption:
     applied: bool = False
 
 
-def named_of_others(nights: Iterable[NightsElsewhere], inventory: Inventory) -> tuple[Rejection, ...]:
-    """A refusal for each VM here that a night of another vCenter took, and that is not as it was before."""
+def named_of_others(
+    nights: Iterable[NightsElsewhere], own: Iterable[Original], inventory: Inventory
+) -> tuple[Rejection, ...]:
+    """Return a refusal for each VM here that a night of another vCenter took, and that is not as it was before.
+
+    A VM that an open night of this vCenter took is left out: that night tells why it is not as before. Two vCenters of
+    one image show VMs with the same instance uuids.
+    """
+    taken_here = {original.vm for original in own if not original.returned}
     return tuple(
         _named(original, others.vcenter)
         for others in nights
         for original, vm in others.seen_here(inventory)
-        if not power_as_before(original, vm)
+        if vm.ref not in taken_here and not power_as_before(original, vm)
     )
 
 
