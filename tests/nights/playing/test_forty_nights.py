@@ -1,14 +1,15 @@
 """Forty nights by cron, over a change of the clocks, three days without the jump host and a night without vCenter.
 
-What must be back when, and who is told of what, is worked out here by the calendar alone, from the role's lines and the
-hours of the window.
+What must be back when, and who is told of what, is worked out here by the calendar alone, from the rendered lines and
+the hours of the window.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 import pytest
@@ -103,17 +104,17 @@ def check_returns(stretch: Stretch, night: FortyNights) -> None:
 
 def check_notices(stretch: Stretch, night: FortyNights) -> None:
     """One for each call that took something and was not killed, one for each return, one for the process that is gone,
-    one alarm a day and half while vCenter is away, and one an evening of a night that may not begin; nothing else, and
-    nothing on quiet days."""
+    one alarm a day and half while vCenter is away, and one a day of nights that may not begin; nothing else, and
+    nothing on quiet days. Days are those of UTC, the zone of the clock here."""
     ended = {call.at for call in night.calls if call.taken and call.ended != "killed"}
     evenings = {evening for call in night.calls if call.taken and (evening := evening_of(call.at)) is not None}
     returns = {due for evening in evenings if (due := stretch.back_at(evening, night.calls)) is not None}
     assert told(night, "night ended") == sorted(ended)
     assert told(night, "return ended") == sorted(returns)
     gone, away = stretch.vcenter_goes, stretch.vcenter_away
-    alarms = [first_within(night, half, away) for half in ("night", "day")] if away is not None else []
-    assert [moment.date() for moment in alarms] == ([gone, gone + DAY] if gone is not None else [])
-    alarms += over_another(stretch, night).values()
+    alarms = first_of_each_day([call for call in night.calls if away is not None and call.at in away])
+    assert sorted({moment.date() for moment in alarms}) == ([gone, gone + DAY] if gone is not None else [])
+    alarms += first_of_each_day(blocked_calls(stretch, night))
     assert told(night, "alarm") == sorted(alarms)
     host = stretch.host_away
     back = [next(call.at for call in night.calls if call.at >= host.ends)] if host is not None else []
@@ -124,24 +125,34 @@ def check_notices(stretch: Stretch, night: FortyNights) -> None:
 def over_another(stretch: Stretch, night: FortyNights) -> dict[date | None, datetime]:
     """The evenings that come while an earlier night's desktops are not back, so that no night may begin, and the first
     call of each that finds it so."""
-    found: dict[date | None, datetime] = {}
+    first_calls: dict[date | None, datetime] = {}
+    for call in blocked_calls(stretch, night):
+        first_calls.setdefault(evening_of(call.at), call.at)
+    return first_calls
+
+
+def blocked_calls(stretch: Stretch, night: FortyNights) -> list[Call]:
+    """The calls of a night while an earlier night's desktops are not back."""
+    blocked: list[Call] = []
     for evening in {evening_of(call.at) for call in night.calls if call.taken}:
         assert evening is not None
         due = stretch.back_at(evening, night.calls) or night.calls[-1].at
         between = (call for call in night.calls if at(evening + DAY, CLOSES) <= call.at < due)
-        for call in between:
-            if call.half == "night" and stretch.reaches(call.at):
-                found.setdefault(evening_of(call.at), call.at)
-    return found
+        blocked += [call for call in between if call.half == "night" and stretch.reaches(call.at)]
+    return blocked
+
+
+def first_of_each_day(calls: Iterable[Call]) -> list[datetime]:
+    """When the first call of each half and day was made."""
+    first_calls: dict[tuple[str, date], datetime] = {}
+    for call in sorted(calls, key=lambda call: call.at):
+        first_calls.setdefault((call.half, call.at.astimezone(UTC).date()), call.at)
+    return list(first_calls.values())
 
 
 def told(night: FortyNights, kind: str) -> list[datetime]:
     """When each notice of that kind was sent, by its call."""
     return [call.at for call in night.calls for each in call.notices if f"prod: {kind}: " in each.subject]
-
-
-def first_within(night: FortyNights, half: str, span: Span) -> datetime:
-    return next(call.at for call in night.calls if call.half == half and call.at in span)
 
 
 @pytest.mark.long
