@@ -63,7 +63,6 @@ def test_a_replay_sees_only_those_false_idles_that_counters_show() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("office", list(Office))
 def test_a_desktop_is_taken_under_a_session_that_is_disconnected_for_long_and_never_from_whoever_is_at_it(
     office: Office,

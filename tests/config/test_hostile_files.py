@@ -162,7 +162,6 @@ def require_refused(what: str, found: Found, path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("shared", mostly_long([False, True], [False]), ids=["", "what another reader meets too"])
 @pytest.mark.parametrize("reader", READERS)
 def test_a_hostile_file_is_refused(tmp_path: Path, reader: str, shared: bool) -> None:

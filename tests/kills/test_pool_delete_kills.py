@@ -51,7 +51,6 @@ and then the pool is."""
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("ends_it", [DELETE, ("reclaim", "--due")], ids=["same", "due"])
 @pytest.mark.parametrize("after", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=[f"{name}-{time}" for _, name, time in STEPS])

@@ -19,7 +19,6 @@ def made(policy: SchedulerPolicy, busy: float, sharers: int, overlap: float = 1.
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.5, 0.71, 1.0])
 @pytest.mark.parametrize("policies", [(BEST,), (EQUAL,), (BEST, EQUAL, FIXED)])
 def test_the_busy_share_of_the_model_is_found_again(busy: float, policies: tuple[SchedulerPolicy, ...]) -> None:

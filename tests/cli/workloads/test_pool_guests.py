@@ -260,7 +260,6 @@ def test_one_process_at_a_time_works_in_the_guests_of_a_pool(
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("script", range(1, 4))
 def test_what_a_killed_lend_has_set_up_is_taken_back_by_a_return(typed: TypedPool, script: int) -> None:
     """Nobody enables it once more before: what may be there is written down before it is made."""

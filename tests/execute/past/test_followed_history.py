@@ -80,7 +80,6 @@ def is_ml(name: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_simulated_nights_it_is_the_history_and_its_counter_never_falls(seed: int, tmp_path: Path) -> None:
     (_, records), chance = played(seed), Random(seed)

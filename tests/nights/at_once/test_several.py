@@ -49,7 +49,6 @@ def test_the_two_policies_share_out_the_whole(kind: Several) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", [kind for kind in Several if kind is not Several.NONE])
 def test_their_nights_break_nothing(kind: Several) -> None:
     assert [

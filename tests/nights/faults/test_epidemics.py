@@ -62,7 +62,6 @@ def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> Non
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("point", range(6, 120, 16))
 def test_a_return_that_is_killed_leaves_nobody_of_them_unnamed(point: int) -> None:
     seed = 594

@@ -184,7 +184,6 @@ def told_of(seed: int) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_what_is_worked_out_once_for_many_is_what_each_would_be_told(
     first: int, monkeypatch: pytest.MonkeyPatch

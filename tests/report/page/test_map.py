@@ -82,7 +82,6 @@ def test_what_goes_on_is_drawn_until_vcenter_was_read(chromium: Browser, reporte
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("name", "value"),
     [

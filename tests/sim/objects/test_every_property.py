@@ -50,7 +50,6 @@ def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("version", ["8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0"])
 def test_every_property_is_readable_at_every_version(version: str) -> None:
     with start("supervisor", tls=False, clock="stepped", api_version=version) as server:

@@ -44,7 +44,6 @@ SCENARIOS = [
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("scenario", "per_kind"), mostly_long(SCENARIOS, SCENARIOS[:2]))
 def test_both_wires_say_the_same(scenario: str, per_kind: int | None) -> None:
     """Of whole scenarios a third of the objects a run, but of `lab`, which is always asked for all."""

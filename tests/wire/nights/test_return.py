@@ -121,7 +121,6 @@ def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "befell", mostly_long([everything, renamed, moved, folder_renamed, marks_withdrawn, nothing], [everything])
 )

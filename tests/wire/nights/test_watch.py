@@ -282,7 +282,6 @@ def test_what_somebody_else_starts_is_left_alone(watched: Watched) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("after", mostly_long(range(10), (1, 6, 8)))
 def test_a_watch_that_is_killed_while_it_starts_goes_on(watched: Watched, after: int) -> None:
     watched.look()
@@ -295,7 +294,6 @@ def test_a_watch_that_is_killed_while_it_starts_goes_on(watched: Watched, after:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("after", range(2))
 def test_a_watch_that_is_killed_while_one_gives_way_goes_on(watched: Watched, after: int) -> None:
     watched.calm()

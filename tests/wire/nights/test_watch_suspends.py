@@ -165,7 +165,6 @@ def test_one_whose_datastore_has_no_room_is_stopped(watched: Suspending) -> None
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("after", range(2))
 def test_a_watch_that_is_killed_while_one_gives_way_knows_it_as_its_own(watched: Suspending, after: int) -> None:
     watched.calm()
@@ -181,7 +180,6 @@ def test_a_watch_that_is_killed_while_one_gives_way_knows_it_as_its_own(watched:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("after", mostly_long(range(3), (0, 1, 2)))
 def test_a_watch_that_is_killed_while_one_goes_on_goes_on(watched: Suspending, after: int) -> None:
     watched.gives_way()

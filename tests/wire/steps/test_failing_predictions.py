@@ -92,7 +92,6 @@ def powers(server: SimServer) -> dict[str, Power]:
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_return_brings_everything_back(
     lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: Breaks, why: str
@@ -110,7 +109,6 @@ def test_a_return_brings_everything_back(
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_night_takes_and_starts_the_same(
     lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: Breaks, why: str
@@ -123,7 +121,6 @@ def test_a_night_takes_and_starts_the_same(
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("breaks", "why"), FAULTS)
 def test_a_rolling_change_puts_every_host_back_in_service(
     start: Start, monkeypatch: pytest.MonkeyPatch, breaks: Breaks, why: str

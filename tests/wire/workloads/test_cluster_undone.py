@@ -23,7 +23,6 @@ from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, SilentGuests,
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("method", "said"), [("CloneVM_Task", "SystemError"), ("ReconfigVM_Task", "change"), ("PowerOnVM_Task", "start")]
 )
@@ -44,7 +43,6 @@ def test_what_fails_is_undone_unless_it_is_to_be_kept(training: Training, method
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "rule",
     [
@@ -62,7 +60,6 @@ def test_a_clone_whose_request_task_or_reply_is_lost_is_there_once(training: Tra
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["CloneVM_Task", "PowerOnVM_Task"])
 def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, method: str) -> None:
     training.create(PVRDMA)

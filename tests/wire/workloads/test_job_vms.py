@@ -263,7 +263,6 @@ def test_a_night_starts_what_was_made_and_nothing_is_removed_before_its_morning(
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("at", range(1, EVENTS + 1))
 @pytest.mark.parametrize("after", [False, True])
 def test_cut_off_anywhere_and_done_again(lab: Lab, countdown: Countdown, at: int, after: bool) -> None:

@@ -51,7 +51,6 @@ def test_pools_that_cannot_be_gated_are_kept_with_the_reason(vdi: Gated) -> None
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *NIGHTS}), NIGHTS))
 def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     """After any of its steps; the night that follows and the morning clear up."""
@@ -70,7 +69,6 @@ def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> 
 
 
 @pytest.mark.long
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *MORNINGS}), MORNINGS))
 def test_a_morning_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
     vdi.night()
