@@ -27,6 +27,7 @@ def run(words: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -168,6 +168,7 @@ def test_a_vm_that_is_powered_off_is_off_on_the_page_within_seconds(
         assert server.world.bugs == []
 
 
+@pytest.mark.long
 def test_heartbeats_do_not_fetch_anything(opened: Opened, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "HEARTBEAT_S", 0.1)
     served.look()

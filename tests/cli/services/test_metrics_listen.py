@@ -85,6 +85,7 @@ def scraped(port: int) -> Found:
     return samples(text)
 
 
+@pytest.mark.long
 @needs_promtool
 def test_it_answers_get_alone_reads_alone_and_ends_when_it_is_told(clean: Path, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:

@@ -88,12 +88,14 @@ def test_what_rank_0_prints_is_shown_harmless_and_the_exit_code_is_that_of_the_p
     assert typed.guests.left() == []
 
 
+@pytest.mark.long
 def test_a_password_of_gpuops_that_the_program_prints_is_withheld(typed: Typed) -> None:
     shown = typed.run("run", "--ranks", "1", "--", "printf", r"login %s%s\n", PASSWORD[:5], PASSWORD[5:])
     assert shown.exit_code == 0, shown.output
     assert "login [a password of gpuops, withheld]" in shown.stdout
 
 
+@pytest.mark.long
 def test_as_json_the_output_is_on_stderr_and_the_document_on_stdout(typed: Typed) -> None:
     shown = typed.run("run", "--output", "json", "--ranks", "2", "--", "echo", "to be seen")
     document = json.loads(shown.stdout)
@@ -109,6 +111,7 @@ def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
     assert shown.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, number: int) -> None:
     process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")
@@ -121,6 +124,7 @@ def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, numbe
     assert typed.guests.left() == []
 
 
+@pytest.mark.long
 def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(typed: Typed) -> None:
     process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")
     wait_for_begun(process)
@@ -134,6 +138,7 @@ def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(typed: Typed) -
     assert typed.guests.left() == []
 
 
+@pytest.mark.long
 def test_bench_shows_tcp_beside_rdma_which_is_not_measured_here(typed: Typed) -> None:
     shown = typed.run("bench", "--sizes", "64KiB", "--nodes", "2,4", "--program", "mpi4py")
     assert shown.exit_code == 0, shown.output

@@ -78,6 +78,7 @@ def test_a_return_against_a_copy_changes_nothing_and_the_night_stays_open(wire: 
     check_original_comes_back(wire)
 
 
+@pytest.mark.long
 def test_a_copy_whose_desktops_were_suspended_on_monday_is_told_by_that_moment(wire: Wire, copy: Wire) -> None:
     for name in DESKTOPS:
         show_suspend(copy, name, copy.server.world.clock.now() - MONDAY)
@@ -89,6 +90,7 @@ def test_a_copy_whose_desktops_were_suspended_on_monday_is_told_by_that_moment(w
     check_original_comes_back(wire)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["vdi-07", "ml-01"])
 def test_a_restore_of_one_vm_against_a_copy_leaves_the_original_to_its_return(
     wire: Wire, copy: Wire, name: str

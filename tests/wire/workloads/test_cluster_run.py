@@ -67,6 +67,7 @@ def test_mpirun_starts_a_rank_in_each_guest_and_nothing_is_left(cluster: Cluster
     assert cluster.guests.left() == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never_called_measured(
     cluster: Cluster,
@@ -83,6 +84,7 @@ def test_an_all_reduce_is_measured_over_one_two_and_four_nodes_and_rdma_is_never
     assert cluster.guests.left() == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_a_program_that_fails_ends_the_run_with_its_code(cluster: Cluster) -> None:
     found = cluster.run("sh", "-c", "echo no data >&2; exit 7", ranks=1)
@@ -90,6 +92,7 @@ def test_a_program_that_fails_ends_the_run_with_its_code(cluster: Cluster) -> No
     assert cluster.guests.left() == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_a_program_that_takes_too_long_is_ended_in_every_guest(cluster: Cluster) -> None:
     found = cluster.run("sleep", "600", limit_s=3)
@@ -97,6 +100,7 @@ def test_a_program_that_takes_too_long_is_ended_in_every_guest(cluster: Cluster)
     assert cluster.guests.left() == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_an_interrupt_ends_every_process_in_every_guest_and_removes_files_and_keys(cluster: Cluster) -> None:
     def pause(seconds: float) -> None:
@@ -111,6 +115,7 @@ def test_an_interrupt_ends_every_process_in_every_guest_and_removes_files_and_ke
     assert cluster.guests.left() == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_keys_that_were_there_stay_as_they_are(cluster: Cluster) -> None:
     file = cluster.guests.root(1) / "root/.ssh/authorized_keys"
@@ -172,6 +177,7 @@ def launched(cluster: Cluster, *command: str, **others: Any) -> ClusterRun:
         return ClusterRun(NAME, plan, running.run(launch, cluster.site, held, cluster.heard.append))
 
 
+@pytest.mark.long
 def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, 'echo "$@" from $GPUOPS_GUEST_NAME; echo $NCCL_IB_DISABLE')
     found = launched(without_ssh, "train.py", transport=Transport.TCP)
@@ -182,6 +188,7 @@ def test_torchrun_is_started_in_every_guest_and_that_of_rank_0_is_shown(without_
     assert without_ssh.guests.left() == []
 
 
+@pytest.mark.long
 def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME != {NAME}-02 ] || exit 5; exec sleep 600")
     found = launched(without_ssh, "train.py")
@@ -189,6 +196,7 @@ def test_a_node_whose_launcher_fails_ends_the_others_and_is_named(without_ssh: C
     assert without_ssh.guests.left() == []
 
 
+@pytest.mark.long
 def test_a_node_that_fails_after_the_first_did_well_is_no_success(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, f"[ $GPUOPS_GUEST_NAME = {NAME}-00 ] && exit; sleep 4; exit 5")
     found = launched(without_ssh, "train.py")
@@ -209,6 +217,7 @@ def unanswered(monkeypatch: pytest.MonkeyPatch, call: str, first: int, times: in
     monkeypatch.setattr(Connection, call, answered)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "times"), [("command_end", 2), ("guest_file_if_there", 8)])
 def test_a_guest_that_does_not_answer_for_a_while_ends_no_run(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch, call: str, times: int
@@ -224,6 +233,7 @@ def test_a_guest_that_does_not_answer_for_a_while_ends_no_run(
     assert without_ssh.guests.left() == []
 
 
+@pytest.mark.long
 def test_a_guest_that_does_not_answer_for_long_ends_the_run(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +245,7 @@ def test_a_guest_that_does_not_answer_for_long_ends_the_run(
     assert marked_processes() == []
 
 
+@pytest.mark.long
 def test_a_guest_with_output_without_end_is_not_followed_for_ever(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +261,7 @@ def test_a_guest_with_output_without_end_is_not_followed_for_ever(
     assert sum(map(len, without_ssh.heard)) < scripts.SHOWN + (2 << 20)
 
 
+@pytest.mark.long
 def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,11 +209,13 @@ def test_runs_that_are_killed_leave_nothing_that_the_next_does_not_end(seed: int
     play(seed, machines)
 
 
+@pytest.mark.long
 def test_a_run_has_no_more_requests_than_it_is_killed_at(machines: Machines) -> None:
     assert machines.alive(lambda site: machines.run(site, "sleep", "2")) == 0
     assert 120 < machines.requests.sent <= MOST + 60, "more on a slow machine, which asks more often for its end"
 
 
+@pytest.mark.long
 def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines: Machines) -> None:
     refused: list[str] = []
 
@@ -244,6 +246,7 @@ def test_while_one_machine_runs_another_is_refused_and_changes_nothing(machines:
     assert machines.alive(lambda site: machines.run(site, "true"), 1) == 0, "the first has given it back"
 
 
+@pytest.mark.long
 def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(machines: Machines) -> None:
     taken: list[int] = []
 
@@ -263,6 +266,7 @@ def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(mac
     assert taken == [0]
 
 
+@pytest.mark.long
 def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_next_runs(machines: Machines) -> None:
     def killed_while_it_prepares(site: Site) -> None:
         plan = planned(RunWish(("true",)), standing(NAME, site), "f" * 16)

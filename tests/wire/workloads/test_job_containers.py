@@ -105,6 +105,7 @@ def test_a_job_runs_with_its_gpu_and_its_exit_code_times_and_output_come_back(la
         assert lab.containers.look(lab.vm, "one") == ContainerState(ContainerPhase.ABSENT)
 
 
+@pytest.mark.long
 def test_what_is_over_and_noted_is_started_by_no_pass_that_has_looked_before(lab: Lab) -> None:
     """Else it would run beside the next attempt, and on where that pass is killed."""
     lab.script("over", "echo first")
@@ -201,6 +202,7 @@ def test_a_checkpoint_that_fails_or_takes_long_says_so(lab: Lab) -> None:
     assert lab.containers.stop(lab.vm, "slow", timedelta(0)).exit_code == 137
 
 
+@pytest.mark.long
 def test_a_long_log_is_cut_with_a_note_and_keeps_both_ends(lab: Lab) -> None:
     lab.script("long", "seq 1 1000000; echo last words; exit 1")
     state = lab.ended("long")
@@ -217,6 +219,7 @@ def test_a_long_log_is_cut_with_a_note_and_keeps_both_ends(lab: Lab) -> None:
     assert sum(kept) <= scripts.LOG_LIMIT + 8192
 
 
+@pytest.mark.long
 def test_an_image_that_is_not_there_ends_with_what_podman_says(lab: Lab) -> None:
     job = replace(job_of("true"), image="localhost:1/lab/none:1")
     lab.containers.start(lab.vm, job, "none", resume=False)

@@ -64,6 +64,7 @@ def night(vdi: Gated, policy: Policy) -> Report:
     return vdi.run(run)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("pod", PODS)
 def test_no_night_suspends_the_desktop_of_a_connected_user(vdi: Gated, pod: str) -> None:
@@ -95,6 +96,7 @@ def test_a_gated_night_takes_desktops_that_are_certainly_a_machine_and_names_the
     vdi.nothing_is_left()
 
 
+@pytest.mark.long
 def test_desktops_that_the_broker_does_not_know_are_named(vdi: Gated) -> None:
     with vdi.server.world.lock:
         vdi.server.world.desktop_pools = tuple(

@@ -46,6 +46,7 @@ def test_a_night_takes_nothing_of_a_pool_with_more_spare_machines_than_the_floor
     )
 
 
+@pytest.mark.long
 def test_a_floor_of_as_many_lets_the_night_take_the_others(spared: Gated) -> None:
     spared.night(policy_with(SPARES))
     assert spared.suspended and spared.gated == spared.suspended
