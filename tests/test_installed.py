@@ -15,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
 
+from gpuops.clock import machine_time
 from tests.ansible.units import executed, unit_of
 from tests.notify.conftest import MailServer, mail_server
 from tests.test_packaging import wheel
@@ -149,7 +151,7 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed("gpuops roles apply --file templates/roles/night.yaml")
     typed("gpuops doctor")
     typed("gpuops template write lab-policy.yaml")
-    typed("cp templates/lab-policy.yaml policy.yaml")
+    _write_policy_with_a_window(tmp_path, open_for=timedelta(hours=4))
     typed("gpuops rotate init --policy policy.yaml")
     running = _running(typed)
     units = _rendered(typed, host, tmp_path)
@@ -157,6 +159,7 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     away = running - _running(typed)
     assert len(away) > 3, "the night took desktops"
     _kill_in_its_midst(tmp_path)
+    _write_policy_with_a_window(tmp_path, open_for=-timedelta(minutes=1))
     _execute(units / "gpuops-day.service", tmp_path)
     assert running - _running(typed) == set()
     subjects = [str(mail["Subject"]) for mail in mail_server.mails]
@@ -167,6 +170,16 @@ def test_a_first_week(typed: Typed, vcenter: dict[str, Any], mail_server: MailSe
     typed(f"gpuops history show {shlex.quote(night['night'])}")
     assert json.loads(typed("gpuops rotate status --output json").stdout)["away"] == 0
     assert vcenter["password"] not in (tmp_path / ".config" / "gpuops" / "config.toml").read_text(encoding="utf-8")
+
+
+def _write_policy_with_a_window(home: Path, open_for: timedelta) -> None:
+    """The policy of the template with a window that opened hours ago, for timers need to know when to call."""
+    now = machine_time().astimezone(UTC)
+    opens, closes = f"{now - timedelta(hours=2):%H:%M}", f"{now + open_for:%H:%M}"
+    text = (home / "templates" / "lab-policy.yaml").read_text(encoding="utf-8")
+    assert "\nwindows: any" in text
+    windows = f"\nwindows: [{{opens: '{opens}', closes: '{closes}', zone: UTC}}]"
+    (home / "policy.yaml").write_text(text.replace("\nwindows: any", windows), encoding="utf-8")
 
 
 def _rendered(typed: Typed, host: str, home: Path) -> Path:

@@ -189,6 +189,7 @@ def fleet(folder: Path, url: str, count: int, seed: int = 0) -> Iterator[Fleet]:
             policy["name"] = f"nights-{number}"
             (where / "seen" / "policy.yaml").write_text(yaml.safe_dump(policy), encoding="utf-8")
             command = [sys.executable, "-m", "gpuops", "sim", "serve", "--clock", "stepped"]
+            command += ["--seed", str(seed + number)]  # two vCenters have no instance uuid of a VM in common
             command += ["--scenario", str(where / "seen" / "scenario.yaml"), "--ready-file", str(where / "ready.json")]
             with (where / "sim.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log))

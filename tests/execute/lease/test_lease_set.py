@@ -25,8 +25,6 @@ from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, lease_text, parse_leas
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 
-pytestmark = pytest.mark.long
-
 LOCKS = {"one": "lock-one", "two": "lock-two"}
 RETURNING = ResumeVm | PowerOffVm | ShutDownGuest | SetAttribute
 

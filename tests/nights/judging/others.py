@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from gpuops.errors import Trouble
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.state.vm_state import Power
@@ -54,11 +55,16 @@ def others_are_left(night: Played) -> Iterator[str]:
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:
-    """I18: in the end, a desktop that could not come back is told with everybody who is on the GPUs of its host."""
+    """I18: in the end, a desktop that could not come back is told with everybody who is on the GPUs of its host, unless
+    it is another task on the desktop that kept it."""
     if night.last is None:
         return
     for outcome in night.last.outcomes:
-        if isinstance(outcome.step, ResumeVm) and outcome.verdict is Verdict.FAILED:
+        if (
+            isinstance(outcome.step, ResumeVm)
+            and outcome.verdict is Verdict.FAILED
+            and outcome.trouble is not Trouble.BUSY
+        ):
             vm: Any = night.world.find(outcome.step.vm)
             for name in sorted(_on_its_gpus(vm)) if vm is not None else ():
                 if name not in outcome.reason:
