@@ -1,11 +1,12 @@
 """Plugin: which tests `make test` and `make long` run. `pytest PATH` without `-m` runs all tests there.
 
 `make test` runs the same cases each time: every test without a mark, and of a test marked `quick_cases(N)` N cases
-that are spread evenly over their order. Tests marked `long` or `drawn_cases(N)` are left to `make long`.
+that are spread evenly over their order. Cases marked `long` are left to `make long`, and so is a test marked
+`drawn_cases(N)` none of whose cases is marked `long`.
 
-`make long` runs what `make test` leaves out; of a test marked `drawn_cases(N)` one in N cases, drawn with the seed
-that pytest prints (`--surroundings SEED` draws them again). It runs every test of hypothesis too, with examples that
-are drawn anew, while `make test` gives these tests the same examples each time (`tests/conftest.py`).
+`make long` runs what `make test` leaves out; of a test marked `drawn_cases(N)` one in N of these cases, drawn with the
+seed that pytest prints (`--surroundings SEED` draws them again). It runs every test of hypothesis too, with examples
+that are drawn anew, while `make test` gives these tests the same examples each time (`tests/conftest.py`).
 
 A test that takes over a second of CPU is marked `long`, unless it is the one that guards something
 (`tests/quick_tests.yaml`).
@@ -64,33 +65,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "long" not in expression:
         return
     cases_by_test: dict[str, list[pytest.Item]] = {}
+    dropped: set[pytest.Item] = set()
     for item in items:
-        if not item.get_closest_marker("long"):
-            cases_by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for test, cases in cases_by_test.items():
-        quick = quick_cases(cases)
+        cases_by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, all_cases in cases_by_test.items():
+        seed = f"{config.stash[HERE].seed}:{test}"
+        quick = quick_cases(all_cases)
+        cases = [case for case in all_cases if not case.get_closest_marker("long")]
         if QUICK in expression:
             chosen: Sequence[pytest.Item] = [case for case in cases if case not in quick]
         else:
-            chosen = _long_cases(cases, quick, f"{config.stash[HERE].seed}:{test}")
+            chosen = _long_cases(cases, quick, seed) if cases else []
+            marked = [case for case in all_cases if case not in cases]
+            dropped.update(set(marked).difference(_drawn(marked, seed)))
         for case in chosen:
             case.add_marker(pytest.mark.long)
+    if dropped:
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
 
 
-def quick_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
-    """Return the cases of one test, without those marked `long`, that `make test` runs."""
-    marker = cases[0].get_closest_marker("quick_cases")
+def quick_cases(all_cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    """Return the cases that `make test` runs, of all cases of one test: none of those marked `long`."""
+    cases = [case for case in all_cases if not case.get_closest_marker("long")]
+    marker = all_cases[0].get_closest_marker("quick_cases")
     if marker is not None:
         return evenly(cases, marker.args[0])
-    return [] if cases[0].get_closest_marker("drawn_cases") else cases
+    is_drawn = all_cases[0].get_closest_marker("drawn_cases") and len(cases) == len(all_cases)
+    return [] if is_drawn else cases
 
 
 def _long_cases(cases: Sequence[pytest.Item], quick: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
     if is_hypothesis_test(getattr(cases[0], "obj", None)):
         return cases
-    others = [case for case in cases if case not in quick]
-    drawn = cases[0].get_closest_marker("drawn_cases")
-    return others if drawn is None else Random(seed).sample(others, max(1, len(others) // drawn.args[0]))
+    return _drawn([case for case in cases if case not in quick], seed)
+
+
+def _drawn(cases: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
+    """Return one in so many of the long cases of one test as its mark `drawn_cases` says; all where it has none."""
+    drawn = cases[0].get_closest_marker("drawn_cases") if cases else None
+    return cases if drawn is None else Random(seed).sample(cases, max(1, len(cases) // drawn.args[0]))
 
 
 def _long(combination: Any) -> Any:

@@ -40,6 +40,7 @@ def test_four_vcenters_three_runners_and_every_trouble(tmp_path: Path, postgresq
     assert found.seen.taken_over_s, "a runner that died or stood still had a turn"
 
 
+@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("number", range(BY_SEED))

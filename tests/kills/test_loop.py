@@ -36,6 +36,7 @@ def test_a_night_and_its_morning_are_killed_once_each(tmp_path: Path) -> None:
     check(1, tmp_path, 2)
 
 
+@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(WORLDS))

@@ -50,6 +50,7 @@ STEPS = (
 and then the pool is."""
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize("ends_it", [DELETE, ("reclaim", "--due")], ids=["same", "due"])
 @pytest.mark.parametrize("after", ["before", "after"])

@@ -113,6 +113,7 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GivenNig
     clock.set_ahead(ahead)
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.parametrize("finish", [("rotate", "day"), ("rotate", "restore")], ids=["day", "restore"])
 def test_a_return_that_is_killed_anywhere_is_finished_and_the_leases_of_its_server_are_over(
     nights: GivenNights, finish: tuple[str, str]

@@ -55,6 +55,7 @@ class Runner:
             self.acted.append(there.epoch if there.nonce == self.name else -there.epoch)
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.parametrize("pause_s", [TTL_S + 1, 0.0, TTL_S / 2, TTL_S - CALL_TIMEOUT_S])
 def test_every_order_of_two_runners_steps(pause_s: float) -> None:

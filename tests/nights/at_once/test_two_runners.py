@@ -143,6 +143,7 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
     return number
 
 
+@pytest.mark.drawn_cases(3)
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("second", "pause_s", "speed", "stopped"),

@@ -61,6 +61,7 @@ def test_a_run_and_those_that_resume_it_are_killed() -> None:
         assert killed_at(132, RunKind.NIGHT, point, 7, 4) == (3, [])
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", ROTATION_RUNS)
@@ -78,6 +79,7 @@ def test_nights_are_killed_everywhere(half: str) -> None:
     assert points > 40
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", PAIRED)

@@ -111,6 +111,7 @@ def test_a_lease_that_is_written_after_its_run_was_killed_is_known_to_be_dead() 
     assert night.wrong() == []
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [False, True], ids=["by the journal", "by the markers"])

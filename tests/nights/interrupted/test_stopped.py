@@ -80,6 +80,7 @@ class Jumps:
         return lease.nonce if lease is not None else ""
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.timeout(240)
 @pytest.mark.long
 @pytest.mark.parametrize("wakes", ["in the midst of the other", "after the other has ended"])

@@ -28,6 +28,7 @@ def of(compared: MockType) -> tuple[int, list[Misprediction]]:
     return sum(not each.wrong and not each.cannot_say for each in known), [one for each in known for one in each.wrong]
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.parametrize(
     ("seeds", "nth"),
     mostly_long(

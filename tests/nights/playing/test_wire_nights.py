@@ -69,6 +69,7 @@ def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
         same_effects(seed)
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("over", [in_process, told], ids=["in process", "over TLS"])

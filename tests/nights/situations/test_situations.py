@@ -31,6 +31,7 @@ def test_a_night_holds_in_each_situation(situation: str) -> None:
     assert broken(situation, seeds(FEW)) == []
 
 
+@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_many_nights_hold_in_each_situation(situation: str) -> None:

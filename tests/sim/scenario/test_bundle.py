@@ -73,6 +73,7 @@ def test_it_is_played_as_it_is(scenario: str, tmp_path: Path) -> None:
     assert len(list(build(str(packed(json.loads(scenario), tmp_path / "b.zip"))).by_type("VirtualMachine"))) == 28
 
 
+@pytest.mark.drawn_cases(10)
 @pytest.mark.parametrize("seed", mostly_long(range(2000), range(60)))
 def test_a_bundle_with_anything_in_it(seed: int, scenarios: tuple[str, ...], tmp_path: Path) -> None:
     """A value replaced, a key renamed, an entry doubled or left out: no error but ours, and no world without end."""

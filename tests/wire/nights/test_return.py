@@ -120,6 +120,7 @@ def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
     assert wire.aside.wrong == []
 
 
+@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize(
     "befell", mostly_long([everything, renamed, moved, folder_renamed, marks_withdrawn, nothing], [everything])

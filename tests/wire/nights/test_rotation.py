@@ -398,6 +398,7 @@ def exit_of(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize("effect", range(1, 17))
 def test_kill_9_after_every_effect_of_a_night(tmp_path: Path, effect: int) -> None:

@@ -50,6 +50,7 @@ def test_pools_that_cannot_be_gated_are_kept_with_the_reason(vdi: Gated) -> None
     assert not vdi.gated & {f"vdi-{number:03}" for number in (*range(91, 97), *range(101, 105))}
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *NIGHTS}), NIGHTS))
 def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:
@@ -68,6 +69,7 @@ def test_a_night_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> 
     vdi.nothing_is_left()
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize("number", mostly_long(sorted({*range(1, 40, 6), *MORNINGS}), MORNINGS))
 def test_a_morning_that_is_killed_leaves_nobody_gated(vdi: Gated, number: int) -> None:

@@ -64,6 +64,7 @@ def night(vdi: Gated, policy: Policy) -> Report:
     return vdi.run(run)
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.quick_cases(1)
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("pod", PODS)
@@ -81,6 +82,7 @@ def _keeps_every_desktop(pod: str) -> bool:
     return PODS[pod][0] is RecordForm.RENAMED
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pod", PODS)
 def test_a_gated_night_takes_desktops_that_are_certainly_a_machine_and_names_the_others(vdi: Gated, pod: str) -> None:
