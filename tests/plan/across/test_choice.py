@@ -316,7 +316,7 @@ def assert_within_limits(fleet: Fleet, going: Sequence[str] | set[str]) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(fleets())
 def test_nothing_bad_happens_in_many_fleets(fleet: Fleet) -> None:
     before = dict(fleet.assigned)

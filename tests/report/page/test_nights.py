@@ -97,7 +97,7 @@ def test_every_figure_is_what_the_vms_really_did(
 
 
 @pytest.mark.long
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=drawn_nights)
 def test_every_figure_of_many_nights(tmp_path_factory: pytest.TempPathFactory, drawn: list[DrawnNight]) -> None:
     check_figures(tmp_path_factory, drawn)
