@@ -65,19 +65,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "long" not in expression:
         return
     cases_by_test: dict[str, list[pytest.Item]] = {}
-    dropped: set[pytest.Item] = set()
     for item in items:
         cases_by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for test, all_cases in cases_by_test.items():
-        seed = f"{config.stash[HERE].seed}:{test}"
-        quick = quick_cases(all_cases)
-        cases = [case for case in all_cases if not case.get_closest_marker("long")]
-        if QUICK in expression:
-            chosen: Sequence[pytest.Item] = [case for case in cases if case not in quick]
-        else:
-            chosen = _long_cases(cases, quick, seed) if cases else []
-            marked = [case for case in all_cases if case not in cases]
-            dropped.update(set(marked).difference(_drawn(marked, seed)))
+    dropped: set[pytest.Item] = set()
+    for test, cases in cases_by_test.items():
+        quick = quick_cases(cases)
+        others = [case for case in cases if case not in quick]
+        chosen = others if QUICK in expression else _long_cases(cases, others, f"{config.stash[HERE].seed}:{test}")
+        dropped.update(case for case in others if case not in chosen)
         for case in chosen:
             case.add_marker(pytest.mark.long)
     if dropped:
@@ -85,26 +80,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
-def quick_cases(all_cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
-    """Return the cases that `make test` runs, of all cases of one test: none of those marked `long`."""
-    cases = [case for case in all_cases if not case.get_closest_marker("long")]
-    marker = all_cases[0].get_closest_marker("quick_cases")
+def quick_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    """Return the cases of one test that `make test` runs: none of those marked `long`."""
+    unmarked = [case for case in cases if not case.get_closest_marker("long")]
+    marker = cases[0].get_closest_marker("quick_cases")
     if marker is not None:
-        return evenly(cases, marker.args[0])
-    is_drawn = all_cases[0].get_closest_marker("drawn_cases") and len(cases) == len(all_cases)
-    return [] if is_drawn else cases
+        return evenly(unmarked, marker.args[0])
+    is_drawn = cases[0].get_closest_marker("drawn_cases") and len(unmarked) == len(cases)
+    return [] if is_drawn else unmarked
 
 
-def _long_cases(cases: Sequence[pytest.Item], quick: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
+def _long_cases(cases: Sequence[pytest.Item], others: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
+    """Return the cases that `make long` runs, where `others` are those that `make test` leaves out."""
     if is_hypothesis_test(getattr(cases[0], "obj", None)):
         return cases
-    return _drawn([case for case in cases if case not in quick], seed)
-
-
-def _drawn(cases: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
-    """Return one in so many of the long cases of one test as its mark `drawn_cases` says; all where it has none."""
-    drawn = cases[0].get_closest_marker("drawn_cases") if cases else None
-    return cases if drawn is None else Random(seed).sample(cases, max(1, len(cases) // drawn.args[0]))
+    drawn = cases[0].get_closest_marker("drawn_cases")
+    if drawn is None or not others:
+        return others
+    return Random(seed).sample(others, max(1, len(others) // drawn.args[0]))
 
 
 def _long(combination: Any) -> Any:

@@ -48,10 +48,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "vm_gpu_info": {"vm": "ml-07"},
     "vm_gpus": {"vms": [{"vm": "ml-07", "profile": "a100-3-20c"}]},
 }
-NO_TIMERS = "rotation_timers_info"
-"""It asks no vCenter."""
+ASKS_NO_VCENTER = "rotation_timers_info"
 REFUSED = {
-    "gpu_diagnosis_info": 2, "gpu_job": 2, "gpu_lease": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3, NO_TIMERS: 2,
+    "gpu_diagnosis_info": 2, "gpu_job": 2, "gpu_lease": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3,
+    ASKS_NO_VCENTER: 2,
 }  # fmt: skip
 """Exit codes where the login is good: no history, no job, no pool, no login for guests, no windows for timers."""
 CALLBACK = """
@@ -131,7 +131,7 @@ def swept(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 def test_a_password_is_nowhere(swept: Sweep) -> None:
     ended = {task: result.get("exit_code", 0) for task, result in swept.results.items()}
     assert ended == {"gpuops sim_vcenter good": 0} | {
-        f"gpuops {name} {how}": 5 if how == "bad" and name != NO_TIMERS else REFUSED.get(name, 0)
+        f"gpuops {name} {how}": 5 if how == "bad" and name != ASKS_NO_VCENTER else REFUSED.get(name, 0)
         for name in OPTIONS
         for how in ("good", "bad")
     }

@@ -16,6 +16,7 @@ from gpuops.clock import machine_time, set_ahead, wall_clock
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.rotation import installed_timers
 from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
@@ -61,10 +62,14 @@ def test_a_return_that_has_begun_is_gone_on_with_by_a_timer(lab: Lab, tmp_path: 
     now = wall_clock()
     policy = policy_open(tmp_path, now - timedelta(hours=2), now + timedelta(hours=9))
     assert lab.run("rotate", "night", *policy, "--yes").exit_code == 0
-    assert lab.run("rotate", "day", *policy, "--yes").exit_code == 0
+    refused = Rule(Effect.FAULT, "PowerOnVM_Task", target="vdi-07", fault="NoPermission", times=None)
+    lab.server.world.injector.add(refused)
+    assert lab.run("rotate", "day", *policy, "--yes").exit_code == 4
+    assert "PowerOnVM_Task vdi-07" not in lab.effects
+    lab.server.world.injector.clear()
     again = lab.run("rotate", "day", *policy, "--yes", "--by-timer")
-    assert "its return begins at" not in again.stdout
-    assert "no night has taken anything that is not back" in again.stdout.replace("\n", " ")
+    assert again.exit_code == 0, again.output
+    assert lab.effects.count("PowerOnVM_Task vdi-07") == 1
 
 
 def test_a_return_that_a_timer_calls_needs_no_journal(lab: Lab, tmp_path: Path) -> None:
