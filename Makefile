@@ -48,7 +48,7 @@ format: setup  ## let ruff lay out the code
 
 peers: setup  ## govc, pyVmomi and Ansible modules against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
-	$(BIN)/python -m pytest -m peer tests/peers
+	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 -m peer tests/peers
 
 collections: setup  ## gpuops's Ansible modules beside community.vmware: what works, seconds per VM (700 MB of packages)
 	$(MAKE) -C tests/peers --no-print-directory ansible
@@ -68,8 +68,9 @@ bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (wha
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench results
 
-long: setup  ## the long suites, with drawn surroundings and examples (SURROUNDINGS_SEED=N draws those of an earlier run)
-	SURROUNDINGS_SEED=$${SURROUNDINGS_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 -m long
+long: setup  ## the long suites, with drawn surroundings, cases and examples (ALL=1: all cases; SURROUNDINGS_SEED=N draws those of an earlier run)
+	SURROUNDINGS_SEED=$${SURROUNDINGS_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --timeout 600 --durations 20 \
+	  -m long $(if $(ALL),--all-cases)
 
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)

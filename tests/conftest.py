@@ -26,6 +26,7 @@ settings.load_profile("gpuops")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
     parser.addoption("--part", default="0/1", metavar="K/N", help="every N-th test, from number K on")
+    parser.addoption("--all-cases", action="store_true", help="draw no cases of long tests, but run all")
 
 
 @pytest.hookimpl(trylast=True)

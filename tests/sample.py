@@ -4,9 +4,11 @@
 that are spread evenly over their order. Cases marked `long` are left to `make long`, and so is a test marked
 `drawn_cases(N)` none of whose cases is marked `long`.
 
-`make long` runs what `make test` leaves out; of a test marked `drawn_cases(N)` one in N of these cases, drawn with the
-seed that pytest prints (`--surroundings SEED` draws them again). It runs every test of hypothesis too, with examples
-that are drawn anew, while `make test` gives these tests the same examples each time (`tests/conftest.py`).
+`make long` runs what `make test` leaves out: all of the folders that guard a user's night (`NIGHTS`), and elsewhere one
+case in four, drawn for each test with the seed that pytest prints. If a test is marked `drawn_cases(N)`, at most one
+case in N is drawn. Tests of hypothesis are drawn in the same way; `make long` gives them new examples, `make test`
+the same ones each time (`tests/conftest.py`). `make long ALL=1` draws nothing and runs every case.
+`--surroundings SEED` draws the cases and examples of an earlier run again.
 
 A test that takes over a second of CPU is marked `long`, unless it is the one that guards something
 (`tests/quick_tests.yaml`).
@@ -27,6 +29,12 @@ from tests.surroundings.plugin import HERE
 Case = TypeVar("Case")
 QUICK: Final = "not long"
 """Part of the expression that `make test` passes with `-m`."""
+
+NIGHTS: Final = ("execute", "fleet", "kills", "nights", "recorded", "runner", "wire/nights")
+"""Folders below tests/ that guard a user's night: their long cases run on every commit."""
+
+SHARE: Final = 4
+"""Elsewhere `make long` draws one in so many cases."""
 
 
 def mostly_long(combinations: Iterable[Any], quick: Collection[Any]) -> list[Any]:
@@ -71,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for test, cases in cases_by_test.items():
         quick = quick_cases(cases)
         others = [case for case in cases if case not in quick]
-        chosen = others if QUICK in expression else _long_cases(cases, others, f"{config.stash[HERE].seed}:{test}")
+        chosen = others if QUICK in expression else _long_cases(cases, others, config, test)
         dropped.update(case for case in others if case not in chosen)
         for case in chosen:
             case.add_marker(pytest.mark.long)
@@ -90,14 +98,21 @@ def quick_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
     return [] if is_drawn else unmarked
 
 
-def _long_cases(cases: Sequence[pytest.Item], others: Sequence[pytest.Item], seed: str) -> Sequence[pytest.Item]:
-    """Return the cases that `make long` runs, where `others` are those that `make test` leaves out."""
-    if is_hypothesis_test(getattr(cases[0], "obj", None)):
-        return cases
-    drawn = cases[0].get_closest_marker("drawn_cases")
-    if drawn is None or not others:
-        return others
-    return Random(seed).sample(others, max(1, len(others) // drawn.args[0]))
+def _long_cases(
+    cases: Sequence[pytest.Item], others: Sequence[pytest.Item], config: pytest.Config, test: str
+) -> Sequence[pytest.Item]:
+    """Return the cases of a test that `make long` runs, where `others` are those that `make test` leaves out.
+
+    One in 4 of 10 cases is 2 or 3 of them, and one in 4 of a single case is that case in every fourth run: all cases
+    have the same chance.
+    """
+    candidates = cases if is_hypothesis_test(getattr(cases[0], "obj", None)) else others
+    marker = cases[0].get_closest_marker("drawn_cases")
+    guards_nights = test.startswith(tuple(f"tests/{folder}/" for folder in NIGHTS))
+    share = 1 if config.option.all_cases else max(marker.args[0] if marker else 1, 1 if guards_nights else SHARE)
+    chance = Random(f"{config.stash[HERE].seed}:{test}")
+    count, remainder = divmod(len(candidates), share)
+    return chance.sample(candidates, count + (chance.randrange(share) < remainder))
 
 
 def _long(combination: Any) -> Any:

@@ -45,12 +45,14 @@ def property_test(number: int) -> None:
     assert number - number == 0
 
 
-def cases_run(expression: str, *marks: pytest.Mark, seed: int = 1, function: object = None) -> set[int]:
+def cases_run(
+    expression: str, *marks: pytest.Mark, seed: int = 1, function: object = None, path: str = "cli", every: bool = False
+) -> set[int]:
     """Return which of 13 cases of a test with these marks run when pytest is given this expression with `-m`."""
-    cases: list[Any] = [Case(f"test_file.py::test_it[{number}]", *marks) for number in range(CASES)]
+    cases: list[Any] = [Case(f"tests/{path}/test_file.py::test_it[{number}]", *marks) for number in range(CASES)]
     for case in cases:
         case.obj = function
-    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=expression), stash=pytest.Stash())
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=expression, all_cases=every), stash=pytest.Stash())
     config.stash[HERE] = SimpleNamespace(seed=seed)
     config.hook = SimpleNamespace(pytest_deselected=lambda items: None)
     numbers = {case: number for number, case in enumerate(cases)}
@@ -78,22 +80,32 @@ def test_make_test_runs_the_same_cases_whatever_the_seed(mark: Any, quick: set[i
 
 
 @pytest.mark.parametrize("mark", [None, pytest.mark.long, pytest.mark.quick_cases(4)])
-def test_make_long_runs_what_make_test_leaves_out(mark: Any) -> None:
+@pytest.mark.parametrize("where", [{"path": "kills"}, {"path": "wire/nights"}, {"every": True}])
+def test_make_long_runs_all_that_guards_a_night_and_everything_if_asked(mark: Any, where: dict[str, Any]) -> None:
     marks = [mark.mark] if mark else []
-    assert cases_run("long", *marks) == set(range(CASES)) - cases_run("not long", *marks)
+    assert cases_run("long", *marks, **where) == set(range(CASES)) - cases_run("not long", *marks)
 
 
-@pytest.mark.parametrize("mark", [pytest.mark.quick_cases(1), pytest.mark.long])
-def test_make_long_draws_of_very_many_cases(mark: Any) -> None:
-    marks = [mark.mark, pytest.mark.drawn_cases(4).mark]
-    drawn = [cases_run("long", *marks, seed=seed) for seed in range(60)]
-    assert {len(cases) for cases in drawn} == {3}
-    assert set.union(*drawn) == set(range(CASES)) - cases_run("not long", *marks), "all in some runs"
+@pytest.mark.parametrize(
+    ("marks", "path", "counts"),
+    [
+        ([pytest.mark.long], "cli", {3, 4}),
+        ([pytest.mark.quick_cases(1)], "cli", {3}),
+        ([pytest.mark.long, pytest.mark.drawn_cases(20)], "cli", {0, 1}),
+        ([pytest.mark.long, pytest.mark.drawn_cases(4)], "kills", {3, 4}),
+    ],
+)
+def test_make_long_draws_cases_elsewhere(marks: list[Any], path: str, counts: set[int]) -> None:
+    drawn = [cases_run("long", *(mark.mark for mark in marks), seed=seed, path=path) for seed in range(100)]
+    assert {len(cases) for cases in drawn} == counts
+    assert set.union(*drawn) == set(range(CASES)) - cases_run("not long", *(mark.mark for mark in marks))
 
 
 def test_properties_run_in_both() -> None:
     everything = set(range(CASES))
-    assert cases_run("not long", function=property_test) == cases_run("long", function=property_test) == everything
+    assert cases_run("not long", function=property_test) == everything
+    assert cases_run("long", function=property_test, path="nights") == everything
+    assert len(cases_run("long", function=property_test)) in {3, 4}
 
 
 def test_without_an_expression_every_case_runs() -> None:

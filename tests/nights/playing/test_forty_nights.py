@@ -160,7 +160,7 @@ def test_three_nights_before_the_weekend_of_the_change(tmp_path: Path) -> None:
     check(QUICK, played(QUICK, tmp_path))
 
 
-@pytest.mark.drawn_cases(2)
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stretch", [SPRING, AUTUMN], ids=["spring", "autumn"])

@@ -29,6 +29,8 @@ UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 """What may hide where a VM is."""
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
+UNREADABLE: Final = ("cannot be read", "cannot be reached", "does not reach the VM")
+"""What each reason holds for which the state of a VM is unknown."""
 OFF_BY: Final = re.compile(r"vCenter's is (?:(\d+) h )?(\d+) min (?:(\d+) s )?(?:ahead|behind)")
 
 
@@ -131,7 +133,7 @@ def only_who_is_away_is_named(night: Played) -> Iterator[str]:
     for report, _ in night.told:
         if _returns(report):
             for each in report.plan.unmet:
-                if each.subject in ran and not (each.subject in meant and "cannot be read" in each.rule):
+                if each.subject in ran and not (each.subject in meant and any(why in each.rule for why in UNREADABLE)):
                     yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
 
 

@@ -1,4 +1,4 @@
-"""200,000 mutated replies and files for every decoder, about half of them in each `make long`; and whatever once broke
+"""200,000 mutated replies and files for every decoder, some of them in each `make long`; and whatever once broke
 one, in every run."""
 
 from __future__ import annotations
