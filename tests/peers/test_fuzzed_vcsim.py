@@ -7,6 +7,7 @@ import pytest
 from gpuops.config.vcenter.address import Address
 from gpuops.model.vcenter.target import Secret, Target
 from tests.peers.processes import Endpoint
+from tests.sample import every_nth
 from tests.wire.hostile.mutated_replies import fuzz_both, fuzz_reader, recorded
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
@@ -24,9 +25,9 @@ def target(shared_vcsim: Endpoint) -> Target:
     )
 
 
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_a_hundred_thousand_in_ten_parts(target: Target, seed: int) -> None:
-    fuzz_both(recorded(target).replies, 10_000, seed=seed)
+def test_two_of_ten_parts_of_a_hundred_thousand(target: Target) -> None:
+    for seed in every_nth(range(1, 11), 5):
+        fuzz_both(recorded(target).replies, 10_000, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
