@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gpuops.execute.measurements.observing import observe, observe_for_ever
     from gpuops.execute.measurements.store_reads import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night, past_predictions
+    from gpuops.execute.past.overdue_vcenters import overdue_vcenters
     from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
@@ -101,6 +102,7 @@ __all__ = [
     "observe",
     "observe_for_ever",
     "offline",
+    "overdue_vcenters",
     "past_night",
     "past_predictions",
     "place",
@@ -155,6 +157,7 @@ _AT_FIRST_USE: Final = {
     "notify_test": "api.noticed.notify_test",
     "observe": "execute.measurements.observing.observe",
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
+    "overdue_vcenters": "execute.past.overdue_vcenters.overdue_vcenters",
     "past_night": "execute.past.history.past_night",
     "pool_create": "api.pools.pool_create",
     "pool_delete": "api.pools.pool_delete",

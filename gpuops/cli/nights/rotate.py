@@ -12,7 +12,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.nights.rotate_mark import mark
 from gpuops.cli.nights.rotate_repair import adopt, clear_marker
-from gpuops.cli.nights.rotate_state import abandon, audit, status, unlock
+from gpuops.cli.nights.rotate_state import abandon, audit, overdue, status, unlock
 from gpuops.cli.nights.rotate_timers import timers
 from gpuops.cli.nights.rotate_watch import watch
 from gpuops.cli.options import ByTimer, CommonOptions, PolicyFile, RunOptions, Saved
@@ -293,6 +293,7 @@ def skip_next(
 for command in (night, day, status, plan, timers, watch, resume, restore, init, skip_next):
     rotate.command()(command)
 rotate.add_typer(audit)
+rotate.command()(overdue)
 rotate.command()(unlock)
 rotate.command()(abandon)
 rotate.command()(clear_marker)

@@ -1,4 +1,4 @@
-"""`gpuops rotate status`, `audit verify`, `unlock` and `abandon`: what the nights took, its journal and its lease."""
+"""`gpuops rotate status`, `overdue`, `audit verify`, `unlock`, `abandon`: what nights took, their journal and lease."""
 
 from __future__ import annotations
 
@@ -143,6 +143,33 @@ def verify(
     output.show(audit_text(found), audit_document(found))
     if not found.whole:
         raise typer.Exit(7)
+
+
+@spread
+def overdue(common: CommonOptions) -> None:
+    """List the vCenters whose night is over and which no `rotate day` has returned since. Asks no vCenter.
+
+    For a monitoring system, or cron on another machine with the same journal: it works where the timer of the return
+    was removed or its machine is off. Half an hour after a night closed, every vCenter of the journal with desktops
+    away and no recorded return is listed, and the exit code is 4. Exit code 7: part of the journal cannot be read.
+
+    \b
+    Example:
+      gpuops rotate overdue
+      gpuops rotate overdue --output json
+    """
+    from gpuops.api import overdue_vcenters
+    from gpuops.cli.opening import journal_of
+    from gpuops.errors import PartlyDone, StateDamaged
+    from gpuops.report.nights.rotation_status import all_overdue_document, all_overdue_text
+
+    unreadable = list[StateDamaged]()
+    state_dir, url = journal_of(common)
+    vcenters = overdue_vcenters(state_dir, url, clock.wall_clock, damaged=unreadable.append)
+    reasons = tuple(error.message for error in unreadable)
+    output.show(all_overdue_text(vcenters, reasons), all_overdue_document(vcenters, reasons))
+    if vcenters or unreadable:
+        raise typer.Exit(PartlyDone.exit_code if vcenters else StateDamaged.exit_code)
 
 
 @spread

@@ -1,4 +1,4 @@
-"""What `rotate status` and `rotate audit` print, as text and JSON.
+"""What `rotate status`, `rotate overdue` and `rotate audit` print, as text and JSON.
 
 What the nights took, where each VM is now, and whether the journal is as gpuops wrote it.
 """
@@ -6,6 +6,7 @@ What the nights took, where each VM is now, and whether the journal is as gpuops
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -180,6 +181,23 @@ def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:
         "reason": taken_vm.reason,
         "first": taken_vm.first,
         "command": taken_vm.command,
+    }
+
+
+def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
+    """One line for each overdue vCenter and for each one whose journal cannot be read."""
+    lines = [Text(visible(f"overdue: {vcenter}; next: {vcenter.next_move}"), "bold red") for vcenter in vcenters]
+    lines += [Text(visible(f"cannot be checked: {reason}"), "red") for reason in unreadable]
+    return lines or Text("no vCenter is overdue: each night that is over has a return")
+
+
+def all_overdue_document(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "rotation-overdue",
+        "overdue": [overdue_document(vcenter) for vcenter in vcenters],
+        "overdue_unknown": list(unreadable),
     }
 
 
