@@ -19,7 +19,7 @@ collect_ignore = ["example_project"]
 """A project of others: `tests/sim/scenario/test_pytest_plugin.py` runs its tests as they would."""
 
 settings.register_profile("gpuops", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("gpuops"), derandomize=True, database=None, max_examples=20)
+settings.register_profile("quick", settings.get_profile("gpuops"), derandomize=True, database=None, max_examples=12)
 settings.load_profile("gpuops")
 
 

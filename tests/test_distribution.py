@@ -25,6 +25,7 @@ def _tracked_text() -> dict[str, str]:
     return {name: (ROOT / name).read_text(encoding="utf-8", errors="replace") for name in names}
 
 
+@pytest.mark.long
 def test_pip_knows_the_name_that_messages_and_pages_give() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"] == NAME
     here = str(Path(__file__).relative_to(ROOT))

@@ -215,6 +215,7 @@ main()
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("name", "exit_code", "said"),

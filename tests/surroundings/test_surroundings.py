@@ -62,7 +62,7 @@ def test_draws(number):
 """
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("given", [{"SURROUNDINGS_SEED": "4711"}, {}], ids=["variable", "option"])
 def test_a_seed_draws_moment_and_examples_again(tmp_path: Path, given: dict[str, str]) -> None:
     (tmp_path / "test_drawing.py").write_text(DRAWING, encoding="utf-8")

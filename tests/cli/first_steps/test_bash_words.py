@@ -106,6 +106,7 @@ def test_an_error_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("typed", "line"),

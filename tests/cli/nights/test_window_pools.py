@@ -22,6 +22,7 @@ SECOND_POOL = """pools:
 """
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pool", ["office", "elsewhere"])
 def test_a_window_takes_its_pools_alone(lab: Lab, tmp_path: Path, pool: str) -> None:
     now = wall_clock()

@@ -115,6 +115,7 @@ def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> No
     assert lab.effects == []
 
 
+@pytest.mark.quick_cases(1)
 @needs_promtool
 @pytest.mark.parametrize("scenario", ["vdi", "scattered", "fleet:hosts=20,vms=120"])
 def test_they_are_in_other_worlds_too(scenario: str, tmp_path: Path, clean: Path) -> None:

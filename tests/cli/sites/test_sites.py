@@ -388,6 +388,7 @@ def _children(pid: int, least: int) -> set[int]:
     raise AssertionError("it started no process")
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("words", "said", "move"),
     [

@@ -111,7 +111,7 @@ def test_more_ranks_than_gpus_are_refused_in_one_line(typed: Typed) -> None:
     assert shown.stderr == f"error: {NAME}: more ranks than GPUs: needs 5 GPUs, 4 there (next: {next_move})\n"
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_processes_of_every_guest(typed: Typed, number: int) -> None:
     process = typed.begun("--", "sh", "-c", "echo begun; exec sleep 600")

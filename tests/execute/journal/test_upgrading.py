@@ -243,6 +243,7 @@ def _killed_after(state_dir: Path, url: str, count: int) -> None:
         upgrade(database, Contents.JOURNAL)
 
 
+@pytest.mark.quick_cases(1)
 def test_an_upgrade_that_is_killed_at_any_statement_changed_nothing_and_is_done_by_the_next(
     new_place: Callable[[], Place],
 ) -> None:

@@ -25,6 +25,7 @@ from tests.execute.nights import POLICY, Night, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("then", "stride"),
     [

@@ -23,6 +23,7 @@ from tests.nights.pools.story import play
 from tests.nights.pools.tally import MET, tally
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_night_with_pools_breaks_an_invariant(seed: int) -> None:
     """A pool that nights take from, one that they give to, both, and both beside one that is left alone."""

@@ -25,7 +25,7 @@ def broken(situation: str, nights: Sequence[int]) -> list[str]:
     return [f"{seed}: {said}" for seed in nights for said in violations(SITUATIONS[situation](seed).play())]
 
 
-@pytest.mark.quick_cases(11)
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_night_holds_in_each_situation(situation: str) -> None:
     assert broken(situation, seeds(FEW)) == []

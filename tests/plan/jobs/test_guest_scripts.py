@@ -188,6 +188,7 @@ def test_what_does_not_heed_its_mark_is_killed_after_the_grace(home: Home) -> No
     assert code == 0 and scripts.state_of(printed).exit_code == 137
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("megabytes", [0, 1, 4, 5, 9])
 def test_of_megabytes_both_ends_are_kept_and_what_lies_between_is_counted(home: Home, megabytes: int) -> None:
     (home.path / "act").write_text(f"seq 1 {megabytes * 140_000}; printf '\\000\\377end'")

@@ -51,6 +51,7 @@ def cleared(wire: Wire, name: str) -> int:
     return wire._with(lambda site: rotate_clear_marker(policy, site, (name,), apply=True)).exit_code
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("name", "runs"), [("ml-01", True), ("vdi-07", False)])
 def test_a_clone_of_what_a_night_took_is_named_and_left_alone_until_its_marker_is_cleared(
     wire: Wire, name: str, runs: bool

@@ -46,7 +46,7 @@ def failures(report: Report) -> list[str]:
     return [outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("fault", NOT_GPUS)
 def test_nobody_is_asked_to_free_a_gpu_where_another_thing_is_missing(lab_wire: Wire, fault: str) -> None:
     lab_wire.night()
@@ -97,6 +97,7 @@ CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_host_that_changed_since_the_night_is_named_and_no_other_vm(lab_wire: Wire, change: str) -> None:
     """Six desktops of 8 GB are on the first A40 of esx-02; in mixed-size mode it takes four."""

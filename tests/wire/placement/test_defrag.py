@@ -62,6 +62,7 @@ def set_policy(server: SimServer, policy: str) -> None:
         host.touch("config")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy",
     [

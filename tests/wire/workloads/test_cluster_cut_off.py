@@ -208,7 +208,7 @@ def play(seed: int, server: SimServer, countdown: Countdown, folder: Path) -> No
     check_gone(server, state, before)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.long
 @pytest.mark.drawn_cases(125)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(SCHEDULES))

@@ -273,6 +273,7 @@ def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
     assert found.end.printed_bytes == sum(map(len, without_ssh.heard))
 
 
+@pytest.mark.long
 def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
     plan = planned(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)

@@ -166,6 +166,7 @@ def test_what_has_begun_cannot_be_revoked(lab: Lab) -> None:
     assert lab.left("begun") == ["revoked"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_call_is_tried(lab: Lab, verb: str) -> None:
     told = lab.told(verb, f"whole-{verb}")

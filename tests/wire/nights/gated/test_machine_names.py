@@ -65,7 +65,6 @@ def night(vdi: Gated, policy: Policy) -> Report:
 
 
 @pytest.mark.drawn_cases(4)
-@pytest.mark.quick_cases(1)
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("pod", PODS)
 def test_no_night_suspends_the_desktop_of_a_connected_user(vdi: Gated, pod: str) -> None:
@@ -82,8 +81,8 @@ def _keeps_every_desktop(pod: str) -> bool:
     return PODS[pod][0] is RecordForm.RENAMED
 
 
+@pytest.mark.long
 @pytest.mark.drawn_cases(4)
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("pod", PODS)
 def test_a_gated_night_takes_desktops_that_are_certainly_a_machine_and_names_the_others(vdi: Gated, pod: str) -> None:
     prepare(vdi, pod)
