@@ -93,6 +93,7 @@ SWEPT: Final = (
     f"rotate restore --policy {POLICY} --yes",
     "rotate unlock --id 0123456789abcdef",
     "rotate audit verify",
+    "rotate overdue",
     "history",
     "history show 2026-11-20",
     "observe --once",
