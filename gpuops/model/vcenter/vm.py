@@ -195,6 +195,7 @@ class RunningTask:
     ref="ref",
     name="name",
     path="path",
+    folders="folders",
     instance_uuid="instance_uuid",
     host="host",
     power="power",
@@ -243,6 +244,8 @@ class Vm:
     name: str
     path: str = ""
     """Inventory path, e.g. `/lab-dc/vm/ml/ml-07`."""
+    folders: tuple[str, ...] = ()
+    """The names in the path of its folder, the datacenter's included, where one contains a slash; empty = none does."""
     instance_uuid: str | None = None
     host: str | None = None
     power: PowerState | None = None
@@ -305,9 +308,15 @@ class Vm:
         scheme, _, value = text.partition(":")
         if scheme == "uuid":
             return self.instance_uuid == value.lower()
-        if "/" in text:
-            return self.path == text or self.path.endswith("/" + text.lstrip("/"))
-        return text in (self.name, f"moid:{self.ref}")
+        if text in (self.name, f"moid:{self.ref}"):
+            return True
+        return "/" in text and (self.path == text or self.path.endswith("/" + text.lstrip("/")))
+
+    @property
+    def folder(self) -> str:
+        """The inventory path of its folder, e.g. `/lab-dc/vm/ml`."""
+        own = f"/{self.name}"  # the name may contain slashes
+        return self.path.removesuffix(own) if self.path.endswith(own) else self.path.rpartition("/")[0]
 
     @property
     def may_run(self) -> bool:

@@ -152,7 +152,7 @@ def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
         model,
         ref=ref,
         name=name,
-        path=f"{model.path.rpartition('/')[0]}/{name}",
+        path=f"{model.folder}/{name}",
         instance_uuid=ref,
         host=None,
         power=PowerState.ON,

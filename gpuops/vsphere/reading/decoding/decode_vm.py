@@ -91,7 +91,7 @@ def thin_vm(found: ReadObject) -> ThinVm:
         partial(
             Vm,
             ref=found.ref,
-            name=text(values.get("name")) or found.ref,
+            name=found.name,
             instance_uuid=text(values.get("config.instanceUuid")),
             host=host,
             power=word(PowerState, values.get("runtime.powerState")),
