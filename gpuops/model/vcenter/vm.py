@@ -232,6 +232,7 @@ class RunningTask:
     cpu_reservation_mhz="cpu_reservation_mhz",
     memory_locked="memory_locked",
     cpu_hot_add="cpu_hot_add",
+    nested_virtualization="nested_virtualization",
     tools_running="tools_running",
     unreadable="unreadable",
     awaited="awaited",
@@ -297,6 +298,8 @@ class Vm:
     cpu_reservation_mhz: int | None = None
     memory_locked: bool | None = None
     cpu_hot_add: bool | None = None
+    nested_virtualization: bool | None = None
+    """Whether its guest may run VMs of its own (VirtualMachineConfigInfo.nestedHVEnabled)."""
     tools_running: bool | None = None
     unreadable: tuple[str, ...] = ()
     """Property paths this login could not read: their fields are unknown, whatever they show."""

@@ -116,6 +116,7 @@ class WorldVms:
             "cpu_reservation_mhz": vm.cpu_reservation_mhz or 0,
             "memory_locked": bool(vm.memory_locked),
             "cpu_hot_add": bool(vm.cpu_hot_add),
+            "nested_virtualization": bool(vm.nested_virtualization),
             "booted": moment(vm.started_at),
             "suspended": moment(vm.suspended_at),
         }
