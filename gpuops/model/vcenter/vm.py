@@ -195,7 +195,6 @@ class RunningTask:
     ref="ref",
     name="name",
     path="path",
-    folders="folders",
     instance_uuid="instance_uuid",
     host="host",
     power="power",
@@ -217,6 +216,7 @@ class RunningTask:
     vgpu_use="vgpu_use",
     gate="gate",
     datastores="datastores",
+    folders="folders",
     vapp="vapp",
     snapshots="snapshots",
     managed_by="managed_by",
@@ -245,8 +245,6 @@ class Vm:
     name: str
     path: str = ""
     """Inventory path, e.g. `/lab-dc/vm/ml/ml-07`."""
-    folders: tuple[str, ...] = ()
-    """The names in the path of its folder, the datacenter's included, where one contains a slash; empty = none does."""
     instance_uuid: str | None = None
     host: str | None = None
     power: PowerState | None = None
@@ -279,6 +277,8 @@ class Vm:
     """The connection broker's gate before it; None = it was not asked."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
+    folders: tuple[str, ...] = ()
+    """The names in the path of its folder, the datacenter's included, where one contains a slash; empty = none does."""
     vapp: str | None = None
     """Name of the vApp it is a member of; None = of none."""
     snapshots: int | None = None
