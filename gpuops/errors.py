@@ -92,7 +92,7 @@ class PolicyError(UsageError):
 
 
 class TargetError(UsageError):
-    """No vCenter is configured, or the named target is not."""
+    """No vCenter is configured, or the named target is not, or its user name or password is missing."""
 
     code = "target-error"
 

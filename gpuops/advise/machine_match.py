@@ -13,13 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopMachine
+from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.model.vcenter.vm import Vm
-
-_ESCAPES: Final = (("%2f", "/"), ("%5c", "\\"), ("%25", "%"))
-"""As vCenter writes these characters in a name (vSphere API, ManagedEntity.name). The last comes last."""
 
 
 class MachinePlace(StrEnum):
@@ -146,8 +143,8 @@ def _index(vms: Iterable[Vm]) -> tuple[dict[str, list[str]], dict[str, list[str]
     by_path: dict[str, list[str]] = defaultdict(list)
     by_name: dict[str, list[str]] = defaultdict(list)
     for vm in vms:
-        by_path[_comparable(vm.path)].append(vm.ref)
-        by_name[_comparable(vm.name)].append(vm.ref)
+        by_path[_fold(vm.path)].append(vm.ref)
+        by_name[_fold(vm.name)].append(vm.ref)
     return by_path, by_name
 
 
@@ -155,19 +152,23 @@ def _fitting(
     machine: DesktopMachine, by_path: Mapping[str, Sequence[str]], by_name: Mapping[str, Sequence[str]]
 ) -> Sequence[str]:
     """Refs of the VMs that the machine may be."""
-    if machine.path:
-        at_path = by_path.get(_comparable(machine.path), ())
-        if at_path:
-            return at_path
+    if at_path := _refs_of(machine.path or "", by_path):
+        return at_path
     names = {machine.name}
     if not machine.managed:  # its name is the name of its guest in the network
         names |= {name.partition(".")[0] for name in (machine.name, machine.dns_name or "") if name}
-    return list(dict.fromkeys(ref for name in sorted(names) for ref in by_name.get(_comparable(name), ())))
+    return list(dict.fromkeys(ref for name in sorted(names) for ref in _refs_of(name, by_name)))
+
+
+def _refs_of(written: str, refs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The VMs of a name or path that a broker has as vCenter writes it, with escapes, or as people see it."""
+    spellings = dict.fromkeys((_fold(written), _fold(decode_name(written))))
+    return list(dict.fromkeys(ref for spelling in spellings for ref in refs.get(spelling, ()))) if written else []
 
 
 def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence[str]]) -> str:
     """Why the machine is not certainly the VM that fits; empty if it is."""
-    moved = bool(machine.path) and not by_path.get(_comparable(machine.path or ""))
+    moved = bool(machine.path) and not _refs_of(machine.path or "", by_path)
     if not fitting:
         return f"no VM is at its path {machine.path} or has its name" if moved else "no VM has its name"
     if fitting > 1:
@@ -177,9 +178,6 @@ def _doubt(machine: DesktopMachine, fitting: int, by_path: Mapping[str, Sequence
     return f"its name fits, but no VM is at its path {machine.path}" if moved else ""
 
 
-def _comparable(name: str) -> str:
-    """A name or path as it is compared: letter case does not count in vCenter, and a broker may undo its escapes."""
-    folded = unicodedata.normalize("NFC", name).casefold().strip()
-    for escape, character in _ESCAPES:
-        folded = folded.replace(escape, character)
-    return folded
+def _fold(name: str) -> str:
+    """A name or path as it is compared: letter case does not count in vCenter."""
+    return unicodedata.normalize("NFC", name).casefold().strip()

@@ -32,7 +32,10 @@ STALE: Final = timedelta(seconds=60)
 
 
 def place(request: Place, site: Site) -> Placements:
-    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written."""
+    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written.
+
+    Raises ProfileUnknown, ProfileAmbiguous.
+    """
     inventory = site.vcenter.inventory()
     if request.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
@@ -40,7 +43,9 @@ def place(request: Place, site: Site) -> Placements:
     if hosts:
         inventory = site.vcenter.with_config_targets(inventory, hosts)
     inventory = site.with_vgpus(inventory)
-    return request.placements(inventory, catalog_of(inventory))
+    catalog = catalog_of(inventory)
+    request.check_profiles(inventory, catalog)
+    return request.placements(inventory, catalog)
 
 
 def idle(
@@ -207,8 +212,8 @@ def size(
 ) -> SizingAnswer:
     """How many of these VMs may share a GPU, by the history of `observe` since then. Changes nothing.
 
-    Raises UsageError for VMs that nothing says, that are not there, or without history; Refused for a profile that no
-    host offers; VmNotFound, VmAmbiguous, StateDamaged.
+    Raises UsageError for VMs that nothing says, that are not there, or without history; ProfileUnknown, and Refused for
+    a profile that no host offers; VmNotFound, VmAmbiguous, StateDamaged.
     """
     from gpuops.execute.measurements.busy_shares import busy_history
     from gpuops.plan.capacity.sizing import size_history, sizing_pool
@@ -224,6 +229,7 @@ def size(
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is moved.
 
-    Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
+    Raises UsageError for a host or cluster that is not there, ProfileUnknown, and Refused for a profile that no host
+    offers.
     """
     return request.planned(inventory, catalog_of(inventory))

@@ -1,9 +1,9 @@
 """Loads what NVIDIA's documents say about GPUs and vGPU profiles from files that people can read and add to.
 
 `gpus/<board>.yaml` holds one GPU model with its profiles, `mig/<family>.yaml` the GPU instances its family can be cut
-into, `index.yaml` which board a profile name or a PCI id leads to, `devices.yaml` what is known of devices that are no
-NVIDIA GPU. A new GPU is a file and its line in the index; no Python. Only the boards asked for are read, each once per
-process: a fleet has a handful of the 63.
+into, `index.yaml` which board a profile name or a PCI id leads to, `devices.yaml` what is known of devices without vGPU
+profiles. A new GPU is a file and its line in the index; no Python. Only the boards asked for are read, each once per
+process: a fleet has a handful of the 67.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _leading_to(
 ) -> Catalog:
     wanted = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
-    types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id not in (0, NVIDIA_VENDOR_ID)}
+    types = {(vendor_id, device_id) for vendor_id, device_id, _ in pci if vendor_id != 0}
+    types -= {(NVIDIA_VENDOR_ID, device_id) for device_id in devices if device_id in _index().by_device}
     known = _devices() if types else ()
     others = tuple(each for each in known if any((each.vendor_id, number) in types for number in each.device_ids))
     keys = set(boards) | (set(_index().find(wanted, devices)) if wanted or devices else set())

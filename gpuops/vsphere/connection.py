@@ -87,6 +87,7 @@ class Connection(Session):
 
     inventory = collect.inventory
     observe = collect.observe
+    folder_at = collect.folder_at
     with_drs = collect.with_drs
     with_creation = collect.with_creation
     networks = networks.read_networks
@@ -163,11 +164,6 @@ class Connection(Session):
         from gpuops.vsphere.writing import guest_programs
 
         return guest_programs.no_way_in(self, hook)
-
-    def folder_at(self, path: str) -> str:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.folder_at(self, path)
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         from gpuops.vsphere.writing import new_vms

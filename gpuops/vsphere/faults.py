@@ -22,6 +22,7 @@ from gpuops.errors import (
     StepFailed,
     Trouble,
 )
+from gpuops.model.vcenter.entity_name import decode_name
 
 _MIB: Final = 1024 * 1024
 _FAULT_NAME: Final = re.compile("[A-Za-z]{1,120}")
@@ -43,6 +44,10 @@ class Row:
 
 def _text(fault: Any) -> str:
     return str(getattr(fault, "msg", "") or type(fault).__name__)
+
+
+def _name(fault: Any) -> str:
+    return decode_name(str(fault.name or ""))
 
 
 def _numbers(fault: Any) -> str:
@@ -163,7 +168,10 @@ TABLE: Final[Sequence[Row]] = (
         trouble=Trouble.BUSY,
     ),
     Row(
-        "fault.ResourceInUse", StepFailed, lambda fault: f"{fault.name or 'a resource'} is in use", trouble=Trouble.BUSY
+        "fault.ResourceInUse",
+        StepFailed,
+        lambda fault: f"{_name(fault) or 'a resource'} is in use",
+        trouble=Trouble.BUSY,
     ),
     Row(
         "fault.MethodDisabled",
@@ -230,9 +238,9 @@ TABLE: Final[Sequence[Row]] = (
     Row("fault.OperationDisabledByGuest", StepFailed, "its guest has guest operations switched off"),
     Row("fault.GuestOperationsFault", StepFailed, lambda fault: f"its guest refuses: {_text(fault)}"),
     # names and time
-    Row("fault.DuplicateName", StepFailed, lambda fault: f"the name {fault.name!r} is taken"),
-    Row("fault.InvalidName", StepFailed, lambda fault: f"the name {fault.name!r} is not valid there"),
-    Row("fault.AlreadyExists", StepFailed, lambda fault: f"{fault.name or 'it'} exists already"),
+    Row("fault.DuplicateName", StepFailed, lambda fault: f"the name {_name(fault)!r} is taken"),
+    Row("fault.InvalidName", StepFailed, lambda fault: f"the name {_name(fault)!r} is not valid there"),
+    Row("fault.AlreadyExists", StepFailed, lambda fault: f"{_name(fault) or 'it'} exists already"),
     Row("fault.NotFound", StepFailed, lambda fault: f"not found: {_text(fault)}"),
     Row("fault.InvalidPrivilege", StepFailed, lambda fault: f"unknown privilege {fault.privilege}"),
     Row("fault.Timedout", StepFailed, "vCenter gave up waiting for it"),

@@ -18,7 +18,7 @@ VMS = (
     Vm("vm-1", "a", "/dc/vm/vdi/a"),
     Vm("vm-2", "b", "/dc/vm/one/b"),
     Vm("vm-3", "b", "/dc/vm/two/b"),
-    Vm("vm-4", "c%2fd", "/dc/vm/vdi/c%2fd"),
+    Vm("vm-4", "c/d", "/dc/vm/vdi/c/d"),
 )
 ONE = (BrokerVcenter("v1", "vc-1", HERE.lower()),)
 TWO = (*ONE, BrokerVcenter("v2", "vc-2", OTHER))
@@ -49,6 +49,7 @@ CASES: dict[str, Case] = {
     "its path": Case((A,), certain=("vm-1",)),
     "its path in other letter case": Case((machine("A", "/DC/vm/VDI/A"),), certain=("vm-1",)),
     "an escape of vCenter that is undone": Case((machine("c/d", "/dc/vm/vdi/c/d"),), certain=("vm-4",)),
+    "an escape as vCenter writes it": Case((machine("c%2fd", "/dc/vm/vdi/c%2fd"),), certain=("vm-4",)),
     "an escape in other letter case": Case((machine("c%2Fd", "/dc/vm/vdi/c%2Fd"),), certain=("vm-4",)),
     "no path, and a name that one VM has": Case((machine("a"),), certain=("vm-1",)),
     "no path, and a name that two VMs have": Case(

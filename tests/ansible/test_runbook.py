@@ -11,6 +11,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
+from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
@@ -43,16 +44,16 @@ class Page(HTMLParser):
 HOSTILE: Final = (
     "a|b",
     "x\n| forged | row | of | mine |",
-    "<script>alert(1)<%2fscript>",
+    "<script>alert(1)</script>",
     "\u202egnp.exe\u2066",
     "[click](javascript:alert(1))",
-    "![seen](http:%2f%2fexample.com%2fseen.png)",
+    "![seen](http://example.com/seen.png)",
     "`code` *much* _more_ __most__ ~~gone~~",
     "back\\slash\\|bar",
     "&lt;b&gt;&#124;&amp;",
     "vdi_07_x\x85\u2028# heading",
 )
-"""Names as vCenter may hold them, which writes a slash as %2f."""
+"""Names as people may give them."""
 FORGED_HOST: Final = "esx-01|<img src=x>\n\u202elab"
 CELL_LEVEL: Final = 3
 """Inline text of a table lies deeper than any other."""
@@ -82,9 +83,9 @@ def forged_site(folder: Path, server: SimServer) -> list[object]:
     """Options for a playbook: VMs and hosts of that vCenter are called so, and the hosts of the change are these."""
     vms: list[Any] = [vm for vm in server.world.by_type("VirtualMachine") if vm.name.startswith("vdi-")]
     for vm, name in zip(vms, HOSTILE, strict=False):
-        vm.name = name
+        vm.name = escaped(name)
     hosts: list[Any] = list(server.world.by_type("HostSystem"))
-    hosts[0].name = FORGED_HOST
+    hosts[0].name = escaped(FORGED_HOST)
     ready_file.write(folder / "ready.json", ready_file.of(server))
     change = {"gpu_scheduler": "equal-share", "gpu_time_slice": "2ms"}
     local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}

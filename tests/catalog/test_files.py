@@ -14,7 +14,7 @@ from gpuops.catalog import load
 from gpuops.catalog.board_file import BOARDS as BOARD_FILES
 from gpuops.catalog.fields import Fields, read
 from gpuops.errors import UsageError
-from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.catalog import Board, Catalog
 
 ROOT = Path(gpuops.catalog.__file__).parent
 FILES = sorted([*ROOT.glob("gpus/*.yaml"), *ROOT.glob("mig/*.yaml"), ROOT / "index.yaml"])
@@ -145,6 +145,16 @@ def test_a_file_with_a_mistake_is_refused_by_name(
         board(key)
     assert complaint in caught.value.message
     assert "a100" in caught.value.message
+
+
+def test_a_profile_without_a_name_is_in_no_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuops.catalog.board_file import board
+
+    found = board(edited(tmp_path, monkeypatch, "full_name: GRID A100", "full_name: null"))
+    assert (found.profiles, found.esxi_prefix) == ((), None)
+    assert {profile.short_name for profile in found.nameless} >= {"A100-40C", "A100-3-20C"}
+    assert not any(profile.attachable for profile in found.nameless)
+    assert Catalog((found,)).profile("") is None
 
 
 def test_what_one_profile_has_of_its_own_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

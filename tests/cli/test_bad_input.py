@@ -297,7 +297,7 @@ class TestConnection:
 
     def test_no_password_and_nobody_to_ask(self, gpuops: Gpuops, environ: dict[str, str]) -> None:
         result = gpuops("inventory", env={**environ, "GPUOPS_PASSWORD": ""})
-        one_line(result, 5, "no password", "--password-file")
+        one_line(result, 2, "no password", "--password-file")
 
     @pytest.mark.long
     def test_password_from_stdin(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:

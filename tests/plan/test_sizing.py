@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.sizing import SizeRequest, SizingPool, known_profile, sizing_pool
@@ -65,7 +65,7 @@ def test_those_of_a_tag_or_a_pattern() -> None:
         ({"vm": "none-9"}, UsageError, "no VM with a vGPU is meant"),
         ({"tag": "use:nothing"}, UsageError, "no VM with a vGPU is meant"),
         ({}, UsageError, "nothing says which VMs are meant"),
-        ({"profile": "a41-8q"}, Refused, "no host offers a vGPU profile 'a41-8q'"),
+        ({"profile": "a41-8q"}, ProfileUnknown, "no host offers a vGPU profile 'a41-8q'"),
     ],
 )
 def test_what_cannot_be_asked(said: dict[str, str], error: type[Exception], why: str) -> None:
@@ -75,7 +75,7 @@ def test_what_cannot_be_asked(said: dict[str, str], error: type[Exception], why:
 
 def test_a_profile_of_any_gpu_model() -> None:
     assert known_profile("A100-40C", catalog()).name == "grid_a100-40c"
-    with pytest.raises(Refused, match=r"no GPU of the catalogue offers a vGPU profile 'zzz'$"):
+    with pytest.raises(ProfileUnknown, match=r"no GPU of the catalogue offers a vGPU profile 'zzz'$"):
         known_profile("zzz", catalog())
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.login import BROKER_CREDENTIAL, credential_file, read_password_file
-from gpuops.errors import LoginRefused, TargetError
+from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
 
 
@@ -92,8 +92,8 @@ def broker_login(
     """The broker with its password. `ask` prompts a person, None = nobody is there.
 
     The password is in the file that GPUOPS_BROKER_PASSWORD_FILE names, in GPUOPS_BROKER_PASSWORD, in the entry's
-    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, LoginRefused when
-    there is none.
+    `password_file`, or in a systemd credential. Raises TargetError for a source that cannot be read, and when there
+    is none.
     """
     server = Target(
         host=where.address.host,
@@ -122,7 +122,7 @@ def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callabl
         return read_password_file(found)
     if ask is not None:
         return Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
-    raise LoginRefused(
+    raise TargetError(
         f"no password for {where.domain}\\{where.username} at the broker {where.address}",
         hint=f"put password_file into [targets.{where.name}.broker], or set GPUOPS_BROKER_PASSWORD_FILE",
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.config.file import read_bytes
 from gpuops.config.vcenter.destination import Destination
 from gpuops.distribution import install_extra
-from gpuops.errors import LoginRefused, TargetError
+from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
     """The target with its password. `ask` prompts a person, None = nobody is there.
 
-    Raises TargetError for a source that cannot be read, LoginRefused when there is no user name or no password.
+    Raises TargetError for a source that cannot be read, and when there is no user name or no password.
     """
     if not where.username:
-        raise LoginRefused(
+        raise TargetError(
             f"no user name for {where.address}",
             hint="say --username, set GPUOPS_USERNAME, or put `username` in the [targets.NAME]",
         )
@@ -57,7 +57,7 @@ _LIMIT_BYTES: Final = 65536
 def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
     """The password, from the first source that has one; `ask` prompts a person, None = nobody is there.
 
-    Raises TargetError for a source that is named and cannot be read, LoginRefused when there is none at all.
+    Raises TargetError for a source that is named and cannot be read, and when there is none at all.
     """
     if destination.password is not None:
         return destination.password
@@ -74,12 +74,12 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
     missing = f"no password for {destination.username} at {destination.address}"
     if destination.password_of_other is not None:
-        raise LoginRefused(
+        raise TargetError(
             f"{missing}: [targets.{destination.name}] names the password of {destination.password_of_other} alone",
             hint=f"use --password-file, --password-stdin or GPUOPS_PASSWORD for that of {destination.username}; or log "
             f"in as {destination.password_of_other}: leave --username out, and GPUOPS_USERNAME",
         )
-    raise LoginRefused(
+    raise TargetError(
         missing,
         hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
     )

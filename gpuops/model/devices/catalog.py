@@ -95,7 +95,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """What is known of devices that are no NVIDIA GPU beyond what a host tells of them."""
+    """What is known of devices without vGPU profiles beyond what a host tells of them."""
 
     key: str
     name: str
@@ -112,7 +112,7 @@ class Catalog:
 
     boards: tuple[Board, ...] = ()
     devices: tuple[DeviceModel, ...] = ()
-    """That are no NVIDIA GPU."""
+    """Those without vGPU profiles: GPUs of other vendors, and GPUs of NVIDIA for DirectPath I/O alone."""
 
     def profile(self, name: str) -> VgpuProfile | None:
         """The profile of an ESXi name, in any case and under either brand; None = not in the catalogue.
@@ -144,7 +144,7 @@ class Catalog:
         return self._boards_by_pci.get((vendor_id, device_id, None))
 
     def device_model(self, vendor_id: int, device_id: int) -> DeviceModel | None:
-        """What is known of devices of that type that are no NVIDIA GPU."""
+        """What is known of devices of that type, if no vGPU profile of them is known."""
         known = (each for each in self.devices if each.vendor_id == vendor_id and device_id in each.device_ids)
         return next(known, None)
 

@@ -116,7 +116,7 @@ class QueuedVm:
 
     def once_named(self, *names: str) -> bool:
         """Whether it names, by its path, a VM of one of these names that was moved since."""
-        return any(wanted.rsplit("/", 1)[-1] in names for wanted in self.names if "/" in wanted)
+        return any(wanted.endswith(f"/{name}") for wanted in self.names for name in names)
 
     def carried_by(self, vm: Vm) -> bool:
         """Whether the VM has what the entry says of its vGPUs."""

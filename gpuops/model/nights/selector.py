@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -52,13 +53,22 @@ class Selector:
 
     def in_folder(self, vm: Vm) -> bool:
         """Whether the VM is inside the folder; without one, no VM is."""
-        return self.folder is not None and _inside(vm.path, self.folder)
+        return self.folder is not None and _inside(vm, self.folder)
 
 
-def _inside(path: str, folder: str) -> bool:
-    parents = path.rsplit("/", 1)[0] + "/"
+def _inside(vm: Vm, folder: str) -> bool:
+    if vm.folders:
+        return folder.strip("/") in _paths_in(vm.folders, from_root=folder.startswith("/"))
+    parents = vm.folder + "/"
     wanted = folder.strip("/") + "/"
     return parents.startswith("/" + wanted) if folder.startswith("/") else "/" + wanted in parents
+
+
+def _paths_in(names: Sequence[str], *, from_root: bool) -> Iterator[str]:
+    """The paths of names in a row: of `dc`, `vm`, `b/team` and `a` also `b/team/a`, but not `team/a`."""
+    for first in range(1 if from_root else len(names)):
+        for end in range(first + 1, len(names) + 1):
+            yield "/".join(names[first:end])
 
 
 def _all_fit(profiles: tuple[str, ...], pattern: str) -> bool:

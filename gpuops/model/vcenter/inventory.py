@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -104,7 +105,9 @@ class Inventory:
         if not matches:
             raise VmNotFound(text, near=self._near_vms(text))
         if len(matches) > 1:
-            raise VmAmbiguous(text, sorted(vm.path or vm.ref for vm in matches))
+            # two VMs have one path where a name contains a slash: a/b in no folder, and b in the folder a
+            known = Counter(vm.path for vm in matches if vm.path)
+            raise VmAmbiguous(text, sorted(vm.path if known[vm.path] == 1 else f"moid:{vm.ref}" for vm in matches))
         return matches[0]
 
     def vms_with_uuid(self, uuid: str) -> tuple[Vm, ...]:
@@ -183,7 +186,9 @@ class Inventory:
         """The paths of VMs of that name where a path was meant, else names that look alike."""
         name = text.rpartition("/")[2]
         elsewhere = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
-        return elsewhere[:3] or get_close_matches(name, self._vms_by_name, n=3)
+        # `train/bret` may be a name, or the end of a path
+        near = [close for meant in (text, name) for close in get_close_matches(meant, self._vms_by_name, n=3)]
+        return (elsewhere or list(dict.fromkeys(near)))[:3]
 
     @cached_property
     def _vms_by_name(self) -> Mapping[str, tuple[Vm, ...]]:

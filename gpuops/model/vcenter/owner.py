@@ -41,7 +41,7 @@ class OwnerKey:
         """Its owner; NOBODY where it says none. Of several tags of the category all, for each is an owner's."""
         match self.kind:
             case "folder":
-                return _folder(vm.path)
+                return _below_root(vm.folder)
             case "tag":
                 return ", ".join(sorted(self._tags(vm)))
             case _:
@@ -68,8 +68,7 @@ class OwnerKey:
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
 
-def _folder(path: str) -> str:
-    """`ml/team-a` of `/lab-dc/vm/ml/team-a/ml-07`: below the data centre's root folder of VMs."""
-    parts = path.strip("/").split("/")
-    below = parts[parts.index("vm") + 1 : -1] if "vm" in parts[:-1] else parts[:-1]
-    return "/".join(below)
+def _below_root(folder: str) -> str:
+    """`ml/team-a` of `/lab-dc/vm/ml/team-a`: below the data centre's root folder of VMs."""
+    parts = folder.strip("/").split("/")
+    return "/".join(parts[parts.index("vm") + 1 :] if "vm" in parts else parts)

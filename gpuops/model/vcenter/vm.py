@@ -216,6 +216,7 @@ class RunningTask:
     vgpu_use="vgpu_use",
     gate="gate",
     datastores="datastores",
+    folders="folders",
     vapp="vapp",
     snapshots="snapshots",
     managed_by="managed_by",
@@ -231,6 +232,7 @@ class RunningTask:
     cpu_reservation_mhz="cpu_reservation_mhz",
     memory_locked="memory_locked",
     cpu_hot_add="cpu_hot_add",
+    nested_virtualization="nested_virtualization",
     tools_running="tools_running",
     unreadable="unreadable",
     awaited="awaited",
@@ -275,6 +277,8 @@ class Vm:
     """The connection broker's gate before it; None = it was not asked."""
     datastores: tuple[str, ...] = ()
     """Managed object ids of the datastores that hold its files."""
+    folders: tuple[str, ...] = ()
+    """The names in the path of its folder, the datacenter's included, where one contains a slash; empty = none does."""
     vapp: str | None = None
     """Name of the vApp it is a member of; None = of none."""
     snapshots: int | None = None
@@ -294,6 +298,8 @@ class Vm:
     cpu_reservation_mhz: int | None = None
     memory_locked: bool | None = None
     cpu_hot_add: bool | None = None
+    nested_virtualization: bool | None = None
+    """Whether its guest may run VMs of its own (VirtualMachineConfigInfo.nestedHVEnabled)."""
     tools_running: bool | None = None
     unreadable: tuple[str, ...] = ()
     """Property paths this login could not read: their fields are unknown, whatever they show."""
@@ -305,9 +311,15 @@ class Vm:
         scheme, _, value = text.partition(":")
         if scheme == "uuid":
             return self.instance_uuid == value.lower()
-        if "/" in text:
-            return self.path == text or self.path.endswith("/" + text.lstrip("/"))
-        return text in (self.name, f"moid:{self.ref}")
+        if text in (self.name, f"moid:{self.ref}"):
+            return True
+        return "/" in text and (self.path == text or self.path.endswith("/" + text.lstrip("/")))
+
+    @property
+    def folder(self) -> str:
+        """The inventory path of its folder, e.g. `/lab-dc/vm/ml`."""
+        own = f"/{self.name}"  # the name may contain slashes
+        return self.path.removesuffix(own) if self.path.endswith(own) else self.path.rpartition("/")[0]
 
     @property
     def may_run(self) -> bool:

@@ -68,11 +68,12 @@ def capacity(
     """How many more vGPUs and whole devices fit on the hosts of the scope; of one `profile` alone, where one is given.
 
     `desktops` are those a night may suspend, None = no night is asked about.
-    Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
+    Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a profile
+    that no host offers.
     """
     scope = scope or Scope()
     scope.check(inventory)
-    profile = None if profile is None else offered_profile(profile, inventory)
+    profile = None if profile is None else offered_profile(profile, inventory, catalog)
     # a host without GPUs has nothing to say about a profile
     asked = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
     hosts = [host for host in asked if _answers_for(host, profile)]

@@ -15,7 +15,7 @@ from gpuops.advise.sizing.advice import Sizing, sized, sized_numbers
 from gpuops.advise.sizing.pairs import PairModel, error_on_unknown, fitted
 from gpuops.advise.sizing.question import BusyHistory, BusyShares, SharingLimits
 from gpuops.advise.sizing.sharing import MOST_SHARERS
-from gpuops.errors import ProfileUnknown, Refused, UsageError
+from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.profile_name import near, resolve
 from gpuops.model.devices.shared_gpu import SharingWorkloads
@@ -165,14 +165,14 @@ class SizingPool:
 
 
 def known_profile(text: str, catalog: Catalog) -> VgpuProfile:
-    """The profile of that name of any GPU model. Raises Refused where there is none, ProfileAmbiguous."""
+    """The profile of that name of any GPU model. Raises ProfileUnknown, ProfileAmbiguous."""
     names = [profile.name for board in catalog.boards for profile in board.profiles]
     try:
         found = catalog.profile(resolve(text, names))
     except ProfileUnknown as error:
         alike = near(text, names)
         meant = f"; near: {', '.join(alike)}" if alike else ""
-        raise Refused(
+        raise ProfileUnknown(
             f"no GPU of the catalogue offers a vGPU profile {text!r}{meant}",
             hint="gpuops help profiles says how their names are made",
         ) from error
@@ -185,10 +185,10 @@ def sizing_pool(
 ) -> SizingPool:
     """The VMs with one time-sliced vGPU that are meant, of one GPU model.
 
-    Raises UsageError where nothing says which, none is there, or they are of several GPU models; Refused for a profile
-    that no host offers; VmNotFound, VmAmbiguous.
+    Raises UsageError where nothing says which, none is there, or they are of several GPU models; ProfileUnknown, and
+    Refused for a profile that no host offers; VmNotFound, VmAmbiguous.
     """
-    profile = None if request.profile is None else offered_profile(request.profile, inventory)
+    profile = None if request.profile is None else offered_profile(request.profile, inventory, catalog)
     if profile is None and request.vm is None and request.tag is None and policy is None:
         raise UsageError(
             "size: nothing says which VMs are meant",

@@ -42,12 +42,17 @@ def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, ca
     return resolve(text, inventory.offered_profiles)
 
 
-def offered_profile(text: str, inventory: Inventory) -> str:
-    """The offered profile of that name. One that is none is a wish that cannot be met: raises Refused."""
+def offered_profile(text: str, inventory: Inventory, catalog: Catalog) -> str:
+    """The offered profile of that name. Raises ProfileUnknown, ProfileAmbiguous; Refused for a profile that the GPUs
+    here could have, and that no host offers."""
     try:
         return resolve(text, inventory.offered_profiles)
-    except UsageError as error:
-        raise Refused(error.message, hint=error.hint) from error
+    except ProfileUnknown as unknown:
+        try:
+            resolve(text, (profile.name for board in catalog.boards for profile in board.profiles))
+        except UsageError:
+            raise unknown from None
+        raise Refused(unknown.message, hint=unknown.hint) from unknown
 
 
 def profiles_to_keep(given: Iterable[str], inventory: Inventory, catalog: Catalog) -> tuple[KeptProfile, ...]:

@@ -162,6 +162,14 @@ def device_count(case: Case) -> Iterator[Finding]:
         yield Rejection(case.vm.name, f"passthrough devices that vmx-{version} allows", len(case.devices), limit)
 
 
+def no_nested_virtualization(case: Case) -> Iterator[Finding]:
+    """A VM that exposes hardware virtualisation to its guest has no vGPU and no passthrough (Broadcom KB 437651)."""
+    if case.devices and case.vm.nested_virtualization:
+        hint = 'turn off "Expose hardware assisted virtualization to the guest OS" (vSphere Client, Edit Settings, CPU)'
+        rule = "exposes hardware virtualization to its guest, which excludes vGPUs and passthrough (Broadcom KB 437651)"
+        yield Rejection(case.vm.name, rule, hint=hint)
+
+
 def nothing_lost(case: Case) -> Iterator[Finding]:
     """What a VM can no longer do with a device given whole (VMware vSphere docs, DirectPath I/O)."""
     whole = [device for device in case.whole if isinstance(device, NewDevice)]
@@ -183,9 +191,25 @@ RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     several_vgpus,
     one_model,
     device_count,
+    no_nested_virtualization,
     nothing_lost,
     checked_less,
 )
+START_RULES: Final = (
+    efi_firmware,
+    hardware_version,
+    several_vgpus,
+    one_model,
+    device_count,
+    no_nested_virtualization,
+)
+"""Those about the VM itself: one that breaks them starts on no host."""
+
+
+def start_obstacles(case: Case) -> tuple[Rejection, ...]:
+    """Why a VM that is not running starts on no host with the devices it has."""
+    found = (finding for rule in START_RULES for finding in rule(case))
+    return tuple(finding for finding in found if isinstance(finding, Rejection))
 
 
 def findings(case: Case) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:

@@ -87,7 +87,7 @@ def examine(
             reason = f"this login lacks {', '.join(sorted(missing))}: it cannot set the host's GPUs"
             found.append(Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough"))
         for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
-            found += of_vm(vm, host)
+            found += of_vm(vm, host, catalog)
             found += of_place(vm, host, inventory, catalog)
     order = list(Severity)
     return Examination(inventory, hosts, tuple(sorted(found, key=lambda finding: order.index(finding.severity))))

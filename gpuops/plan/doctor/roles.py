@@ -142,7 +142,7 @@ def places_of_vms(held: Granted, inventory: Inventory) -> tuple[tuple[str, froze
     found: dict[tuple[str, frozenset[str]], list[str]] = defaultdict(list)
     for ref, vm in inventory.vms.items():
         if ref in held:
-            found[vm.path.rpartition("/")[0], held[ref]].append(vm.name)
+            found[vm.folder, held[ref]].append(vm.name)
     halved = [folder for folder, _ in found]
     return tuple(
         (folder if folder and halved.count(folder) == 1 else _some(names, _FEW // 2), has)

@@ -96,7 +96,7 @@ def objects_to_ask(inventory: Inventory) -> Mapping[ObjectKind, tuple[str, ...]]
     folders: dict[str, list[str]] = defaultdict(list)
     for vm in inventory.vms.values():
         if not vm.template:
-            folders[vm.path.rpartition("/")[0]].append(vm.ref)
+            folders[vm.folder].append(vm.ref)
     in_turn = [ref for row in zip_longest(*folders.values()) for ref in row if ref is not None]
     return {
         ObjectKind.VM: tuple(in_turn[:MOST_VMS]),

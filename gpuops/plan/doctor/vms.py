@@ -13,12 +13,14 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
 from gpuops.plan.core.command_line import called, command
+from gpuops.plan.devices.goal import group_of
+from gpuops.plan.devices.rules import Case, start_obstacles
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 
 
-def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
+def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
     """What stands in the way of one VM. A VM without GPU devices has no findings."""
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
@@ -28,6 +30,7 @@ def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
     if not any(is_gpu(device) for device in vm.devices) or vm.template:
         return
     yield from _memory(vm)
+    yield from _start_obstacles(vm, host, catalog)
     if vm.question is not None:
         yield Finding(Severity.WARNING, vm.name, "waits for an answer", "answer it in the vSphere Client")
     if host is not None and host.profiles is not None and host.readable:
@@ -50,6 +53,17 @@ def _memory(vm: Vm) -> Iterator[Finding]:
     profile = next((device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)), None)
     fix = command("attach", vm=called(vm), profile=profile) if profile else "reserve all its memory"
     yield Finding(Severity.ERROR, vm.name, "not all its memory is reserved: it does not start", fix)
+
+
+def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
+    """Why a VM that does not run cannot start with its devices, whatever is free. What cannot be read is no finding."""
+    if vm.may_run or vm.firmware is None or vm.hardware_version is None:
+        return
+    devices = vm.devices or ()
+    case = Case(vm, devices, any(group_of(device) is not None for device in devices), host, catalog)
+    for obstacle in start_obstacles(case):
+        fix = obstacle.hint or f"{command('detach', vm=called(vm))} --all"
+        yield Finding(Severity.ERROR, vm.name, f"does not start: {obstacle.reason}", fix)
 
 
 def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:

@@ -79,11 +79,12 @@ class Defrag:
 
         `kept`: VM ref -> why it is left where it is, beside what the snapshot itself says against its moving.
 
-        Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
+        Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
+        profile that no host offers.
         """
         # 1. Slots that suspended VMs need for their return count as taken.
         self.scope.check(inventory)
-        profile = None if self.profile is None else offered_profile(self.profile, inventory)
+        profile = None if self.profile is None else offered_profile(self.profile, inventory, catalog)
         world, _ = with_claims(inventory, catalog)
         ways = frozenset({MoveMethod.VMOTION, MoveMethod.POWERED_OFF} if self.powered_off else {MoveMethod.VMOTION})
         limit = UNLIMITED if self.max_moves is None else self.max_moves

@@ -23,7 +23,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.command_line import Option, word
-from gpuops.plan.devices.requested import profiles_to_keep
+from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
@@ -36,6 +36,7 @@ from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.pinning import steered
 from gpuops.plan.queue.start_check import in_turn
 from gpuops.plan.queue.suggestions import RoomByMoves
+from gpuops.plan.queue.workload_vm import vm_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,24 @@ class Place:
         """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
         grouped = (workload for workload in self.workloads if workload.device_group is not None)
         return sorted({host.ref for workload in grouped for host in scope_of(workload).hosts(inventory)})
+
+    def check_profiles(self, inventory: Inventory, catalog: Catalog) -> None:
+        """Raises ProfileUnknown or ProfileAmbiguous for a profile of a request, naming all requests with such names."""
+        errors: list[tuple[Workload, UsageError]] = []
+        for workload in self.workloads:
+            for vgpus in workload.vgpus:
+                try:
+                    profile_meant(vgpus.profile, vm_of(workload), None, inventory, catalog)
+                except UsageError as error:
+                    errors.append((workload, error))
+        if not errors:
+            return
+        first = errors[0][1]
+        if len(self.workloads) == 1:
+            raise first
+        raise type(first)(
+            "; ".join(f"request {workload.name}: {error.message}" for workload, error in errors), hint=first.hint
+        )
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none.

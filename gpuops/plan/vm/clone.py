@@ -84,6 +84,7 @@ class NewClone:
             ref=f"{FORESEEN}{self.name}",
             name=self.name,
             path=self.path,
+            folders=source.folders if self.path == f"{source.folder}/{self.name}" else (),
             instance_uuid=None,
             host=self.host,
             power=PowerState.OFF,
@@ -163,7 +164,7 @@ class Clone:
         against = tuple(self._against(source, host, store))
         if against:
             return Cloning(rejections=against)
-        home = self.folder or source.path.rpartition("/")[0]
+        home = self.folder or source.folder
         path = f"{home.rstrip('/')}/{self.vm}"
         return Cloning(new=NewClone(self.vm, path, source.ref, host.ref, folder, store, vcpus, memory_mib))
 

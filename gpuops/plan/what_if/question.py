@@ -153,6 +153,7 @@ class WhatIf:
         # More VMs of a pool differ by the seed; nothing else does.
         seeds = range(1, self.seeds + 1) if any(isinstance(each, AddVms) for each in self.changes) else (1,)
         then = [changed_fleet(self.changes, inventory, catalog, policy, seed) for seed in seeds]
+        Place(self.requests).check_profiles(then[0].inventory, catalog)
         demand = replace(self._demand(inventory, catalog, peaks or {}), any_model=self.any_model)
         return WhatIfAnswer(
             inventory,

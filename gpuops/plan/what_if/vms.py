@@ -133,7 +133,7 @@ def _models(change: AddVms, inventory: Inventory, catalog: Catalog, policy: Poli
         except UsageError as error:
             pools = ", ".join(pool.name for pool in policy.pools) if policy is not None else ""
             hint = f"pools of the policy: {pools}" if pools else "a pool is named with --policy FILE"
-            raise UsageError(f"{change.of!r} is neither a pool nor a profile: {error.message}", hint=hint) from error
+            raise type(error)(f"{change.of!r} is neither a pool nor a profile: {error.message}", hint=hint) from error
         vms = [vm for vm in _vms("*", inventory, policy) if set(vm.profiles) == {profile}]
         what = profile
     usable = [vm for vm in vms if vm.vgpus and vm.vcpus and vm.memory_mib and not vm.template]
@@ -152,7 +152,7 @@ def _clone(model: Vm, ref: str, number: int, marker: str) -> Vm:
         model,
         ref=ref,
         name=name,
-        path=f"{model.path.rpartition('/')[0]}/{name}",
+        path=f"{model.folder}/{name}",
         instance_uuid=ref,
         host=None,
         power=PowerState.ON,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.wire_reply import FreeText, Reference, Told, WireReply
 from gpuops.report.bundle.harmless import is_of_gpus
@@ -60,9 +61,9 @@ class ReplyWriter:
 
     def _text(self, text: str) -> str:
         """A PCI address, a profile or a GPU's name as it is; any other text, and whatever is a name here, hidden."""
-        kind = self._kinds.get(text)
-        if kind is not None:
-            return self._names.of(kind, text)
+        name = decode_name(text)  # replies are as they were on the wire
+        if (kind := self._kinds.get(name)) is not None:
+            return self._names.of(kind, name)
         return text if not text or is_of_gpus(text) else self._names.of(NameKind.TEXT, text)
 
     def _option(self, told: Mapping[str, Told]) -> Mapping[str, Told]:

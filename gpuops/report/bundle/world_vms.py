@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from typing import Any, Final
@@ -70,7 +70,7 @@ class WorldVms:
         devices = [self._device(device, host) for device in vm.devices or ()]
         return {
             "name": self._names.of(NameKind.VM, vm.name),
-            "folder": self._folder(vm.path),
+            "folder": self._folder(vm),
             "on": self._names.ref(host.ref),
             "guest": "guest-without-tools" if vm.power is PowerState.ON and vm.tools_running is False else "guest",
             "cpus": vm.vcpus or 1,
@@ -116,6 +116,7 @@ class WorldVms:
             "cpu_reservation_mhz": vm.cpu_reservation_mhz or 0,
             "memory_locked": bool(vm.memory_locked),
             "cpu_hot_add": bool(vm.cpu_hot_add),
+            "nested_virtualization": bool(vm.nested_virtualization),
             "booted": moment(vm.started_at),
             "suspended": moment(vm.suspended_at),
         }
@@ -146,13 +147,13 @@ class WorldVms:
             return there is not None
         return board_key(self._catalog, there.vendor_id, there.device_id, there.subsystem_id) is not None
 
-    def _folder(self, path: str) -> str:
+    def _folder(self, vm: Vm) -> str:
         """`folder-…/folder-…` below the datacenter's folder of VMs; of several datacenters each in one of its own."""
-        parts = [part for part in path.split("/") if part]
-        if "vm" not in parts[:-1]:
+        parts = _folder_names(vm)
+        if "vm" not in parts:
             return ""
         at = parts.index("vm")
-        folders = [self._names.of(NameKind.FOLDER, part) for part in parts[at + 1 : -1]]
+        folders = [self._names.of(NameKind.FOLDER, part) for part in parts[at + 1 :]]
         top = [self._names.of(NameKind.DATACENTER, parts[at - 1])] if at and self._has_many else []
         return "/".join([*top, *folders])
 
@@ -243,8 +244,13 @@ def board_key(catalog: Catalog, vendor_id: int, device_id: int, subsystem_id: in
 
 def datacenters(inventory: Inventory) -> tuple[str, ...]:
     """The names of the datacenters that VMs are in, sorted."""
-    parts = (vm.path.split("/") for vm in inventory.vms.values())
-    return tuple(sorted({each[each.index("vm") - 1] for each in parts if "vm" in each[1:]}))
+    folders = map(_folder_names, inventory.vms.values())
+    return tuple(sorted({names[names.index("vm") - 1] for names in folders if "vm" in names[1:]}))
+
+
+def _folder_names(vm: Vm) -> Sequence[str]:
+    """The names in the path of the VM's folder: `lab-dc`, `vm`, `ml`."""
+    return vm.folders or tuple(name for name in vm.folder.split("/") if name)
 
 
 def moment(at: datetime | None) -> str | None:

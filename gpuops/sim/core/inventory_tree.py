@@ -52,16 +52,25 @@ def at_path(root: ManagedObject, path: str) -> ManagedObject | None:
     return obj
 
 
+_PLAIN: Final = re.compile(r"[^%/\\]*\Z")
+
+
 def escaped(name: str) -> str:
     """A name as vCenter keeps it: `/` and `\\` escaped, and `%` where it begins no escape (vSphere API,
     ManagedEntity.name)."""
+    if _PLAIN.match(name):
+        return name
     marked = re.sub(r"%(?!2f|5c|25)", "%25", name, flags=re.IGNORECASE)
     return marked.replace("/", "%2f").replace("\\", "%5c")
 
 
+_CHARACTERS: Final = {"2f": "/", "5c": "\\", "25": "%"}
+_ESCAPE: Final = re.compile("%(2f|5c|25)", re.IGNORECASE)
+
+
 def unescaped(name: str) -> str:
     """A name with `%2f`, `%5c` and `%25` as the characters they stand for."""
-    return name.replace("%2f", "/").replace("%5c", "\\").replace("%25", "%")
+    return _ESCAPE.sub(lambda escape: _CHARACTERS[escape[1].lower()], name)
 
 
 # What a ContainerView of each kind of container holds (vSphere API reference, ContainerView): the properties that lead

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from gpuops.sim.core.inventory_tree import unescaped
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.horizon.records import MachineRecord, VcenterList, record_of
@@ -84,7 +85,9 @@ class Pod:
         """Each VM that is a machine of a pool, with the first pool that has it."""
         for vm in self.world.by_type("VirtualMachine"):
             kept = self._pool_names.get(vm.moid)
-            pool = next((each for each in self.world.desktop_pools if each.name == kept or each.has(vm.name)), None)
+            pool = next(
+                (each for each in self.world.desktop_pools if each.name == kept or each.has(unescaped(vm.name))), None
+            )
             if pool is not None:
                 self._pool_names[vm.moid] = pool.name
                 yield pool, vm

@@ -18,7 +18,10 @@ LONGEST_NAME: Final = 80
 
 
 class ManagedEntity(ManagedObject):
-    """An object with a name and a place in the tree. `attributes` are custom field values by key."""
+    """An object with a name, escaped as vCenter keeps it, and a place in the tree.
+
+    `attributes` are custom field values by key.
+    """
 
     wsdl_name = "ManagedEntity"
     world: World
@@ -27,7 +30,7 @@ class ManagedEntity(ManagedObject):
         self, world: World, moid: str, name: str, parent: str | None, attributes: dict[int, str] | None = None
     ) -> None:
         super().__init__(world, moid)
-        self.name = name
+        self.name = escaped(name)
         self.parent = parent
         self.attributes = attributes or {}
 

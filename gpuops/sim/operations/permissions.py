@@ -32,6 +32,7 @@ OF_FIELDS: Final = {
     "numCPUs": "CPUCount",
     "numCoresPerSocket": "CPUCount",  # from memory, and so `virtualNuma`
     "cpuHotAddEnabled": "CPUCount",
+    "nestedHVEnabled": "Settings",  # from memory
     "virtualNuma": "CPUCount",
     "memoryMB": "Memory",
     "memoryHotAddEnabled": "Memory",

@@ -95,5 +95,6 @@ class VmAsRead(_AsRead, frozen=True):
     cpu_reservation_mhz: int = 0
     memory_locked: bool = False
     cpu_hot_add: bool = False
+    nested_virtualization: bool = False
     booted: datetime | None = None
     suspended: datetime | None = None

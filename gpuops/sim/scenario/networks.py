@@ -9,6 +9,7 @@ from pyVmomi import vim
 
 from gpuops.errors import PolicyError
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
@@ -86,7 +87,7 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
 
 def _named(site: ScenarioSite, what: str, name: str, kind: type[Kind]) -> Kind:
     here = [each for each in site.datacenter.folders["network"].children.values() if isinstance(each, kind)]
-    found = next((each for each in here if each.name == name), None)
+    found = next((each for each in here if each.name == escaped(name)), None)
     if found is None:
         raise PolicyError(
             f"the scenario has no {what} {name!r:.80}", hint=f"it has {', '.join(each.name for each in here) or 'none'}"

@@ -27,6 +27,7 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
     state.memory_locked = read.memory_locked
     state.cpu_reservation_mhz = read.cpu_reservation_mhz
     state.cpu_hot_add = read.cpu_hot_add
+    state.nested_virtualization = read.nested_virtualization
     nodes = (*read.nodes, *(None for _ in state.devices))
     grouped = read.group is not None
     state.groups = ((1, read.group),) if read.group is not None else state.groups

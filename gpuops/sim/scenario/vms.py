@@ -13,6 +13,7 @@ from pyVmomi import vmodl
 
 from gpuops.errors import PolicyError
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.core.inventory_tree import escaped
 from gpuops.sim.inventory.registration import enter, new_moid, new_uuid
 from gpuops.sim.objects.folder import Folder
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -79,7 +80,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     reserved = bool(devices) if declared.reserved is None else declared.reserved
     memory_mib = (declared.memory_gib << 10) if declared.memory_mib is None else declared.memory_mib
     state = VmState(
-        name=expand_name(declared.name, declared.first + index),
+        name=escaped(expand_name(declared.name, declared.first + index)),
         uuid=new_uuid(world),
         instance_uuid=new_uuid(world),
         template=_template(site.guest(declared.guest), store.name),
@@ -158,7 +159,8 @@ def _folder(site: ScenarioSite, path: str) -> FolderEntity:
     folder = site.datacenter.folders["vm"]
     for name in filter(None, path.split("/")):
         found = next(
-            (child for child in folder.children.values() if isinstance(child, Folder) and child.name == name), None
+            (child for child in folder.children.values() if isinstance(child, Folder) and child.name == escaped(name)),
+            None,
         )
         if found is None:
             found = Folder(site.world, new_moid(site.world, "group-v"), name, folder.moid, "vm")

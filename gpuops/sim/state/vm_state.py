@@ -215,6 +215,7 @@ class VmState:
     memory_reservation_mib: int = 0
     memory_locked: bool = False
     cpu_hot_add: bool = False
+    nested_virtualization: bool = False
     memory_hot_add: bool = False
     cores_per_numa_node: int | None = None
     vnuma_on_hot_add: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from gpuops.errors import GpuopsError, NotConnected, ProtocolError
+from gpuops.errors import GpuopsError, NotConnected, ProtocolError, UsageError
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
@@ -32,7 +32,7 @@ from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100
 _LONGEST_PATH: Final = 24_000
-"""So many folders, each with a name of vCenter's 80 characters, written as %2f and the like."""
+"""So many folders, each with a name of vCenter's 80 characters, and room for escapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,31 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     )
 
 
+def folder_at(session: Session, path: str) -> str:
+    """The id of the folder for VMs at an inventory path of real names, `/lab-dc/vm/ml`. Raises UsageError where there
+    is none, or more than one.
+
+    Not by FindByInventoryPath: where a name contains a slash, only the folders themselves say which slashes of a path
+    separate names.
+    """
+    with reading(session) as reader:
+        wanted = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
+        places = {ref: (kind, place) for kind, ref, place in reader.read_all(wanted, _decode_place)}
+    parents, known = {ref: place for ref, (_, place) in places.items()}, dict[str | None, _FolderPath]()
+    folders = [ref for ref, (kind, _) in places.items() if kind == "Folder"]
+    matches = [ref for ref in folders if _folder_path(ref, parents, known).path == f"/{path.strip('/')}"]
+    if not matches:
+        raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
+    if len(matches) > 1:
+        hint = "rename one of them: a name with a slash looks like two folders"
+        raise UsageError(f"{len(matches)} folders have the path {path!r}", hint=hint)
+    return matches[0]
+
+
+def _decode_place(found: ReadObject) -> tuple[str, str, _Parent]:
+    return found.type, found.ref, _Parent(found.ref, found.name, text(found.properties.get("parent")))
+
+
 def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
     """The same snapshot with the clusters of these VMs read anew."""
     found = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
@@ -237,16 +262,15 @@ def _decode(found: ReadObject) -> _Record:
         case "Datastore":
             return Datastore(
                 found.ref,
-                text(found.properties.get("name")) or found.ref,
+                found.name,
                 free_mib=mebibytes(number(found.properties.get("summary.freeSpace"))),
                 accessible=flag(found.properties.get("summary.accessible")),
             )
         case _:
-            name = text(found.properties.get("name")) or found.ref
-            cluster = decode_cluster(found, name) if found.type == "ClusterComputeResource" else None
+            cluster = decode_cluster(found, found.name) if found.type == "ClusterComputeResource" else None
             # a vApp's parent is a resource pool; a vApp inside another one has no folder
             parent = text(found.properties.get("parentFolder")) or text(found.properties.get("parent"))
-            return _Parent(found.ref, name, parent, cluster)
+            return _Parent(found.ref, found.name, parent, cluster)
 
 
 def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
@@ -272,12 +296,13 @@ def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[Ph
 
 def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
     """VMs with their paths, their custom attributes by name, and the tasks that run on them."""
-    folders: dict[str | None, str] = {}
+    folders: dict[str | None, _FolderPath] = {}
     fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
     running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
         each.ref: each.known(
-            path=f"{_folder_path(each.parent, places, folders)}/{each.known.keywords['name']}",
+            path=f"{(folder := _folder_path(each.parent, places, folders)).path}/{each.known.keywords['name']}",
+            folders=folder.names if folder.has_slash else (),
             vapp=places[vapp].name if (vapp := each.known.keywords["vapp"]) in places else vapp,
             attributes={fields[key]: value for key, value in each.attribute_values if key in fields and value},
             tasks=tuple(task for ref in each.recent_tasks if (task := running.get(ref)) is not None),
@@ -287,7 +312,17 @@ def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm
     }
 
 
-def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str | None, str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _FolderPath:
+    """The inventory path of a folder, and the names that it consists of."""
+
+    path: str = ""
+    names: tuple[str, ...] = ()
+    has_slash: bool = False
+    """Whether one of the names contains a slash, so that the path cannot be split into them."""
+
+
+def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str | None, _FolderPath]) -> _FolderPath:
     """The inventory path of a folder; the root folder and what this login cannot see have none.
 
     Raises ProtocolError for folders that are within themselves, or deeper or longer than a vCenter's.
@@ -296,7 +331,7 @@ def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str
     while ref not in known:
         place = places.get(ref or "")
         if place is None:
-            known[ref] = ""
+            known[ref] = _FolderPath()
         elif len(below) == _DEEPEST_FOLDER:
             raise ProtocolError(f"vCenter tells of more than {_DEEPEST_FOLDER} folders within each other")
         else:
@@ -305,8 +340,11 @@ def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str
     path = known[ref]
     for place in reversed(below):
         # the root folder has no parent, and no place in a path
-        path = known[place.ref] = f"{path}/{place.name}" if place.parent is not None else path
-        if len(path) > _LONGEST_PATH:
+        if place.parent is not None:
+            has_slash = path.has_slash or "/" in place.name
+            path = _FolderPath(f"{path.path}/{place.name}", (*path.names, place.name), has_slash)
+        known[place.ref] = path
+        if len(path.path) > _LONGEST_PATH:
             raise ProtocolError(f"vCenter tells of a folder with a path of more than {_LONGEST_PATH:,} characters")
     return path
 

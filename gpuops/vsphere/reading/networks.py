@@ -87,14 +87,13 @@ def read_networks(session: Session) -> Networks:
 
 def _decode(found: ReadObject) -> _Switch | DistributedPortGroup | _Host | None:
     values = found.properties
-    name = text(values.get("name")) or found.ref
     if found.type == "HostSystem":
         # one of which a property could not be read is unknown, not without RDMA
         return _Host(found.ref, _host(values)) if not found.unreadable else None
     if found.type == _SWITCH:
-        return _switch(found.ref, name, text(values.get("uuid")) or "", values.get("config"))
+        return _switch(found.ref, found.name, text(values.get("uuid")) or "", values.get("config"))
     switch = text(values.get("config.distributedVirtualSwitch")) or ""  # its ref, until all of them are known
-    return DistributedPortGroup(found.ref, name, text(values.get("key")) or found.ref, switch)
+    return DistributedPortGroup(found.ref, found.name, text(values.get("key")) or found.ref, switch)
 
 
 def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:

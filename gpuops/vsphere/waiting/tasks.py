@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, StepFailed, Trouble
+from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
@@ -170,7 +171,7 @@ def _vms(entities: Iterable[Any]) -> Collection[str]:
 
 
 def _subject(info: dict[str, Any], ref: str) -> str:
-    return info.get("info.entityName") or ref
+    return decode_name(info.get("info.entityName") or ref)
 
 
 def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import OutcomeUnknown, Refused, StepFailed, UsageError
+from gpuops.errors import OutcomeUnknown, Refused, StepFailed
+from gpuops.model.vcenter.entity_name import decode_name, encode_name
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
 from gpuops.vsphere.faults import is_gone
@@ -26,16 +27,6 @@ _DEEPEST: Final = 100
 """So many folders within each other; an inventory is read with as many."""
 
 
-def folder_at(session: Session, path: str) -> str:
-    """The id of the folder for VMs at an inventory path, `/lab-dc/vm/ml`. Raises UsageError where there is none."""
-    from pyVmomi import vim
-
-    found = session.read(lambda: session.content.searchIndex.FindByInventoryPath(path), subject=path)
-    if not isinstance(found, vim.Folder):
-        raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
-    return str(found._moId)
-
-
 def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     """The task that makes the VM, powered off. Raises OutcomeUnknown when the reply was lost, or vCenter's error.
 
@@ -54,7 +45,7 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     if new.datastore is not None:
         location.datastore = session.managed("Datastore", new.datastore)
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
-    task = session.change(source.CloneVM_Task, folder, new.name, spec, subject=new.name, op_id=op_id)
+    task = session.change(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
         raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
     return TaskRef(str(task._moId))
@@ -113,12 +104,12 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
     if not isinstance(folder, vim.Folder):
         raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
     spec = vim.vm.ConfigSpec(
-        name=new.name,
+        name=encode_name(new.name),
         annotation=new.annotation,
         guestId=GUEST,
         numCPUs=1,
         memoryMB=MEMORY_MIB,
-        files=vim.vm.FileInfo(vmPathName=f"[{new.datastore}]"),
+        files=vim.vm.FileInfo(vmPathName=f"[{encode_name(new.datastore)}]"),
     )
     task = session.change(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
@@ -163,7 +154,7 @@ def _read_of_made(session: Session, machine: Any, name: str, notes: str) -> Any:
     found, said, power = session.read(
         lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
     )
-    if found != name or notes not in str(said or ""):
+    if decode_name(str(found)) != name or notes not in str(said or ""):
         raise Refused(f"{name} is not the VM that was made: it is left as it is", hint="look at its notes")
     return power
 

@@ -90,10 +90,45 @@ def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str
 
 
 @pytest.mark.long
-def test_a_profile_that_is_none_is_refused(lab: Lab) -> None:
-    result = lab.run("capacity", "--profile", "a40-99q")
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr.startswith("error: no host offers a vGPU profile 'a40-99q'; near: ")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("capacity",),
+        ("defrag", "--dry-run"),
+        ("size",),
+        ("place", "--vcpu", "4", "--memory", "16GiB"),
+        ("attach", "--vm", "ml-07", "--dry-run"),
+        ("inventory", "--hosts"),
+    ],
+)
+def test_an_unknown_profile_is_one_error_everywhere(lab: Lab, words: tuple[str, ...]) -> None:
+    result = lab.run(*words, "--profile", "a40-99q", "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["code"]) == (2, "profile-unknown")
+    assert result.stderr.startswith("error: no host offers a vGPU profile 'a40-99q'; near: nvidia_a40-8q")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [("--add-vms", "3xa40-99q"), ("--change-profile", "vdi-*=a40-99q")])
+def test_what_if_does_not_know_such_a_profile_either(lab: Lab, words: tuple[str, ...]) -> None:
+    result = lab.run("what-if", *words, "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["code"]) == (2, "profile-unknown")
+
+
+@pytest.mark.long
+def test_a_file_of_requests_with_unknown_profiles_names_them(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "requests.yaml"
+    path.write_text(
+        "version: 1\nrequests:\n"
+        "  - {name: a, profile: a40-99q, vcpu: 4, memory: 8GiB}\n"
+        "  - {name: b, profile: a40-8q, vcpu: 4, memory: 8GiB}\n"
+        "  - {name: c, profile: a41-8q, vcpu: 4, memory: 8GiB}\n",
+        encoding="utf-8",
+    )
+    for words in (("place", "--file", str(path)), ("what-if", "--lose-host", "esx-02.lab", "--requests", str(path))):
+        result = lab.run(*words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("error: request a: no host offers a vGPU profile 'a40-99q'; near: ")
+        assert "; request c: no host offers a vGPU profile 'a41-8q'" in result.stderr
 
 
 @pytest.mark.long

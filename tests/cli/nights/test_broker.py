@@ -96,7 +96,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
     "a secret in the address": ({"url": f"https://me:{CANARY}@horizon"}, 2, "no user and no password belong in it"),
     "no address": ({"url": "https://"}, 2, "not the address of a broker"),
     "a short thumbprint": ({"thumbprint": "ab"}, 2, "targets.prod.broker.thumbprint is not the SHA-256"),
-    "no password anywhere": ({"password_file": ""}, 5, "no password for VSPHERE\\administrator at the broker"),
+    "no password anywhere": ({"password_file": ""}, 2, "no password for VSPHERE\\administrator at the broker"),
     "no such file": ({"password_file": "/nowhere"}, 2, "the password file /nowhere cannot be read"),
     "another authority": ({"ca_file": ""}, 5, "issuer that is not trusted here"),
     "nobody there": ({"url": "https://127.0.0.1:1"}, 5, "is not reachable"),

@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.login import login
-from gpuops.errors import LoginRefused
+from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret, Target
 
 THERE = Destination(
@@ -33,5 +33,6 @@ def test_everything_arrives() -> None:
 
 
 def test_without_a_user_name_nobody_is_asked_for_a_password() -> None:
-    with pytest.raises(LoginRefused, match="no user name"):
+    with pytest.raises(TargetError, match="no user name") as missing:
         login(replace(THERE, username=None), {}, lambda prompt: pytest.fail("asked"))
+    assert missing.value.exit_code == 2

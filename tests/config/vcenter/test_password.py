@@ -18,7 +18,7 @@ from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import find_password, read_password_file
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import Configuration
-from gpuops.errors import LoginRefused, TargetError
+from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import Secret
 
 THERE = Destination(label="prod", address=Address("vc.example.com"), username="me", name="prod")
@@ -61,10 +61,10 @@ def test_the_prompt_says_who_and_where() -> None:
 
 
 def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
-    with pytest.raises(LoginRefused, match="no password for me") as caught:
+    with pytest.raises(TargetError, match="no password for me") as caught:
         find_password(THERE, {}, None)
     assert "--password-file" in caught.value.hint
-    assert caught.value.exit_code == 5
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str
     configuration = Configuration.model_validate({"targets": {"prod": target}})
     where = resolve(Flags(vcenter="prod", username="admin@vsphere.local"), {}, configuration)
     assert isinstance(where, Destination)
-    with pytest.raises(LoginRefused) as caught:
+    with pytest.raises(TargetError) as caught:
         find_password(where, {}, None)
     names = f": [targets.prod] names the password of {others} alone" if others else ""
     assert caught.value.message == f"no password for admin@vsphere.local at https://vc.example.com{names}"

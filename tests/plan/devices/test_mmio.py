@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuops.catalog import load
 from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY, Mmio, mmio_for, mmio_keys
 from tests.plan.snapshots import FIRST, catalog, device, host, whole
 
@@ -33,6 +34,26 @@ def test_whole_gpus(board: str, size_gib: int) -> None:
     gpu = whole(FIRST, board)
     made = device(f"directpath {FIRST} {gpu.vendor_id:04x}:{gpu.device_id:04x}", 13000)
     assert mmio_for([made], host("esx-1", gpu), catalog()).size_gib == size_gib
+
+
+@pytest.mark.parametrize(
+    ("device_id", "size_gib"),
+    [
+        (0x20B3, 128), (0x20BD, 128), (0x27B1, 64), (0x2BB1, 256), (0x2BB4, 256), (0x2BB3, 256), (0x2C31, 64),
+        (0x2C33, 64), (0x2C34, 64), (0x2D30, 32), (0x2941, 512), (0x31C2, 1024), (0x2237, 64), (0x26B8, 64),
+    ],
+)  # fmt: skip
+def test_gpus_for_directpath_io_that_only_the_driver_names(device_id: int, size_gib: int) -> None:
+    """Twice the memory, rounded up to a power of two, although the host tells no memory of the GPU."""
+    made = device(f"dynamic 10de:{device_id:04x}", 13000)
+    known = load(pci=[(0x10DE, device_id, None)])
+    assert mmio_for([made], None, known) == Mmio(size_gib)
+
+
+def test_a_known_gpu_whose_memory_is_not_known_is_named() -> None:
+    made, h20_nvl16 = device("dynamic 10de:230e", 13000), load(pci=[(0x10DE, 0x230E, None)])
+    assert [each.name for each in h20_nvl16.devices] == ["NVIDIA H20 NVL16"]
+    assert mmio_for([made], None, h20_nvl16) == Mmio(0, ("dynamic 10de:230e",))
 
 
 def test_a_gpu_that_is_not_known_is_named() -> None:

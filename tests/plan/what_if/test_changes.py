@@ -151,7 +151,7 @@ class TestVms:
 @pytest.mark.parametrize(
     ("change", "kind", "said"),
     [
-        (AddHosts(1, "l40z", 8), UsageError, "no GPU model 'l40z' in the catalogue; did you mean l40, l40s, l4?"),
+        (AddHosts(1, "l40z", 8), UsageError, "no GPU model 'l40z' in the catalogue; did you mean l40, l40s, l40g?"),
         (AddHosts(1, "p40", 8, None, MIXED), UsageError, "Tesla P40 has no mixed-size mode"),
         (AddHosts(1, "a40", 8, None, MIG), UsageError, "NVIDIA A40 has no MIG mode (NVIDIA MIG User Guide)"),
         (AddHosts(1, like="esx-03"), UsageError, "esx-03 has no GPU"),

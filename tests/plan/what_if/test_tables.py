@@ -80,7 +80,7 @@ def test_a_row_of_the_mixed_size_table(board: Board, profile: VgpuProfile) -> No
 
 
 def test_of_both_tables_all_rows_are_tried() -> None:
-    assert (len(ROWS), len(MIXED_ROWS)) == (960, 579)
+    assert (len(ROWS), len(MIXED_ROWS)) == (1009, 628)
 
 
 def test_a_gpu_that_has_no_mixed_size_mode_is_not_added_in_it() -> None:

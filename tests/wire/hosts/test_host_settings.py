@@ -273,3 +273,18 @@ def resume(bench: Bench) -> None:
     """The desktop that sleeps on esx-02 is shut down, by nobody in particular."""
     [vm] = [vm for vm in bench.server.world.by_type("VirtualMachine") if vm.display_name == "vdi-11"]
     vm.state.power = Power.OFF
+
+
+@pytest.mark.parametrize("spelled", ["0000:d8:00", "d8:00", "d8:00.0"])
+def test_an_address_means_to_gpuops_what_it_means_to_the_driver(bench: Bench, spelled: str) -> None:
+    options = 'NVreg_RegistryDwordsPerDevice="pci={};RmPVMRL={}"'
+    si = connect(bench.server)
+    [moid] = [host.moid for host in bench.server.world.by_type("HostSystem") if host.display_name == "esx-01.lab"]
+    vim.HostSystem(moid, si._stub).configManager.kernelModuleSystem.UpdateModuleOptionString(
+        "nvidia", options.format(spelled, "0x11")
+    )
+    Disconnect(si)
+    a40 = bench.shown().gpus[2]
+    assert (str(a40.configured), a40.reboot_pending) == ("fixed-share", True)
+    assert bench.set(SetScheduler(SchedulerPolicy.BEST_EFFORT, gpu=("0000:d8:00.0",), host="esx-01.lab")).changed
+    assert bench.state().module_options == options.format(spelled, "0x00")

@@ -3,6 +3,10 @@
 `NVreg_RegistryDwords=KEY=VALUE;...` is for all GPUs, `NVreg_RegistryDwordsPerDevice=pci=ADDRESS;KEY=VALUE;pci=...` for
 some; options are separated by blanks (NVIDIA vGPU docs, scheduling behaviour; esxcli system module parameters).
 A GPU's own entry goes before the one for all. Nothing is normalised: a foreign byte is never rewritten.
+
+How the driver reads the list for single GPUs: NVIDIA open-gpu-kernel-modules, nv-reg.h (RegistryDwordsPerDevice) and
+os-registry.c (nv_parse_per_device_option_string, pci_str_to_bdf). It ignores blanks; `pci` is in small letters; a `pci`
+that is no address ends the entries of the GPU before it; an item with a second equals sign is skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +28,13 @@ _OPTION: Final = re.compile(
     r"""(?P<name>[^\s="']+)=(?P<value>(?:"[^"]*"|'[^']*'|[^\s"'])*)|(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 )
 _ITEM: Final = re.compile(r"[^;]+")
+_PCI: Final = re.compile(
+    r"(?:0x)?(?P<first>[0-9a-f]*):(?:0x)?(?P<second>[0-9a-f]*)(?::(?:0x)?(?P<slot>[0-9a-f]+)[^.]*)?"
+    r"(?:\.(?P<function>[0-7]))?",
+    re.IGNORECASE,
+)
+"""What the driver takes for `pci`: `bus:slot`, `domain:bus:slot`, both with or without `.function`. A number that is
+left out is 0, and what follows the digits of the slot is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +150,23 @@ def _by_device(
         return
     groups: list[tuple[PciAddress | None, list[re.Match[str]]]] = []
     for item in items:
-        key, _, value = item[0].partition("=")
-        if key.strip().lower() == "pci":
-            groups.append((PciAddress.parse_or_none(value), [item]))
+        key, _, value = "".join(item[0].split()).partition("=")
+        if key == "pci" and value and "=" not in value:
+            groups.append((_address(value), [item]))
         elif groups:
             groups[-1][1].append(item)
     yield from (group for group in groups if group[0] is not None)
+
+
+def _address(text: str) -> PciAddress | None:
+    """The address as the driver understands it, 0000:d8:00.0 of `d8:00`; None = it skips the entries that follow."""
+    match = _PCI.fullmatch(text)
+    if match is None or not (match["second"] or match["slot"]):
+        return None
+    first, second, function = (int(match[name] or "0", 16) for name in ("first", "second", "function"))
+    if match["slot"] is None:
+        return PciAddress(0, first, second, function)
+    return PciAddress(first, second, int(match["slot"], 16), function)
 
 
 def _inner(option: re.Match[str]) -> tuple[int, int]:

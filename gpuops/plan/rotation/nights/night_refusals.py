@@ -74,7 +74,7 @@ def _folders(folder: str, inventory: Inventory) -> Iterator[str]:
     For `desktops/cad` and a VM `/dc/vm/desktops/cad/desk-01`: `dc/vm`, `vm/desktops` and `desktops/cad`.
     """
     length = folder.strip("/").count("/") + 1
-    for above in {vm.path.strip("/").rpartition("/")[0] for vm in inventory.vms.values()}:
+    for above in {vm.folder.strip("/") for vm in inventory.vms.values()}:
         names = above.split("/")
         if folder.startswith("/"):
             yield from (f"/{'/'.join(names[:end])}" for end in range(1, len(names) + 1))

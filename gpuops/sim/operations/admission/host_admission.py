@@ -40,6 +40,7 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _host_is_up(host)
     _reservations_fit(vm, host)
     _memory_is_reserved(vm.state)
+    _is_not_nested(vm.state)
     _bars_fit(vm.state, host.state)
     may_use_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
@@ -72,6 +73,12 @@ def _memory_is_reserved(vm: VmState) -> None:
         raise faults.will_not_power_on(
             f"Invalid memory setting: memory reservation (sched.mem.min) should be equal to memsize ({vm.memory_mib})."
         )
+
+
+def _is_not_nested(vm: VmState) -> None:
+    """Broadcom KB 437651: nested virtualisation excludes vGPUs and passthrough. The fault and its text are assumed."""
+    if vm.devices and vm.nested_virtualization:
+        raise faults.will_not_power_on("PCI passthrough devices cannot be used with nested hardware virtualization.")
 
 
 def _bars_fit(vm: VmState, host: HostState) -> None:

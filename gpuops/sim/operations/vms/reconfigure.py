@@ -258,6 +258,7 @@ SETTERS: Final[dict[str, Setter]] = {
     "memoryAllocation": _set_memory_allocation,
     "cpuAllocation": _set_cpu_allocation,
     "cpuHotAddEnabled": _plain("cpu_hot_add"),
+    "nestedHVEnabled": _plain("nested_virtualization"),
     "memoryHotAddEnabled": _plain("memory_hot_add"),
     "firmware": _set_firmware,
     "bootOptions": _set_boot_options,

@@ -39,6 +39,7 @@ CONFIGURED: Final = (
     "memory_locked",
     "cpu_hot_add",
     "memory_hot_add",
+    "nested_virtualization",
     "cores_per_numa_node",
     "vnuma_on_hot_add",
     "passthrough_hot_plug",

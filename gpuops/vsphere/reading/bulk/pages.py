@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from gpuops.model.vcenter.entity_name import decode_name
 from gpuops.vsphere.reading.bulk.selection import ReadStart
+from gpuops.vsphere.reading.bulk.values import text
 
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
@@ -26,6 +28,11 @@ class ReadObject:
     ref: str
     properties: Mapping[str, Any]
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its real name, or its id where the name could not be read."""
+        return decode_name(text(self.properties.get("name")) or self.ref)
 
 
 Piece = tuple[str | None, Iterator[ReadObject]]

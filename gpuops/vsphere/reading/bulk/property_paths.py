@@ -82,6 +82,7 @@ VM_DETAIL: Final = (
     "config.cpuAllocation.reservation",
     "config.memoryReservationLockedToMax",
     "config.cpuHotAddEnabled",
+    "config.nestedHVEnabled",
     "config.numaInfo.coresPerNumaNode",
     "config.numaInfo.autoCoresPerNumaNode",
     "guest.toolsRunningStatus",

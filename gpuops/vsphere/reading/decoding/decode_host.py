@@ -89,7 +89,7 @@ def thin_host(found: ReadObject) -> ThinHost:
     cpu = values.get("hardware.cpuInfo")
     host = Host(
         ref=found.ref,
-        name=text(values.get("name")) or found.ref,
+        name=found.name,
         connected=None if connection is None else connection == "connected",
         in_maintenance=flag(values.get("runtime.inMaintenanceMode")),
         booted=moment(text(values.get("runtime.bootTime"))),

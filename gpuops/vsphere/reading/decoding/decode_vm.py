@@ -91,7 +91,7 @@ def thin_vm(found: ReadObject) -> ThinVm:
         partial(
             Vm,
             ref=found.ref,
-            name=text(values.get("name")) or found.ref,
+            name=found.name,
             instance_uuid=text(values.get("config.instanceUuid")),
             host=host,
             power=word(PowerState, values.get("runtime.powerState")),
@@ -144,6 +144,7 @@ def with_detail(thin: ThinVm, found: ReadObject) -> ThinVm:
         cpu_reservation_mhz=number(values.get("config.cpuAllocation.reservation")),
         memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
         cpu_hot_add=flag(values.get("config.cpuHotAddEnabled")),
+        nested_virtualization=flag(values.get("config.nestedHVEnabled")),
         tools_running=None if tools is None else tools == "guestToolsRunning",
         unreadable=tuple(dict.fromkeys((*thin.known.keywords["unreadable"], *found.unreadable))),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gpuops.model.vcenter.entity_name import decode_name
+
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
@@ -20,5 +22,6 @@ def guest_addresses(connection: Connection, vm: str) -> Mapping[str, tuple[str, 
     with connection.decoding("guest.net"):
         for each in (told.net or ()) if told is not None else ():
             if each.network:
-                found[each.network] = (*found.get(each.network, ()), *map(str, each.ipAddress or ()))
+                network = decode_name(each.network)
+                found[network] = (*found.get(network, ()), *map(str, each.ipAddress or ()))
     return found

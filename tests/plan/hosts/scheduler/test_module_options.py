@@ -17,6 +17,16 @@ ONE, TWO, THREE = (PciAddress.parse(text) for text in ("0000:3b:00.0", "0000:86:
 EQUAL, FIXED = VgpuScheduler(SchedulerPolicy.EQUAL_SHARE), VgpuScheduler(SchedulerPolicy.FIXED_SHARE)
 ADAPTIVE = RoundRobin.ADAPTIVE
 
+SPELLINGS = (
+    "3b:00", "3B:0", "3b:00.0", "0:3b:00", "0000:3b:00", "0000:3b:00.0", "00000000:3B:00.0", ":3b:00", "0x3b:0x0",
+    "0000:3b:00x", "0000:3b:00:0"
+)  # fmt: skip
+"""The first GPU as the driver understands it: pci_str_to_bdf of NVIDIA's open-gpu-kernel-modules."""
+NO_ADDRESS = (
+    "", "3b", "3b:", "0000:3b:", "0000:3b:x", "3b:x", "3b:00.", "3b:00.8", "3b:00.00", "x:3b:00", "3b:00.1", "1:3b:00"
+)  # fmt: skip
+"""None, or another function or domain."""
+
 
 @pytest.mark.parametrize(
     ("options", "one", "two"),
@@ -37,6 +47,13 @@ ADAPTIVE = RoundRobin.ADAPTIVE
             VgpuScheduler(SchedulerPolicy.FIXED_SHARE, TimeSlices(24)),
             VgpuScheduler(SchedulerPolicy.FIXED_SHARE, TimeSlices(24)),
         ),
+        *[(f"NVreg_RegistryDwordsPerDevice=pci={text};RmPVMRL=0x11", FIXED, BEST_EFFORT) for text in SPELLINGS],
+        *[(f"NVreg_RegistryDwordsPerDevice=pci={text};RmPVMRL=0x11", BEST_EFFORT, BEST_EFFORT) for text in NO_ADDRESS],
+        ('NVreg_RegistryDwordsPerDevice="pci = 0000: 3b:00 ; RmPVMRL = 0x11"', FIXED, BEST_EFFORT),
+        # the driver compares with `pci`, and skips an item with a second equals sign
+        ("NVreg_RegistryDwordsPerDevice=pci=3b:00;PCI=86:00;RmPVMRL=0x11", FIXED, BEST_EFFORT),
+        ("NVreg_RegistryDwordsPerDevice=pci=3b:00;pci=86:00=1;RmPVMRL=0x11", FIXED, BEST_EFFORT),
+        ("NVreg_RegistryDwordsPerDevice=pci=3b:00;pci=nonsense;RmPVMRL=0x11", BEST_EFFORT, BEST_EFFORT),
         ("NVreg_RmPVMRL=1 RmPVMRL=1 X=NVreg_RegistryDwords=RmPVMRL=1", BEST_EFFORT, BEST_EFFORT),
     ],
 )
@@ -76,6 +93,11 @@ def test_what_can_be_meant_in_two_ways_is_not_read(options: str, words: str) -> 
             (),
             "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;RmPVMRL=0x11;pci=86:00.0;X=1 NVreg_RegistryDwords=RmPVMRL=0x11",
         ),
+        (
+            "NVreg_RegistryDwordsPerDevice=pci=0000:86:00;RmPVMRL=0x1",
+            (TWO,),
+            "NVreg_RegistryDwordsPerDevice=pci=0000:86:00;RmPVMRL=0x11",
+        ),
         ("a=1", (TWO,), "a=1 NVreg_RegistryDwordsPerDevice=pci=0000:86:00.0;RmPVMRL=0x11"),
         (
             "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;RmPVMRL=0x1;pci=86:00.0;X=1;pci=af:00.0;Y=2 z",
@@ -107,7 +129,8 @@ foreign = st.one_of(name, st.builds("{}={}".format, name, value), st.builds('{}=
 word = st.sampled_from(["RmPVMRL=0x01", "RmPVMRL=0x00000011", "rmpvmrl=0"])
 dwords = st.lists(item | word, min_size=1, max_size=4).map(lambda items: "NVreg_RegistryDwords=" + ";".join(items))
 group = st.tuples(
-    st.sampled_from(["pci=0000:3b:00.0", "pci=86:00.0", "pci=0000:AF:00.0", "pci=?"]), st.lists(item | word, max_size=3)
+    st.sampled_from(["pci=0000:3b:00.0", "pci=86:00.0", "pci=0000:AF:00.0", "pci=?", "pci=af:00"]),
+    st.lists(item | word, max_size=3),
 ).map(lambda parts: ";".join([parts[0], *parts[1]]))
 per_device = st.lists(group, min_size=1, max_size=4).map(
     lambda groups: "NVreg_RegistryDwordsPerDevice=" + ";".join(groups)

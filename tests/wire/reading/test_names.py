@@ -1,0 +1,158 @@
+"""Names with `/`, `\\` and `%`, which vCenter hands out as %2f, %5c and %25: real everywhere but on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from gpuops.errors import Refused, UsageError, VmAmbiguous
+from gpuops.execute.site.host_shell import with_vgpus
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.nights.selector import Selector
+from gpuops.model.vcenter.host_settings import SmiVgpu
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import Clone
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+if TYPE_CHECKING:
+    from gpuops.execute.site.host_shell import HostShell
+
+WORLD = r"""
+description: names with slashes, backslashes and percent signs
+start: 2026-11-02T18:00:00Z
+datacenter: "dc/1"
+models:
+  s: {vendor: Dell Inc., model: R750xa, cpu: Xeon, cores_per_socket: 32, cpu_mhz: 2000, memory_gib: 1024}
+guests:
+  ubuntu: {id: ubuntu64Guest, name: Ubuntu Linux (64-bit)}
+datastores: [{name: "ds\\1", capacity_gib: 20480, free_gib: 8192}]
+networks: [VM Network]
+switches: [{name: "dvs/1", groups: ["rdma/vm", "100%"]}]
+clusters:
+  - name: "GPU DEV/QA"
+    hosts:
+      - {name: "esx%1", model: s, driver: 550.90.05-1OEM.800.1.0.20613240,
+         gpus: [{board: a40, at: "0000:3b:00.0", node: 0, mode: mixedSize}]}
+vms:
+  - {name: "train/bert", folder: "b%2fteam/a", "on": "esx%1", guest: ubuntu, cpus: 4, memory_gib: 16, disk_gib: 20,
+     devices: [{vgpu: nvidia_a40-8q}], power: "on"}
+  - {name: "bert", folder: "team%2fa/train", "on": "esx%1", guest: ubuntu, cpus: 4, memory_gib: 16, disk_gib: 20,
+     devices: [{vgpu: nvidia_a40-8q}], power: "on"}
+  - {name: "bert", folder: "team/a", "on": "esx%1", guest: ubuntu, cpus: 4, memory_gib: 16, disk_gib: 20,
+     devices: [{vgpu: nvidia_a40-8q}], power: "on"}
+  - {name: "100%25", folder: "b%2fteam/a", "on": "esx%1", guest: ubuntu, cpus: 4, memory_gib: 16, disk_gib: 20,
+     devices: [], template: true}
+"""
+
+
+@pytest.fixture
+def served(serve: Callable[[str], SimServer], tmp_path: Path) -> SimServer:
+    path = tmp_path / "world.yaml"
+    path.write_text(WORLD, encoding="utf-8")
+    return serve(str(path))
+
+
+def test_objects_of_all_types_have_their_real_names(served: SimServer) -> None:
+    names = {each.display_name for kind in ("VirtualMachine", "HostSystem", "Folder", "Datacenter", "Datastore",
+             "ClusterComputeResource", "DistributedVirtualPortgroup", "VmwareDistributedVirtualSwitch")
+             for each in served.world.by_type(kind)}  # fmt: skip
+    assert names > {"dc%2f1", "ds%5c1", "dvs%2f1", "rdma%2fvm", "100%25", "GPU DEV%2fQA", "esx%251", "train%2fbert"}
+    with Connection(target_of(served)) as connection:
+        inventory, networks = connection.inventory(), connection.networks()
+    assert [cluster.name for cluster in inventory.clusters.values()] == ["GPU DEV/QA"]
+    assert [host.name for host in inventory.hosts.values()] == ["esx%1"]
+    assert [store.name for store in inventory.datastores.values()] == ["ds\\1"]
+    assert [switch.name for switch in networks.switches] == ["dvs/1"]
+    assert [group.name for group in networks.port_groups] == ["rdma/vm", "100%"]
+    assert sorted(vm.path for vm in inventory.vms.values()) == [
+        "/dc/1/vm/b/team/a/100%", "/dc/1/vm/b/team/a/train/bert", "/dc/1/vm/team/a/bert", "/dc/1/vm/team/a/train/bert"
+    ]  # fmt: skip
+
+
+def test_a_vm_is_found_by_its_real_name_and_by_its_path(served: SimServer) -> None:
+    with Connection(target_of(served)) as connection:
+        inventory = connection.inventory()
+        observed = connection.observe(inventory, list(inventory.vms))
+    for seen in (inventory, observed):
+        bert = next(vm for vm in seen.vms.values() if vm.name == "train/bert")
+        assert seen.find_vm("/dc/1/vm/b/team/a/train/bert") is bert
+        assert seen.find_vm("100%").folder == bert.folder == "/dc/1/vm/b/team/a"
+        with pytest.raises(VmAmbiguous, match="2 VMs are named 'train/bert'") as two:
+            seen.find_vm("train/bert")  # the VM of that name, and `bert` in the folder `train`
+        assert two.value.message.endswith("/dc/1/vm/b/team/a/train/bert, /dc/1/vm/team/a/train/bert")
+
+
+@pytest.mark.parametrize(
+    ("folder", "vms"),
+    [
+        ("team/a", ["bert", "bert"]),  # the folder `team/a`, and `a` in `team`; but not `a` in `b/team`
+        ("b/team", ["100%", "train/bert"]),
+        ("b/team/a", ["100%", "train/bert"]),
+        ("/dc/1/vm/b/team", ["100%", "train/bert"]),
+        ("/dc/1/vm/team", ["bert"]),
+        ("team/a/train", ["bert"]),
+        ("1/vm", []),
+    ],
+)
+def test_a_policy_names_folders_by_their_real_names(served: SimServer, folder: str, vms: list[str]) -> None:
+    with Connection(target_of(served)) as connection:
+        inventory = connection.inventory()
+    selector = Selector(folder=folder)
+    assert sorted(vm.name for vm in inventory.vms.values() if selector.selects(vm)) == vms
+
+
+def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
+    with Connection(target_of(served)) as connection:
+        folder = connection.folder_at("/dc/1/vm/b/team/a")
+        inventory = connection.inventory()
+        cloning = Clone("50%\\2", "100%", folder="/dc/1/vm/b/team/a", datastore="ds\\1").planned(inventory, folder)
+        assert cloning.new is not None, cloning.rejections
+        task = connection.clone_vm(cloning.new, "op-1")
+        assert [end.error for end in connection.wait([task], 60)] == [None]
+        host = next(iter(inventory.hosts.values()))
+        lock = NewVm("lock 5%", host.ref, host.name, "ds\\1", "the lock")
+        assert [end.error for end in connection.wait([connection.create_vm(lock, "op-2")], 60)] == [None]
+        made = {vm.name: vm for vm in connection.inventory().vms.values()}
+        assert made["50%\\2"].path == cloning.new.path == "/dc/1/vm/b/team/a/50%\\2"
+        connection.require_made(made["lock 5%"].ref, "lock 5%", "the lock")
+        with pytest.raises(Refused, match="not the VM that was made"):
+            connection.require_made(made["lock 5%"].ref, "lock 5%25", "the lock")
+    assert {vm.display_name for vm in served.world.by_type("VirtualMachine")} > {"50%25%5c2", "lock 5%25"}
+
+
+class Shell:
+    """A host whose nvidia-smi names VMs as people see them."""
+
+    def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
+        gpu, starts = PciAddress.parse("0000:3b:00.0"), {"train/bert": 0, "bert": 8}
+        return tuple(SmiVgpu(gpu, vm, "nvidia_a40-8q", start, None, None, None) for vm, start in starts.items())
+
+
+def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> None:
+    said = list[str]()
+    with Connection(target_of(served)) as connection:
+        read = connection.inventory()
+        one = next(vm for vm in read.vms.values() if vm.path == "/dc/1/vm/team/a/bert")
+        kept = {ref: vm for ref, vm in read.vms.items() if vm is not one}
+        host = next(iter(read.hosts.values()))
+        gpu = replace(host.gpus[0], vms=tuple(ref for ref in host.gpus[0].vms or () if ref != one.ref))
+        inventory = replace(read, vms=kept, hosts={host.ref: replace(host, gpus=(gpu,))})
+    told = with_vgpus(inventory, cast("HostShell", Shell()), said.append)
+    (known,) = next(iter(told.hosts.values())).gpus
+    assert {(inventory.vms[each.vm].name, each.start) for each in known.vgpus or ()} == {("train/bert", 0), ("bert", 8)}
+    assert said == []
+
+
+def test_a_folder_is_found_by_its_real_path(served: SimServer) -> None:
+    with Connection(target_of(served)) as connection:
+        assert connection.folder_at("/dc/1/vm/b/team") != connection.folder_at("/dc/1/vm/b/team/a")
+        with pytest.raises(UsageError, match="no folder '/dc/1/vm/none' in this vCenter"):
+            connection.folder_at("/dc/1/vm/none")
+        with pytest.raises(UsageError, match="2 folders have the path '/dc/1/vm/team/a'"):
+            connection.folder_at("/dc/1/vm/team/a")
