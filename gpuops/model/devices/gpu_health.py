@@ -67,14 +67,14 @@ class GpuHealth:
 
     @property
     def vgpu_obstacle(self) -> str:
-        """Why the GPU takes no new vGPU; empty if its health allows one.
+        """Why the GPU takes no new vGPU, after "it"; empty if its health allows one.
 
         This is the only place with that rule: capacity, placement and nights read it from here.
         """
         if self.is_lost:
-            return "it is lost (its host's nvidia-smi): reboot the host"
+            return "is lost (nvidia-smi)"
         if self.requires_reset or self.recovery_action in _NEEDS_RESET:
-            return "it requires a reset (its host's nvidia-smi): reboot the host"
+            return "requires a reset (nvidia-smi)"
         return ""
 
     @property
