@@ -141,22 +141,23 @@ States = Sequence[SmiState] | GpuopsError
 class _HostAnswer:
     """What one host answered; an error where it did not."""
 
-    states: States
+    states: States | None
+    """None = it was not asked."""
     vgpus: Sequence[SmiVgpu] | GpuopsError
 
     def with_both(self, host: Host, inventory: Inventory) -> Host:
-        host = _with_states(host, self.states)
+        host = _with_states(host, self.states) if self.states is not None else host
         return host if isinstance(self.vgpus, GpuopsError) else _with_told(host, self.vgpus, inventory)
 
 
 def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
     vgpus = _answer(shell.vgpus, host) if _has_places(host) else ()
-    return _HostAnswer(_answer(shell.mig, host) if _may_be_asked(host) else (), vgpus)
+    return _HostAnswer(_answer(shell.mig, host) if _may_be_asked(host) else None, vgpus)
 
 
 def _may_be_asked(host: Host) -> bool:
-    """Whether it is connected and has GPUs for vGPUs."""
-    return host.connected is True and any(map(_is_shared, host.gpus))
+    """Whether it is connected and has GPUs for vGPUs whose health is not known yet."""
+    return host.connected is True and any(_is_shared(gpu) and gpu.health is None for gpu in host.gpus)
 
 
 def _has_places(host: Host) -> bool:
@@ -164,7 +165,7 @@ def _has_places(host: Host) -> bool:
     return any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)
 
 
-def _say_unknown(answers: Sequence[States], say: Callable[[str], None], already: Collection[str] = ()) -> None:
+def _say_unknown(answers: Sequence[States | None], say: Callable[[str], None], already: Collection[str] = ()) -> None:
     for line in dict.fromkeys(answer.line for answer in answers if isinstance(answer, GpuopsError)):
         if line not in already:
             say(f"the health of GPUs is not known: {line}")

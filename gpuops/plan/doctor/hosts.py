@@ -155,7 +155,10 @@ def _custody(host: Host) -> Iterator[Finding]:
 
 def of_health(host: Host) -> Iterator[Finding]:
     """What a host's nvidia-smi reports about the health of its GPUs."""
-    for state in (host.settings or HostSettings()).mig or ():
+    states = (host.settings or HostSettings()).mig
+    if states is None:
+        states = tuple(SmiState(gpu.address, None, None, health=gpu.health) for gpu in host.gpus if gpu.health)
+    for state in states:
         for severity, problem, fix in _problems(state):
             yield Finding(severity, f"{host.name} {state.address}", problem, fix)
 
