@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
     from gpuops.plan.core.host_steps import HostStep, HostTask
 
+ASK_AGAIN_S: Final = 60.0
+"""`HostsHealth` asks a host once in so long: several looks of one run follow each other in seconds."""
 MOST: Final = 32
 """Questions that are open at the same time."""
 
@@ -123,15 +126,36 @@ def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None
     )
 
 
-def with_health(inventory: Inventory, shell: HostShell, say: Callable[[str], None]) -> Inventory:
-    """The snapshot with the health of the GPUs that serve vGPUs, as connected hosts report it.
+class HostsHealth:
+    """Adds the health of the GPUs that serve vGPUs to snapshots, as connected hosts report it.
 
-    `say` is told of hosts that do not answer; the health of their GPUs stays unknown. Raises NotConnected.
+    A host is asked at most once in `ASK_AGAIN_S`, whether it answered or not. Without an answer the health is unknown.
     """
-    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host)]
-    answers = ask_in_parallel(lambda host: _answer(shell.mig, host), hosts)
-    _say_unknown(answers, say)
-    return inventory.with_hosts([_with_states(host, answer) for host, answer in zip(hosts, answers, strict=True)])
+
+    def __init__(
+        self, shell: HostShell, say: Callable[[str], None], passed_s: Callable[[], float] = clock.passed_s
+    ) -> None:
+        """`say` is told once of each reason why a host does not answer."""
+        self._shell = shell
+        self._say = say
+        self._passed_s = passed_s
+        self._answers: dict[str, tuple[float, States]] = {}
+        self._said: set[str] = set()
+
+    def __call__(self, inventory: Inventory) -> Inventory:
+        """Return the snapshot with the health of its GPUs. Raises NotConnected."""
+        hosts = [host for host in inventory.hosts.values() if _may_be_asked(host)]
+        due = [host for host in hosts if self._is_due(host)]
+        for host, states in zip(due, ask_in_parallel(lambda host: _answer(self._shell.mig, host), due), strict=True):
+            self._answers[host.ref] = self._passed_s(), states
+            if isinstance(states, GpuopsError) and states.line not in self._said:
+                self._said.add(states.line)
+                self._say(f"the health of GPUs is not known: {states.line}")
+        return inventory.with_hosts([_with_states(host, self._answers[host.ref][1]) for host in hosts])
+
+    def _is_due(self, host: Host) -> bool:
+        answer = self._answers.get(host.ref)
+        return answer is None or self._passed_s() - answer[0] >= ASK_AGAIN_S
 
 
 States = Sequence[SmiState] | GpuopsError

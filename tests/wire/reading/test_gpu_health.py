@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.config.requests_file import request_of
 from gpuops.errors import Refused
-from gpuops.execute.site.host_shell import with_health
+from gpuops.execute.site.host_shell import ASK_AGAIN_S, HostsHealth
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
@@ -89,7 +90,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         ssh = SimulatedSsh(server)
         shell = NvidiaSmi(cast(Ssh, ssh))
         site.shell, site.say = shell, said.append
-        site.gpu_health = partial(with_health, shell=shell, say=said.append)
+        site.gpu_health = HostsHealth(shell, said.append, partial(next, count(0.0, ASK_AGAIN_S)))
         yield Lab(server, site, ssh, said)
 
 
@@ -164,3 +165,21 @@ def test_a_night_does_not_count_on_it(lab: Lab) -> None:
     assert not suspended() & {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}, "they could not resume there"
     lab.site.gpu_health = None
     assert "vdi-07" in suspended()
+
+
+def test_a_host_is_asked_once_a_minute_and_warned_of_once(lab: Lab) -> None:
+    now_s = 0.0
+    health = HostsHealth(NvidiaSmi(cast(Ssh, lab.ssh)), lab.said.append, lambda: now_s)
+    inventory = lab.site.vcenter.inventory()
+
+    def obstacle() -> str:
+        [gpu] = [gpu for gpu in health(inventory).find_host(ONE).gpus if str(gpu.address) == FIRST]
+        return gpu.vgpu_obstacle
+
+    lab.ssh.silent = {TWO}
+    assert obstacle() == ""
+    lab.gpu(FIRST).faults = frozenset({GpuFault.LOST})
+    assert obstacle() == ""
+    now_s = ASK_AGAIN_S
+    assert obstacle() == "is lost (nvidia-smi)"
+    assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be entered by SSH"]
