@@ -32,9 +32,9 @@ from gpuops.model.vcenter.host_settings import SmiReadings, SmiState, SmiVgpu
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
 _MODES: Final = {"enabled": True, "disabled": False}
-CORRUPT_INFOROM: Final = 14
-"""Exit status of a command that did its work while an infoROM is corrupted (NVIDIA nvidia-smi manual, RETURN
-VALUE)."""
+OTHER_GPUS: Final = (14, 15)
+"""Exit statuses that may speak of another GPU than the one that was meant: an infoROM is corrupted, a GPU is lost
+(NVIDIA nvidia-smi manual, RETURN VALUE)."""
 READING_S: Final = 20.0
 """So long one of the questions of `readings` may take: hundreds of hosts are asked every twenty minutes."""
 
@@ -113,7 +113,9 @@ class NvidiaSmi:
         """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""
         for gpu in gpus:
             reply = self.ssh.run(host, f"nvidia-smi -i {gpu} -mig {int(on)}")
-            if reply.exit_status not in (0, CORRUPT_INFOROM):
+            # "Enabled MIG Mode for GPU 00000000:36:00.0" (NVIDIA MIG User Guide)
+            said_done = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
+            if reply.exit_status and not (reply.exit_status in OTHER_GPUS and said_done):
                 raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
 
 

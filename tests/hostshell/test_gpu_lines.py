@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,19 @@ def test_details_join_what_the_short_answer_reports(tmp_path: Path) -> None:
     with entered(tmp_path, NAME, lambda command: (answers[command], 0)) as host:
         [state] = NvidiaSmi(host.ssh).mig(NAME)
     assert (state.current, state.health.vgpu_obstacle != "") == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "is_done"),
+    [
+        (f"Enabled MIG Mode for GPU 00000000:3B:00.0\nAll done.\n{CORRUPT}\n", 14, True),
+        (f"{LOST}\nEnabled MIG Mode for GPU 00000000:3B:00.0\nAll done.\n", 15, True),
+        (f"{LOST}\n", 15, False),
+        ("Unable to enable MIG Mode for GPU 00000000:3B:00.0: In use by another client\n", 19, False),
+    ],
+)
+def test_a_switch_is_judged_by_its_own_gpu(tmp_path: Path, text: str, status: int, is_done: bool) -> None:
+    with entered(tmp_path, NAME, lambda command: (text, status)) as host:
+        expected = nullcontext() if is_done else pytest.raises(Refused, match=f"ends with {status}")
+        with expected:
+            NvidiaSmi(host.ssh).set_mig(NAME, [FIRST], on=True)

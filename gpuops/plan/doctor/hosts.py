@@ -179,7 +179,7 @@ def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
     elif state.unread and not health.problems:
         yield Severity.WARNING, f"its MIG mode cannot be read ({state.unread})", look
     if health.has_corrupt_inforom:
-        fix = "have the vendor check the board; it works on, but loses settings and error counts that it stores"
+        fix = "ask the server's vendor about the board; the GPU works on, and what nvidia-smi reports is complete"
         yield Severity.WARNING, "its infoROM is corrupted", fix
     if health.is_row_remap_pending:
         reason = "a memory row is remapped at its next reset (row remap pending); it works on until then"
