@@ -17,8 +17,9 @@ from gpuops.errors import UsageError
 from gpuops.hostshell.gpu_details import DETAILS
 from gpuops.hostshell.nvidia_smi import QUERY
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS
+from gpuops.sim.state.host_state import GpuFault
 from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
-from gpuops.tasks.reads import gpu_capacity_info, gpu_placement
+from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_gpu, vm_gpus
 from tests.hostshell.server import ShellHost, entered
@@ -70,6 +71,16 @@ def test_capacity_is_exact_where_hosts_are_asked(hosts: Hosts) -> None:
     answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=hosts.said)
     assert (slots(answer), answer.warnings) == ((10, 10), ())
     assert Counter(hosts.shell.asked) == ASKED
+
+
+def test_the_health_of_gpus_is_read_with_the_hosts(hosts: Hosts) -> None:
+    (there,) = (host for host in hosts.lab.server.world.by_type("HostSystem") if host.display_name == NAME)
+    there.state.gpus[1].faults = frozenset({GpuFault.LOST})
+    answer = host_gpu_info(hosts.lab.said, host=NAME, shell=hosts.said)
+    (told,) = answer.result["hosts"]
+    (lost,) = (gpu for node in told["numa_nodes"] for gpu in node["gpus"] if gpu["health"]["lost"])
+    assert (lost["health"]["takes_vgpus"], answer.warnings) == (False, ())
+    assert host_gpu_info(hosts.lab.said, host=NAME).result["hosts"][0]["numa_nodes"][0]["gpus"][0]["health"] is None
 
 
 @pytest.mark.long
