@@ -17,6 +17,8 @@ from gpuops.plan.guest.smi import read_gpu_texts
 
 DETAILS: Final = "nvidia-smi -q -x"
 _BEGIN, _END = "<nvidia_smi_log>", "</nvidia_smi_log>"
+_VALUES: Final = ("mig_mode/current_mig", "ecc_mode/current_ecc", "temperature/gpu_temp", "utilization/gpu_util")
+"""Elements that hold an error in place of a value. Others hold texts that users choose, for example names of VMs."""
 _YES_NO: Final = {"Yes": True, "No": False}
 _ACTIONS: Final = {action.lower(): action for action in RecoveryAction}
 
@@ -34,7 +36,7 @@ def read_details(text: str) -> dict[PciAddress, GpuHealth]:
 
 
 def _health(texts: Mapping[str, str]) -> GpuHealth:
-    health = health_by_cells(texts.values())
+    health = health_by_cells(texts.get(path, "") for path in _VALUES)
     reset = _YES_NO.get(texts.get("gpu_reset_status/reset_required", ""))
     remap = _YES_NO.get(texts.get("remapped_rows/remapped_row_pending", ""))
     health = health.merged(GpuHealth(requires_reset=reset is True, is_row_remap_pending=remap))

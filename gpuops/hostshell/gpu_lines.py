@@ -27,10 +27,15 @@ CONTRADICTORY: Final = "two answers that differ"
 """Stands for the cells of a GPU that has two rows which differ."""
 _INCOMPLETE: Final = "an answer that cannot be read"
 _ADDRESS: Final = r"(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7])"
-_CORRUPT_INFOROM: Final = re.compile(rf"infoROM is corrupted at gpu\s+{_ADDRESS}", re.IGNORECASE)
+_CORRUPT_INFOROM: Final = re.compile(rf"\s*WARNING: infoROM is corrupted at gpu\s+{_ADDRESS}", re.IGNORECASE)
 _NO_HANDLE: Final = re.compile(
-    rf"Unable to determine the device handle for gpu\s*\d*:?\s*{_ADDRESS}:\s*(?P<reason>.+)", re.IGNORECASE
+    rf"\s*Unable to determine the device handle for gpu\s*\d*:?\s*{_ADDRESS}:\s*(?P<reason>.+)", re.IGNORECASE
 )
+_BY_WORD: Final = {
+    "gpu is lost": GpuHealth(is_lost=True),
+    "gpu requires reset": GpuHealth(requires_reset=True),
+    "unknown error": GpuHealth(error="Unknown Error"),
+}
 
 Rows = Mapping[PciAddress, list[str] | str]
 """By GPU the cells after its address; in place of cells, why they cannot be used."""
@@ -75,9 +80,9 @@ def read_notices(text: str) -> dict[PciAddress, GpuHealth]:
 
 
 def _notices_of(line: str) -> Iterable[tuple[PciAddress, GpuHealth]]:
-    if match := _CORRUPT_INFOROM.search(line):
+    if match := _CORRUPT_INFOROM.match(line):
         yield PciAddress.parse(match["address"]), GpuHealth(has_corrupt_inforom=True)
-    if match := _NO_HANDLE.search(line):
+    if match := _NO_HANDLE.match(line):
         reason = match["reason"].partition(".")[0].strip()
         yield PciAddress.parse(match["address"]), health_by_word(reason) or GpuHealth(error=shorten(reason))
 
@@ -89,14 +94,7 @@ def word_of(cell: str) -> str:
 
 def health_by_word(word: str) -> GpuHealth | None:
     """Return the health that a word in place of a value reports; None if it reports none."""
-    lower = word_of(word).lower()
-    if "gpu is lost" in lower:
-        return GpuHealth(is_lost=True)
-    if "requires reset" in lower:
-        return GpuHealth(requires_reset=True)
-    if lower == "unknown error":
-        return GpuHealth(error="Unknown Error")
-    return None
+    return _BY_WORD.get(word_of(word).lower())
 
 
 def health_by_cells(cells: Iterable[str]) -> GpuHealth:

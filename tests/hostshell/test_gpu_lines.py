@@ -64,6 +64,8 @@ def test_an_answer_with_a_corrupt_inforom_is_complete(tmp_path: Path) -> None:
         ),
         (CORRUPT, GpuHealth(has_corrupt_inforom=True)),
         ("WARNING: something else at gpu 0000:AF:00.0", None),
+        (f"        VM Name                           : {LOST}", None),
+        (f"        VM Name                           : {CORRUPT}", None),
     ],
 )
 def test_a_sentence_names_its_gpu(line: str, health: GpuHealth | None) -> None:
@@ -176,6 +178,7 @@ def details(*gpus: str) -> str:
             GpuHealth(is_row_remap_pending=True),
         ),
         ("<remapped_rows>N/A</remapped_rows>", GpuHealth()),
+        ("<processes><process_info><process_name>GPU is lost</process_name></process_info></processes>", GpuHealth()),
         ("<mig_mode><current_mig>[GPU requires reset]</current_mig></mig_mode>", GpuHealth(requires_reset=True)),
     ],
 )

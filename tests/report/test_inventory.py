@@ -50,10 +50,11 @@ def test_a_gpu_shows_its_health(inventory: Inventory, catalog: Catalog, plain: R
     seen = fleet(inventory.with_hosts([replace(sick, gpus=(replace(first, health=health), *others))]), catalog)
     assert plain(fleet_text(seen)).count("  lost, infoROM corrupted") == 1
     document = fleet_document(seen)
-    told = [gpu for host in document["hosts"] for node in host["numa_nodes"] for gpu in node["gpus"] if gpu["health"]]
-    assert [gpu["health"]["problems"] for gpu in told] == [["lost", "infoROM corrupted"]]
-    assert told[0]["health"]["takes_vgpus"] is False
-    assert all(slots["at_most"] == 0 for slots in told[0]["free"].values())
+    nodes = [node for host in document["hosts"] for node in host["numa_nodes"]]
+    [lost_gpu] = [gpu for node in nodes for gpu in node["gpus"] if gpu["health"]]
+    assert lost_gpu["health"]["problems"] == ["lost", "infoROM corrupted"]
+    assert lost_gpu["health"]["takes_vgpus"] is False
+    assert all(slots["at_most"] == 0 for slots in lost_gpu["free"].values())
 
 
 def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:

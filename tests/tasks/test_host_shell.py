@@ -77,8 +77,8 @@ def test_the_health_of_gpus_is_read_with_the_hosts(hosts: Hosts) -> None:
     (there,) = (host for host in hosts.lab.server.world.by_type("HostSystem") if host.display_name == NAME)
     there.state.gpus[1].faults = frozenset({GpuFault.LOST})
     answer = host_gpu_info(hosts.lab.said, host=NAME, shell=hosts.said)
-    (told,) = answer.result["hosts"]
-    (lost,) = (gpu for node in told["numa_nodes"] for gpu in node["gpus"] if gpu["health"]["lost"])
+    (host,) = answer.result["hosts"]
+    (lost,) = (gpu for node in host["numa_nodes"] for gpu in node["gpus"] if gpu["health"]["lost"])
     assert (lost["health"]["takes_vgpus"], answer.warnings) == (False, ())
     assert host_gpu_info(hosts.lab.said, host=NAME).result["hosts"][0]["numa_nodes"][0]["gpus"][0]["health"] is None
 

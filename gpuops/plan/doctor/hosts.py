@@ -74,7 +74,7 @@ def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
         yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
     for reason in settings.unread:
         if reason.startswith(UNASKED):
-            fix = f"make nvidia-smi answer: gpuops mig show --host {hosts_called(name)} --host-shell ssh"
+            fix = f"make nvidia-smi answer: {command('mig show', host=hosts_called(name), host_shell='ssh')}"
             yield Finding(Severity.WARNING, name, f"its GPUs are not known by {reason}", fix)
         else:
             yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")

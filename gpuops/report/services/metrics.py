@@ -231,9 +231,9 @@ def _gpus(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in each]
     sized = ((host, gpu, gpu.memory_mib) for host, gpu in each)
     yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
-    known = [((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in each if gpu.health is not None]
-    yield GPU_PROBLEMS, [(labels, float(len(problems))) for labels, problems in known]
-    yield GPU_PROBLEM, [((*labels, problem), 1.0) for labels, problems in known for problem in problems]
+    reported = [((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in each if gpu.health is not None]
+    yield GPU_PROBLEMS, [(labels, float(len(problems))) for labels, problems in reported]
+    yield GPU_PROBLEM, [((*labels, problem), 1.0) for labels, problems in reported for problem in problems]
     shared: list[tuple[Values, float]] = []
     whole: list[tuple[Values, float]] = []
     for host in values.inventory.hosts.values():
