@@ -170,8 +170,8 @@ def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
         yield Severity.ERROR, "is lost: it has fallen off the bus, and takes no vGPU", _REBOOT
     elif health.vgpu_obstacle:
         action = health.recovery_action
-        asked = f" (recovery action: {action})" if action not in (None, RecoveryAction.NONE) else ""
-        yield Severity.ERROR, f"requires reset, and takes no vGPU until then{asked}", _REBOOT
+        suffix = f" (recovery action: {action})" if action not in (None, RecoveryAction.NONE) else ""
+        yield Severity.ERROR, f"requires reset, and takes no vGPU until then{suffix}", _REBOOT
     elif health.recovery_action not in (None, RecoveryAction.NONE):
         yield Severity.WARNING, f"the driver asks for a recovery action: {health.recovery_action}", look
     if health.error:
