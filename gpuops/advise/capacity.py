@@ -113,6 +113,8 @@ def free_slots(
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
     if gpu.passthrough is not None and gpu.passthrough.active:
         return _none("it is in passthrough")
+    if gpu.vgpu_obstacle:
+        return _none(f"it {gpu.vgpu_obstacle}")
     if gpu.graphics_type is None:
         return _unknown("its graphics type is not known")
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:

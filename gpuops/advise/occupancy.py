@@ -78,14 +78,12 @@ class GpuState:
     @cached_property
     def _alike(self) -> object:
         gpu = self.gpu
-        given = gpu.passthrough is not None and gpu.passthrough.active
-        types = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, given, gpu.vgpus is None)
         tenants: tuple[object, ...] = tuple((tenant.profile, tenant.start, tenant.awaited) for tenant in self.tenants)
         if not all(tenant.certain for tenant in self.tenants):
             numbers: dict[str, int] = {}
             vms = ((numbers.setdefault(t.vm, len(numbers)), t.certain, t.vm in (gpu.vms or ())) for t in self.tenants)
             tenants = tuple(zip(tenants, vms, strict=True))
-        return _token((gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.name, types, self.unclear, tenants))
+        return _token((gpu.admission_traits, gpu.vgpus is None, self.unclear, tenants))
 
     def with_tenants(self, *tenants: Tenant) -> GpuState:
         return GpuState(self.gpu, (*self.tenants, *tenants), self.unclear)

@@ -47,7 +47,7 @@ class Rooms:
         holders = None if state.holders is None else tuple(holder for holder, _ in held)
         starts = tuple(start for _, start in held)
         fewest = state.fewest
-        alike = (*_kind(state.gpu), holders, starts, fewest, profiles)
+        alike = (*state.gpu.admission_traits, holders, starts, fewest, profiles)
         found = self._known.get(alike)
         if found is None:
             found = {
@@ -60,7 +60,7 @@ class Rooms:
 
     def thought_full(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """`room_for` each of these profiles that the GPU's model may run, or may if its model is not known."""
-        alike = ("thought full", *_kind(state.gpu), state.holders, state.starts, state.fewest, profiles)
+        alike = ("thought full", *state.gpu.admission_traits, state.holders, state.starts, state.fewest, profiles)
         found = self._known.get(alike)
         if found is None:
             found = self._known[alike] = {
@@ -101,8 +101,3 @@ def _because(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
     if at_most == 0:
         return emptiest.because if fullest.contradictory else fullest.because
     return "depends on which vGPUs run on it, which vCenter does not tell"
-
-
-def _kind(gpu: PhysicalGpu) -> _Alike:
-    given = gpu.passthrough is not None and gpu.passthrough.active
-    return (gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.name, gpu.graphics_type, gpu.vgpu_mode, given)

@@ -40,6 +40,8 @@ def what_if(
     if policy is not None:
         night = NightAsked(*night_asked(policy, site, at))
         seen = site.judged(seen, policy)
+    else:
+        seen = site.with_health(seen)
     hosts = request.config_targets(seen)
     if hosts:
         seen = site.vcenter.with_config_targets(seen, hosts)

@@ -19,6 +19,7 @@ from gpuops.api.login import choose_reader
 from gpuops.clock import wall_clock
 from gpuops.errors import GpuopsError
 from gpuops.execute.site import Site
+from gpuops.execute.site.host_shell import HostsHealth
 from gpuops.model.desktops.evidence import Source
 from gpuops.plan.core.versions import why_only_read
 
@@ -234,7 +235,9 @@ def _ask_sessions_of(
         sources[Source.SESSIONS] = GuestSessions(site.vcenter, say)
     site.sources = sources
     hosts = site.measured.hosts
-    site.vgpu_use = vgpu_use(site, host_shell(hosts) if hosts is not None else None, say)
+    shell = host_shell(hosts) if hosts is not None else None
+    site.gpu_health = HostsHealth(shell, say, site.passed_s) if shell is not None else None
+    site.vgpu_use = vgpu_use(site, shell, say)
 
 
 def host_shell(hosts: HostLogin) -> NvidiaSmi:

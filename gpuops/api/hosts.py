@@ -40,6 +40,8 @@ def doctor(
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
+    if site.shell is None:  # with one the settings have it
+        inventory = site.with_health(inventory)
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}

@@ -7,12 +7,10 @@ Sources: NVIDIA nvidia-smi manual (`--query-gpu`, CSV without units; what a GPU 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from typing import Final
 
-from gpuops.errors import UsageError
-from gpuops.model.devices.gpu import PciAddress
+from gpuops.hostshell.gpu_lines import read_rows
 from gpuops.model.vcenter.host_settings import SmiGpu
 
 _QUERY: Final = "nvidia-smi --query-gpu={} --format=csv,noheader,nounits"
@@ -30,22 +28,14 @@ GPUS_BEFORE_R535: Final = _QUERY.format(",".join((*_FIELDS, "clocks_throttle_rea
 _HEAT: Final = 0x20 | 0x40
 _POWER: Final = 0x4 | 0x80
 _MOST: Final = 1 << 40
-_LONGEST: Final = 80
 
 
-def read_gpus(told: str) -> Iterator[SmiGpu]:
-    """Each GPU of the answer. Raises ValueError for one that is none, and for a GPU that is named twice."""
-    seen: set[PciAddress] = set()
-    for line in filter(str.strip, told.splitlines()):
-        try:
-            [row] = csv.reader([line])
-            address, used, clock, heat, ecc, generation, width, reasons = (cell.strip() for cell in row)
-            gpu = PciAddress.parse(address)
-        except (csv.Error, ValueError, UsageError) as error:
-            raise ValueError(repr(line[:_LONGEST])) from error
-        if gpu in seen:
-            raise ValueError(f"{gpu} is named twice")
-        seen.add(gpu)
+def read_gpus(text: str) -> Iterator[SmiGpu]:
+    """Each GPU of the answer whose row can be read. Raises ValueError for an answer without any."""
+    for gpu, row in read_rows(text, len(_FIELDS) + 1).items():
+        if isinstance(row, str):
+            continue
+        used, clock, heat, ecc, generation, width, reasons = row
         mask = _mask(reasons)
         yield SmiGpu(
             gpu,

@@ -3,31 +3,46 @@
 Implements `HostShell` of `execute`.
 
 Source: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
-MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending.
+MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending. Other words in brackets are errors.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.hostshell.gpu_details import DETAILS, read_details
+from gpuops.hostshell.gpu_lines import (
+    ABSENT,
+    health_by_cells,
+    read_notices,
+    read_rows,
+    shorten,
+    word_of,
+)
 from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
-from gpuops.hostshell.ssh import COMMAND_S, CommandResult, Ssh
+from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, Instances, has_instances, read_instances, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth
 from gpuops.model.vcenter.host_settings import SmiReadings, SmiState, SmiVgpu
 
 FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
 QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
 _MODES: Final = {"enabled": True, "disabled": False}
+OTHER_GPUS: Final = (14, 15)
+"""Exit statuses that may speak of another GPU than the one that was meant: an infoROM is corrupted, a GPU is lost
+(NVIDIA nvidia-smi manual, RETURN VALUE)."""
 READING_S: Final = 20.0
 """So long one of the questions of `readings` may take: hundreds of hosts are asked every twenty minutes."""
 
 VGPU_USE_S: Final = 10.0
 """So long the question of `vgpu_use` may take: what a look says is old soon."""
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,85 +52,106 @@ class NvidiaSmi:
     ssh: Ssh
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
-        """MIG mode of each GPU. Raises Refused where it cannot be asked, or answers what nobody can read."""
-        return tuple(_states(self._told(host, QUERY), host))
+        """MIG mode, ECC and health of each GPU. Raises Refused where it cannot be asked, or answers what nobody can
+        read."""
+        reply = self.ssh.run(host, QUERY)
+        states = {state.address: state for state in self._read(host, reply, _states)}
+        for address, health in self._details(host).items():
+            if address in states:
+                states[address] = replace(states[address], health=states[address].health.merged(health))
+        return tuple(states.values())
+
+    def _details(self, host: str) -> Mapping[PciAddress, GpuHealth]:
+        """What only the long answer reports; nothing where it does not come, for the modes are known without it."""
+        try:
+            return read_details(self.ssh.run(host, DETAILS, limit_s=READING_S).stdout)
+        except (Refused, OutcomeUnknown):
+            return {}
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
         """The vGPUs that run on the host. Raises Refused where it cannot be asked, or answers what nobody can read."""
-        listing = self._told(host, VGPUS)
+        listing = self.ssh.run(host, VGPUS)
         instances: Instances = {}
-        try:
-            if has_instances(listing):
-                instances = read_instances(self._told(host, INDEX), self._told(host, INSTANCES))
-            return tuple(read_vgpus(listing, instances))
-        except ValueError as error:
-            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+        if has_instances(listing.stdout):
+            index, table = self.ssh.run(host, INDEX), self.ssh.run(host, INSTANCES)
+            instances = read_instances(index.stdout, table.stdout)
+            if failed := next((reply for reply in (table, index) if reply.exit_status and not instances), None):
+                raise _ended(host, failed)
+        return self._read(host, listing, lambda text: read_vgpus(text, instances))
 
     def vgpu_use(self, host: str) -> tuple[SmiVgpu, ...]:
         """The vGPUs that run on the host now and how much they are used, without where they lie: by one question, for
         which a look at a desktop waits. Raises as `readings` does."""
-        try:
-            return tuple(read_vgpus(self._told(host, VGPUS, VGPU_USE_S), {}))
-        except ValueError as error:
-            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+        return self._vgpu_use(host, VGPU_USE_S)
+
+    def _vgpu_use(self, host: str, limit_s: float) -> tuple[SmiVgpu, ...]:
+        reply = self.ssh.run(host, VGPUS, limit_s=limit_s)
+        return self._read(host, reply, lambda text: read_vgpus(text, {}))
 
     def readings(self, host: str) -> SmiReadings:
         """How its GPUs and vGPUs are now. Raises Refused where it cannot be asked, or answers what nobody can read,
         and OutcomeUnknown where an answer does not come in time."""
-        first = self.ssh.run(host, GPUS, limit_s=READING_S)
-        # a driver that is older than R535 does not know one of these fields, and its exit status says so
-        told = self._told(host, GPUS_BEFORE_R535, READING_S) if first.exit_status else first.stdout
-        try:
-            return SmiReadings(tuple(read_gpus(told)), tuple(read_vgpus(self._told(host, VGPUS, READING_S), {})))
-        except ValueError as error:
-            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
+        reply = self.ssh.run(host, GPUS, limit_s=READING_S)
+        if reply.exit_status and not _names_gpus(reply.stdout):
+            # a driver that is older than R535 does not know one of these fields
+            reply = self.ssh.run(host, GPUS_BEFORE_R535, limit_s=READING_S)
+        return SmiReadings(self._read(host, reply, read_gpus), self._vgpu_use(host, READING_S))
 
-    def _told(self, host: str, command: str, limit_s: float = COMMAND_S) -> str:
-        reply = self.ssh.run(host, command, limit_s=limit_s)
-        if reply.exit_status:
-            raise Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
-        return reply.stdout
+    def _read(self, host: str, reply: CommandResult, read: Callable[[str], Iterable[Answer]]) -> tuple[Answer, ...]:
+        """Return what can be read of an answer, whatever its exit status says of other GPUs.
+
+        Raises Refused for an answer without any GPU.
+        """
+        try:
+            return tuple(read(f"{reply.stdout}\n{reply.stderr}" if read_notices(reply.stderr) else reply.stdout))
+        except ValueError as error:
+            if reply.exit_status:
+                raise _ended(host, reply) from error
+            raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {error}") from error
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
         """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""
         for gpu in gpus:
             reply = self.ssh.run(host, f"nvidia-smi -i {gpu} -mig {int(on)}")
-            if reply.exit_status:
+            # "Enabled MIG Mode for GPU 00000000:36:00.0" (NVIDIA MIG User Guide)
+            said_done = f"{'Enabled' if on else 'Disabled'} MIG Mode for GPU" in reply.stdout
+            if reply.exit_status and not (reply.exit_status in OTHER_GPUS and said_done):
                 raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
 
 
-def _states(told: str, host: str) -> Iterator[SmiState]:
-    """One state a GPU. Raises Refused for an answer that nobody can read, or that contradicts itself."""
-    seen: dict[PciAddress, SmiState] = {}
-    for line in filter(str.strip, told.splitlines()):
-        try:
-            [row] = csv.reader([line])
-        except (csv.Error, ValueError) as error:
-            raise _unreadable(line, host) from error
-        state = _state(row, host)
-        if seen.setdefault(state.address, state) != state:
-            raise Refused(f"{host}: nvidia-smi names {state.address} twice, and not alike: {_cut(line)!r}")
-    yield from seen.values()
+def _names_gpus(text: str) -> bool:
+    """Whether the answer is about a GPU, whatever its exit status."""
+    return bool(read_notices(text)) or any(PciAddress.parse_or_none(row.partition(",")[0]) for row in text.splitlines())
 
 
-def _state(row: list[str], host: str) -> SmiState:
-    try:
-        address, *modes = (cell.strip().lower() for cell in row)
-        current, pending, ecc, ecc_pending = (_MODES.get(mode) for mode in modes)
-        return SmiState(PciAddress.parse(address), current, pending, ecc, ecc_pending)
-    except (ValueError, UsageError) as error:
-        raise _unreadable(",".join(row), host) from error
+def _ended(host: str, reply: CommandResult) -> Refused:
+    return Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
 
 
-def _unreadable(line: str, host: str) -> Refused:
-    return Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {_cut(line, 80)!r}")
+def _states(text: str) -> Iterator[SmiState]:
+    """One state for each GPU that has a row, or that a sentence names. Raises ValueError for an answer without any."""
+    notices = read_notices(text)
+    rows = read_rows(text, len(FIELDS))
+    for address, row in rows.items():
+        yield _state(address, row, notices.pop(address, HEALTHY))
+    for address, health in notices.items():
+        yield SmiState(address, None, None, unread=", ".join(health.problems), health=health)
+
+
+def _state(address: PciAddress, row: list[str] | str, health: GpuHealth) -> SmiState:
+    if isinstance(row, str):
+        return SmiState(address, None, None, unread=row, health=health)
+    words = [word_of(cell) for cell in row]
+    current, pending, ecc, ecc_pending = (_MODES.get(word.lower()) for word in words)
+    unread = next((word for word in words[:2] if word.lower() not in (*_MODES, *ABSENT)), None)
+    health = health.merged(health_by_cells(words))
+    if unread is not None:
+        reason = shorten(unread) or "nothing"
+        return SmiState(address, None, None, ecc, ecc_pending, reason, health)
+    return SmiState(address, current, pending, ecc, ecc_pending, health=health)
 
 
 def _first(reply: CommandResult) -> str:
     """The first line of what it said."""
     said = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
-    return _cut(next(said, ""))
-
-
-def _cut(line: str, most: int = 200) -> str:
-    return line if len(line) <= most else f"{line[:most]}… ({len(line)} characters)"
+    return shorten(next(said, ""), 200)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuops.errors import UsageError
+from gpuops.hostshell.gpu_lines import read_notices
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import SmiVgpu
 
@@ -21,7 +21,7 @@ INDEX: Final = "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"
 VGPUS: Final = "nvidia-smi vgpu -q"
 INSTANCES: Final = "nvidia-smi mig -lgi"
 _NO_VGPU_MODE: Final = "No supported devices in vGPU mode"
-_GPU: Final = re.compile(r"GPU (?P<address>[0-9A-Fa-f]+:[0-9A-Fa-f:.]+)")
+_GPU: Final = re.compile(r"GPU (?P<address>[^\s:]+:\S+)")
 _LINE: Final = re.compile(r"\s+(?P<key>[^:]+?)\s*: (?P<value>.*)")
 _INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):\d+\s*\|")
 
@@ -40,27 +40,47 @@ def _is_instance(line: re.Match[str]) -> bool:
 
 
 def read_vgpus(listing: str, instances: Instances) -> Iterator[SmiVgpu]:
-    """Each vGPU of `nvidia-smi vgpu -q`. Raises ValueError for a listing that is none."""
+    """Each vGPU of `nvidia-smi vgpu -q`. A GPU with a vGPU that cannot be read is left out: it would seem emptier than
+    it is. Raises ValueError for a listing that is none."""
+    by_gpu: dict[PciAddress, list[SmiVgpu | None]] = {}
+    for gpu, facts in _blocks(listing):
+        vgpus = by_gpu.setdefault(gpu, [])
+        if facts is not None:
+            vgpus.append(_vgpu(gpu, facts, instances))
+    if not by_gpu and not read_notices(listing) and listing.strip() != _NO_VGPU_MODE:
+        raise ValueError("no GPU is named")
+    readable = {gpu: vgpus for gpu, vgpus in by_gpu.items() if None not in vgpus}
+    if by_gpu and not readable:
+        raise ValueError(f"a vGPU of {next(iter(by_gpu))} has no name")
+    for vgpus in readable.values():
+        yield from (vgpu for vgpu in vgpus if vgpu is not None)
+
+
+def _blocks(listing: str) -> Iterator[tuple[PciAddress, dict[str, str] | None]]:
+    """Each GPU (None), and the facts of each vGPU on it. A header that cannot be read ends the block before it."""
     gpu: PciAddress | None = None
     facts: dict[str, str] | None = None
     for line in listing.splitlines():
-        header, told = _GPU.fullmatch(line.strip()), _LINE.fullmatch(line)
-        if header is not None or (told is not None and told["key"] == "vGPU ID"):
-            if facts is not None and gpu is not None:
-                yield _vgpu(gpu, facts, instances)
-            facts = None if header is not None else {}
-            gpu = _address(header["address"]) if header is not None else gpu
-        elif told is not None and facts is not None:
-            facts.setdefault(told["key"], told["value"].strip())
-    if facts is not None and gpu is not None:
-        yield _vgpu(gpu, facts, instances)
-    if gpu is None and listing.strip() != _NO_VGPU_MODE:
-        raise ValueError("no GPU is named")
+        header, fact = _GPU.fullmatch(line.strip()), _LINE.fullmatch(line)
+        if header is not None:
+            if gpu is not None and facts is not None:
+                yield gpu, facts
+            gpu, facts = PciAddress.parse_or_none(header["address"]), None
+            if gpu is not None:
+                yield gpu, None
+        elif fact is not None and fact["key"] == "vGPU ID":
+            if gpu is not None and facts is not None:
+                yield gpu, facts
+            facts = {}
+        elif fact is not None and facts is not None:
+            facts.setdefault(fact["key"], fact["value"].strip())
+    if gpu is not None and facts is not None:
+        yield gpu, facts
 
 
-def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> SmiVgpu:
+def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> SmiVgpu | None:
     if not facts.get("VM Name") or not facts.get("vGPU Name"):
-        raise ValueError(f"a vGPU of {gpu} has no name")
+        return None
     profile = facts["vGPU Name"].lower().replace(" ", "_")
     instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
     start = instances.get((gpu, instance)) if instance != "N/A" else _number(placement)
@@ -79,17 +99,12 @@ def read_instances(index: str, table: str) -> Instances:
     """The GPU instances of `nvidia-smi mig -lgi`, whose GPUs are numbers that `index` gives the addresses of."""
     addresses = {}
     for row in filter(str.strip, index.splitlines()):
-        number, _, address = row.partition(",")
-        addresses[number.strip()] = _address(address.strip())
+        number, _, text = row.partition(",")
+        address = PciAddress.parse_or_none(text)
+        if address is not None:
+            addresses[number.strip()] = address
     found = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
     return {(addresses[gpu], instance): int(start) for gpu, instance, start in found if gpu in addresses}
-
-
-def _address(text: str) -> PciAddress:
-    try:
-        return PciAddress.parse(text)
-    except UsageError as error:
-        raise ValueError(error.line) from error
 
 
 def _number(text: str) -> int | None:

@@ -73,16 +73,23 @@ def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, war
 
 
 def host_gpu_info(
-    connection: ConnectionArguments, *, host: str | None = None, profile: str | None = None
+    connection: ConnectionArguments,
+    *,
+    host: str | None = None,
+    profile: str | None = None,
+    shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
-    """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
+    """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free, and with a host shell the health of GPUs.
+
+    Raises HostNotFound, ProfileUnknown, UsageError for a host shell that means nothing.
+    """
     from gpuops.api import catalog_of
     from gpuops.report.monitoring.fleet import FleetFilters, fleet
     from gpuops.report.monitoring.inventory import fleet_document
 
-    site, warnings = open_site(connection)
+    site, warnings = open_site(connection, shell=shell)
     with site:
-        seen = site.vcenter.inventory()
+        seen = site.with_vgpus(site.vcenter.inventory())
     found = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
     told = {key: found[key] for key in ("vcenter", "api_version", "hosts_without_gpus")}
     return _unchanged({**told, "hosts": list(found["hosts"])}, warnings)

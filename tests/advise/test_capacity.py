@@ -12,6 +12,7 @@ from gpuops.advise.capacity import Slots, free_slots
 from gpuops.catalog import load
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.devices.mig import arrangements, free_starts
 
 CATALOG = load(everything=True)
@@ -146,6 +147,24 @@ def test_a_gpu_that_serves_no_vgpus_takes_none() -> None:
     assert slots == Slots(0, 0, "its graphics type is shared, vGPUs need sharedDirect")
     passed = replace(gpu("a40"), graphics_type=None, passthrough=Passthrough(capable=True, enabled=True, active=True))
     assert free_slots(passed, None, "nvidia_a40-8q", CATALOG) == Slots(0, 0, "it is in passthrough")
+
+
+@pytest.mark.parametrize(
+    ("health", "slots"),
+    [
+        (GpuHealth(is_lost=True), Slots(0, 0, "it is lost (nvidia-smi)")),
+        (GpuHealth(requires_reset=True), Slots(0, 0, "it requires a reset (nvidia-smi)")),
+        (GpuHealth(recovery_action=RecoveryAction.RESET), Slots(0, 0, "it requires a reset (nvidia-smi)")),
+        (GpuHealth(recovery_action=RecoveryAction.REBOOT), Slots(0, 0, "it requires a reset (nvidia-smi)")),
+        (GpuHealth(recovery_action=RecoveryAction.DRAIN_AND_RESET), Slots(0, 0, "it requires a reset (nvidia-smi)")),
+        (GpuHealth(recovery_action=RecoveryAction.DRAIN_P2P), Slots(6, 6)),
+        (GpuHealth(has_corrupt_inforom=True, error="Unknown Error", is_row_remap_pending=True), Slots(6, 6)),
+        (GpuHealth(recovery_action=RecoveryAction.NONE), Slots(6, 6)),
+        (None, Slots(6, 6)),
+    ],
+)
+def test_a_gpu_that_is_lost_or_requires_a_reset_takes_none(health: GpuHealth | None, slots: Slots) -> None:
+    assert free_slots(replace(gpu("a40"), health=health), [], "nvidia_a40-8q", CATALOG) == slots
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,6 +13,7 @@ from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms, room_for
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.seating import seat
@@ -26,6 +28,10 @@ def pair(*vms: str, mode: VgpuMode = VgpuMode.MULTI_INSTANCE) -> Host:
     """Two A100 that list the same VMs."""
     made = host("esx-1", gpu(FIRST, "a100", 0, mode), gpu(SECOND, "a100", 1, mode))
     return on_gpu(on_gpu(made, FIRST, *vms), SECOND, *vms)
+
+
+def lost(made: Host) -> Host:
+    return replace(made, gpus=tuple(replace(gpu, health=GpuHealth(is_lost=True)) for gpu in made.gpus))
 
 
 def running(number: int, *profiles: str) -> Vm:
@@ -67,6 +73,7 @@ def test_answers_for_many_gpus_are_those_for_each_alone() -> None:
         (pair("vm-1"), running(1, EIGHTH, EIGHTH)),
         (pair(), running(1)),
         (pair(mode=VgpuMode.SAME_SIZE), running(1)),
+        (lost(pair()), running(1)),
     ]
     for made, its in kinds:
         for state in states(made, its):

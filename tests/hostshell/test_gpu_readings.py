@@ -86,7 +86,7 @@ def test_a_driver_before_r535_is_asked_by_the_older_name(tmp_path: Path) -> None
     ("rows", "said"),
     [
         ("nonsense\n", "answers what this gpuops cannot read: 'nonsense'"),
-        (f"{ROW}\n{ROW}\n", "0000:c8:00.0 is named twice"),
+        (f"{ROW}\n{ROW.replace('61', '62')}\n", "cannot read: '00000000:C8:00.0, 35"),
         (f"{ROW}, 7\n", "cannot read"),
         (f'"{ROW}\n', "cannot read"),
     ],

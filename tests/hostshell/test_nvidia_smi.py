@@ -12,21 +12,25 @@ from typing import Any
 import asyncssh
 import pytest
 
-from gpuops.api import Site, configure, mig_show
+from gpuops.api import Site, configure, doctor, mig_show
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import rolling_change
+from gpuops.hostshell.gpu_details import DETAILS
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SmiReadings, SmiState, SmiVgpu
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.report.hosts.host_settings import mig_document
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import GpuFault
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
@@ -59,7 +63,7 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
         SmiState(PciAddress.parse(SECOND), True, True, True, True),
         SmiState(PciAddress.parse("0000:d8:00.0"), None, None),
     )
-    assert host.asked == [QUERY]
+    assert host.asked == [QUERY, DETAILS]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +190,56 @@ def test_a_gpu_without_mig_and_one_that_is_not_there_are_refused(bench: Bench) -
     assert list(bench.server.world.ledger) == []
 
 
+def test_a_mode_that_cannot_be_read_is_not_taken_for_none(bench: Bench) -> None:
+    sick, *_ = bench.host.state.gpus
+    sick.faults = frozenset({GpuFault.REQUIRES_RESET})
+    refusal = f"esx-01.lab {FIRST}: its MIG mode cannot be read (GPU requires reset)"
+    for gpu in ((FIRST,), ()):
+        report = bench.set(on=False, gpu=gpu)
+        assert (report.exit_code, [str(rejection) for rejection in report.plan.rejections]) == (3, [refusal])
+    assert bench.set(on=False, gpu=(SECOND,)).changed
+
+
+@pytest.mark.parametrize(
+    ("fault", "severity", "reason"),
+    [
+        (GpuFault.LOST, Severity.ERROR, "is lost: it has fallen off the bus, and takes no vGPU"),
+        (GpuFault.REQUIRES_RESET, Severity.ERROR, "requires reset, and takes no vGPU until then"),
+        (
+            GpuFault.RECOVERY_RESET,
+            Severity.ERROR,
+            "requires reset, and takes no vGPU until then (recovery action: Reset)",
+        ),
+        (GpuFault.UNKNOWN_ERROR, Severity.WARNING, "nvidia-smi reports for it: unknown error"),
+        (GpuFault.CORRUPT_INFOROM, Severity.WARNING, "its infoROM is corrupted"),
+        (
+            GpuFault.ROW_REMAP_PENDING,
+            Severity.WARNING,
+            "a memory row is remapped at its next reset (row remap pending); it works on until then",
+        ),
+    ],
+)
+def test_doctor_and_mig_show_name_a_sick_gpu_and_read_the_others(
+    bench: Bench, fault: GpuFault, severity: Severity, reason: str
+) -> None:
+    bench.host.state.gpus[1].faults = frozenset({fault})
+    findings = doctor(bench.site, Scope(host=NAME)).findings
+    assert [(finding.severity, finding.reason) for finding in findings if finding.subject == f"{NAME} {SECOND}"] == [
+        (severity, reason)
+    ]
+    assert [state.current for state in mig_of(bench) if state.address != PciAddress.parse(SECOND)] == [True, None]
+    inventory, hosts = mig_show(bench.site, Scope(host=NAME))
+    [gpu] = [gpu for gpu in mig_document(inventory, hosts)["hosts"][0]["gpus"] if gpu["address"] == SECOND]
+    assert len(gpu["health"]["problems"]) == 1
+
+
+def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) -> None:
+    bench.host.state.driver_version = ""
+    [finding] = [each for each in doctor(bench.site, Scope(host=NAME)).findings if "nvidia-smi: " in each.reason]
+    assert finding.reason.startswith("its GPUs are not known by nvidia-smi: esx-01.lab: nvidia-smi ends with 9")
+    assert finding.fix == "make nvidia-smi answer: gpuops mig show --host esx-01.lab --host-shell ssh"
+
+
 def test_without_a_shell_nothing_is_asked_and_nothing_can_be_switched(bench: Bench) -> None:
     bench.site.shell = None
     assert mig_show(bench.site, Scope(host=NAME))[1][0].settings is None
@@ -221,7 +275,7 @@ def test_hosts_are_asked_at_the_same_time(bench: Bench) -> None:
 def test_a_host_that_cannot_be_entered_is_refused_by_name(bench: Bench) -> None:
     bench.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
     [rejection] = bench.set(on=True).plan.rejections
-    assert str(rejection).startswith("esx-01.lab: its nvidia-smi was not asked: /nowhere is not there: no host's key")
+    assert str(rejection).startswith("esx-01.lab: MIG modes cannot be read: /nowhere is not there: no host's key")
 
 
 def mig_of(bench: Bench) -> tuple[SmiState, ...]:
@@ -240,7 +294,7 @@ ROW = "00000000:3B:00.0, Enabled, Enabled, Enabled, Enabled"
         ("x" * 900_000 + "\n", "cannot read"),
         (f'"{ROW}\n', "cannot read"),
         ("9" * 5000 + ", Enabled, Enabled, Enabled, Enabled\n", "cannot read"),
-        (f"{ROW}\n{ROW.replace('Enabled', 'Disabled')}\n", f"names {FIRST} twice, and not alike"),
+        (f"{ROW}\n{ROW.replace('Enabled', 'Disabled')}\n", "cannot read: '00000000:3B:00.0, Enabled"),
     ],
     ids=["a long field", "a long line", "an open quote", "a long address", "a contradiction"],
 )

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from gpuops.catalog import load
+from gpuops.hostshell.gpu_details import DETAILS
 from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535
 from gpuops.hostshell.nvidia_smi import QUERY, NvidiaSmi
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, read_instances
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.model.devices.gpu_health import GpuHealth, RecoveryAction
 from gpuops.model.guests.guest import GuestMode, GuestSystem
 from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.plan.guest.answer import read_answer
@@ -26,7 +28,15 @@ from tests.hostshell.server import entered
 PRINTED = Path(__file__).parent / "h100_r580"
 NAME = "esx-01.lab"
 GPU = PciAddress.parse("0000:00:06.0")
-FILES = {GPUS: "gpus", GPUS_BEFORE_R535: "gpus535", QUERY: "query", INDEX: "index", INSTANCES: "lgi", VGPUS: "vgpu"}
+FILES = {
+    GPUS: "gpus",
+    GPUS_BEFORE_R535: "gpus535",
+    QUERY: "query",
+    INDEX: "index",
+    INSTANCES: "lgi",
+    VGPUS: "vgpu",
+    DETAILS: "guest",
+}
 _PROFILE = re.compile(r"\|\s+0\s+MIG (?P<name>\S+)\s+(?P<id>\d+)\s+\d+/(?P<total>\d+)\s")
 
 
@@ -71,6 +81,7 @@ def test_the_older_name_of_a_field_is_answered_alike() -> None:
 def test_its_modes(smi: Callable[[str], NvidiaSmi]) -> None:
     [state] = smi(NAME).mig(NAME)
     assert (state.address, state.current, state.pending, state.ecc) == (GPU, False, False, True)
+    assert state.health == GpuHealth(recovery_action=RecoveryAction.NONE, is_row_remap_pending=False)
 
 
 def test_it_has_no_gpu_instances() -> None:

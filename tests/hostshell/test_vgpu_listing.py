@@ -15,9 +15,10 @@ from gpuops.api import Site, run
 from gpuops.catalog import load
 from gpuops.clock import wall_clock
 from gpuops.errors import Refused
-from gpuops.hostshell.nvidia_smi import NvidiaSmi
+from gpuops.hostshell.gpu_details import DETAILS
+from gpuops.hostshell.nvidia_smi import QUERY, NvidiaSmi
 from gpuops.hostshell.ssh import Ssh
-from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, read_instances, read_vgpus
+from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, read_instances, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.plan.vm.attach import Attach
@@ -80,7 +81,10 @@ def test_gpu_instances_are_found_by_gpu_and_id() -> None:
     assert [each.start for each in read_vgpus(MIG, {})] == [None, 0], "an instance that the table lacks is not known"
 
 
-@pytest.mark.parametrize("text", ["", "<html>login</html>\n", LISTING.replace("VM Name", "Name"), "GPU 0:0\n"])
+NO_NAME = LISTING.replace("VM Name", "Name").partition("GPU 00000000:D8")[0]
+
+
+@pytest.mark.parametrize("text", ["", "<html>login</html>\n", NO_NAME, "GPU 0:0\n"])
 def test_a_listing_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with (
         entered(tmp_path, NAME, lambda command: (text, 0)) as host,
@@ -113,7 +117,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     with SimServer(world) as server:
         (there,) = (host for host in world.by_type("HostSystem") if host.display_name == NAME)
         with (
-            entered(tmp_path, NAME, lambda command: nvidia_smi.answer(there, command)) as shell,
+            entered(tmp_path, f"{NAME},esx-02.lab", lambda command: nvidia_smi.answer(there, command)) as shell,
             Connection(target_of(server)) as connection,
             Site(connection, tmp_path / "state", wall_clock, shell=NvidiaSmi(shell.ssh)) as site,
         ):
@@ -129,7 +133,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def test_room_is_exact_where_the_host_tells_how_vgpus_lie(lab: Lab) -> None:
     """vCenter alone leaves open whether three or four single slices are free beside a 3g."""
     assert (lab.room("grid_a100-1-5c"), lab.said) == (Slots(3, 3), [])
-    assert lab.asked == ["nvidia-smi vgpu -q", INDEX, INSTANCES], "one host, for its MIG instances too"
+    assert sorted(lab.asked) == sorted([*[QUERY, DETAILS] * 2, VGPUS, INDEX, INSTANCES]), "one host has MIG instances"
     lab.site.shell = None
     assert (lab.room("grid_a100-1-5c").at_least, lab.room("grid_a100-1-5c").at_most) == (3, 4)
 

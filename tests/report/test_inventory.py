@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gpuops.errors import HostNotFound, ProfileUnknown
 from gpuops.execute.site import catalog_of
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
@@ -39,6 +41,20 @@ def test_vms(whole: Fleet, plain: Render, golden: Golden) -> None:
 
 def test_document(whole: Fleet, golden: Golden) -> None:
     golden("inventory.json", document_text(fleet_document(whole)))
+
+
+def test_a_gpu_shows_its_health(inventory: Inventory, catalog: Catalog, plain: Render) -> None:
+    [sick, *_] = [host for host in inventory.hosts.values() if host.gpus]
+    first, *others = sick.gpus
+    health = GpuHealth(is_lost=True, has_corrupt_inforom=True)
+    seen = fleet(inventory.with_hosts([replace(sick, gpus=(replace(first, health=health), *others))]), catalog)
+    assert plain(fleet_text(seen)).count("  lost, infoROM corrupted") == 1
+    document = fleet_document(seen)
+    nodes = [node for host in document["hosts"] for node in host["numa_nodes"]]
+    [lost_gpu] = [gpu for node in nodes for gpu in node["gpus"] if gpu["health"]]
+    assert lost_gpu["health"]["problems"] == ["lost", "infoROM corrupted"]
+    assert lost_gpu["health"]["takes_vgpus"] is False
+    assert all(slots["at_most"] == 0 for slots in lost_gpu["free"].values())
 
 
 def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:

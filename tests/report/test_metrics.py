@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import gpuops
 from gpuops.api import catalog_of
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 from gpuops.model.nights.history import Incident, PastEvents
 from gpuops.model.vcenter.inventory import Inventory
@@ -43,6 +44,20 @@ def values(world: Inventory, **more: Any) -> MetricValues:
 
 def text_of(world: Inventory, **more: Any) -> str:
     return MetricsWriter("prod").text(values(world, **more)).decode()
+
+
+def test_problems_of_gpus_are_counted_where_they_are_known(inventory: Inventory) -> None:
+    assert "gpuops_gpu_problem" not in "\n".join(line for line in text_of(inventory).splitlines() if line[:1] != "#")
+    [host, *_] = [host for host in inventory.hosts.values() if len(host.gpus) > 1]
+    first, second, *_ = host.gpus
+    gpus = (replace(first, health=GpuHealth(is_lost=True)), replace(second, health=GpuHealth()))
+    lines = text_of(inventory.with_hosts([replace(host, gpus=gpus)])).splitlines()
+    labels = [f'gpu="{gpu.address}",host="{host.name}"' for gpu in gpus]
+    assert [line for line in lines if line.startswith("gpuops_gpu_problem")] == [
+        f'gpuops_gpu_problems{{{labels[0]},vcenter="prod"}} 1.0',
+        f'gpuops_gpu_problems{{{labels[1]},vcenter="prod"}} 0.0',
+        f'gpuops_gpu_problem_info{{{labels[0]},problem="lost",vcenter="prod"}} 1.0',
+    ]
 
 
 def test_names_are_as_prometheus_wants_them() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpuops.api import catalog_of
 from gpuops.execute.measurements.current_use import gpus_of_samples
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.host import Host
@@ -75,6 +76,18 @@ QUIET = RotationStatus("uuid", None, None, None, False, "gpuops.night", None, No
 
 def top(inventory: Inventory = INVENTORY, use: CurrentUse = USE, change: ChangeStatus | None = None) -> Top:
     return Top(fleet(inventory, catalog_of(inventory)), use, QUIET, change or ChangeStatus(), {})
+
+
+def test_a_sick_gpu_shows_in_its_row_and_in_that_of_its_host() -> None:
+    first, second = HOSTS["host-1"].gpus
+    health = GpuHealth(is_lost=True, is_row_remap_pending=True)
+    sick = top(INVENTORY.with_hosts([replace(HOSTS["host-1"], gpus=(first, replace(second, health=health)))]))
+    hosts = {row.name: (row.state, row.warns) for row in sick.rows(TopLevel.HOSTS)}
+    assert hosts["esx-01"] == ("GPU lost, GPU row remap pending", True)
+    assert [(row.state, row.warns) for row in sick.rows(TopLevel.GPUS) if row.host == "esx-01"] == [
+        ("vGPU, same size", False),
+        ("vGPU, same size, lost, row remap pending", True),
+    ]
 
 
 def test_hosts_gpus_and_vms_are_those_of_the_inventory() -> None:

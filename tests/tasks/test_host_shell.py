@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,18 +14,21 @@ import pytest
 
 from gpuops.cli.options import HostShellOptions, Shell
 from gpuops.errors import UsageError
+from gpuops.hostshell.gpu_details import DETAILS
+from gpuops.hostshell.nvidia_smi import QUERY
 from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS
+from gpuops.sim.state.host_state import GpuFault
 from gpuops.tasks.connection import ConnectionArguments, HostShellArguments
-from gpuops.tasks.reads import gpu_capacity_info, gpu_placement
+from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_gpu, vm_gpus
 from tests.hostshell.server import ShellHost, entered
 from tests.sim.guests import nvidia_smi
 from tests.tasks.conftest import Lab
 
-NAME = "esx-01.lab"
-LISTED = [VGPUS, INDEX, INSTANCES]
-"""What a host is asked that has vGPUs in GPU instances."""
+NAME, OTHER = "esx-01.lab", "esx-02.lab"
+ASKED = Counter([VGPUS, INDEX, INSTANCES, *[QUERY, DETAILS] * 2])
+"""What the hosts are asked: both for the health of their GPUs, one for its vGPUs in GPU instances."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,13 @@ def hosts(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     resolve = socket.getaddrinfo
 
     def resolved(host: Any, *more: Any, **named: Any) -> Any:
-        return resolve("127.0.0.1" if host == NAME else host, *more, **named)
+        return resolve("127.0.0.1" if host in (NAME, OTHER) else host, *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     options = {"vm": "ml-01", "profile": "a100-3-20c", "power": "on"}
     started = vm_gpu(lab.said, present=True, options=options, apply=True)
     assert started.exit_code == 0, started.message
-    with entered(tmp_path, NAME, lambda command: nvidia_smi.answer(there, command)) as shell:
+    with entered(tmp_path, f"{NAME},{OTHER}", lambda command: nvidia_smi.answer(there, command)) as shell:
         ssh = HostShellArguments("ssh", "root", str(shell.known_hosts), str(shell.ssh.key), shell.ssh.port)
         yield Hosts(lab, shell, ssh)
 
@@ -66,14 +70,24 @@ def test_capacity_is_exact_where_hosts_are_asked(hosts: Hosts) -> None:
     assert hosts.shell.asked == [], "nobody is asked unless it is said"
     answer = gpu_capacity_info(hosts.lab.said, profile="a100-1-5c", host=NAME, shell=hosts.said)
     assert (slots(answer), answer.warnings) == ((10, 10), ())
-    assert hosts.shell.asked == LISTED
+    assert Counter(hosts.shell.asked) == ASKED
+
+
+def test_the_health_of_gpus_is_read_with_the_hosts(hosts: Hosts) -> None:
+    (there,) = (host for host in hosts.lab.server.world.by_type("HostSystem") if host.display_name == NAME)
+    there.state.gpus[1].faults = frozenset({GpuFault.LOST})
+    answer = host_gpu_info(hosts.lab.said, host=NAME, shell=hosts.said)
+    (host,) = answer.result["hosts"]
+    (lost,) = (gpu for node in host["numa_nodes"] for gpu in node["gpus"] if gpu["health"]["lost"])
+    assert (lost["health"]["takes_vgpus"], answer.warnings) == (False, ())
+    assert host_gpu_info(hosts.lab.said, host=NAME).result["hosts"][0]["numa_nodes"][0]["gpus"][0]["health"] is None
 
 
 @pytest.mark.long
 def test_places_and_changes_ask_too(hosts: Hosts) -> None:
     said, vm = hosts.lab.said, {"vm": "ml-07", "profile": "a100-1-5c"}
     gpu_placement(said, [{"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"}], None, {}, hosts.said)
-    assert hosts.shell.asked == LISTED
+    assert Counter(hosts.shell.asked) == ASKED
     for apply in (False, True):
         answer = vm_gpu(said, present=True, options=vm, apply=apply, shell=hosts.said)
         assert (answer.exit_code, answer.result["changed"], answer.warnings) == (0, True, ())
@@ -81,7 +95,7 @@ def test_places_and_changes_ask_too(hosts: Hosts) -> None:
     clone = {"vm": "ml-10", "template": "golden"}
     wish = {"vm": "ml-10", "profile": "a100-1-5c"}
     vm_gpu(said, present=True, options=wish, apply=False, after_clone=clone, shell=hosts.said)
-    assert hosts.shell.asked == LISTED * 5
+    assert Counter(hosts.shell.asked) == Counter({command: 5 * count for command, count in ASKED.items()})
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import CommonOptions
+from gpuops.cli.options import CommonOptions, HostShellOptions
 from gpuops.cli.spread import reads_sites, spread
 from gpuops.errors import NoPermission, UsageError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @reads_sites
 def inventory(
     common: CommonOptions,
+    host_shell: HostShellOptions,
     vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
     hosts: Annotated[
         bool, typer.Option("--hosts", help="Each host, on a fleet too: of more than 20 there is a summary first.")
@@ -58,6 +59,8 @@ def inventory(
 ) -> None:
     """Show hosts, NUMA nodes, GPUs, who holds them, and what is free.
 
+    With --host-shell ssh also the health of GPUs, and where vGPUs lie on them, as the hosts' own nvidia-smi reports it.
+
     \b
     Examples:
       gpuops inventory --vcenter sim:lab
@@ -74,7 +77,8 @@ def inventory(
         raise UsageError(f"--vms and --{'hosts' if hosts else 'free'} exclude each other", hint="give one of them")
     filters = FleetFilters(cluster, host, profile, holder, free)
     with open_site(common, saved=saved) as site:
-        seen = read_inventory(site, common, saved=saved)
+        host_shell.give_to(site, saved)
+        seen = site.with_vgpus(read_inventory(site, common, saved=saved))
         if save is not None and saved is None:
             seen = _with_offers(seen, site)
     if save is not None:

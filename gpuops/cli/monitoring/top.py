@@ -96,7 +96,7 @@ def _look(
     from gpuops.report.monitoring.fleet import fleet
     from gpuops.report.monitoring.top import Top
 
-    seen: Inventory = read_inventory(site, common)
+    seen: Inventory = site.with_health(read_inventory(site, common))
     judged = {}
     if judging is not None:
         seen, verdicts = api.idle(seen, site, judging)

@@ -111,7 +111,7 @@ class MetricSource:
         if self._seen is None or old or vcenter.wait_for_change(0.0):
             self._seen = None  # a change is told once: a read that fails is made up for by the next
             read_at = clock.wall_clock()
-            inventory = vcenter.inventory()
+            inventory = self._site.with_health(vcenter.inventory())
             catalog = catalog_of(inventory)
             self._seen = inventory, catalog, _room(inventory, catalog), read_at
             self._seen_s = now_s

@@ -1,4 +1,4 @@
-"""The way into a host itself, for what vCenter has no call for: MIG mode, and how vGPUs lie on their GPUs.
+"""The way into a host itself, for what vCenter has no call for: MIG mode, health of GPUs, and how vGPUs lie on them.
 
 Off unless somebody asks for it.
 """
@@ -6,15 +6,16 @@ Off unless somebody asks for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
-from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
     from gpuops.plan.core.host_steps import HostStep, HostTask
 
+ASK_AGAIN_S: Final = 60.0
+"""`HostsHealth` asks a host once in so long: several looks of one run follow each other in seconds."""
 MOST: Final = 32
 """Questions that are open at the same time."""
 
@@ -35,7 +38,7 @@ class HostShell(Protocol):
     """What a host's own nvidia-smi is asked. `hostshell` implements it; every method raises only gpuops errors."""
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
-        """MIG mode of each GPU of the host of that name. Raises Refused where it cannot be asked."""
+        """MIG mode and health of each GPU of the host of that name. Raises Refused where it cannot be asked."""
         ...
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
@@ -63,20 +66,17 @@ class ShelledHosts:
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         seen = self._hosts.with_settings(inventory, hosts)
         asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
-        told = ask_in_parallel(lambda host: self._with_mig(host.name, host.settings), asked)
-        return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
+        return seen.with_hosts(ask_in_parallel(self._with_mig, asked))
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return self._hosts.with_other_devices(inventory, hosts)
 
-    def _with_mig(self, name: str, settings: HostSettings | None) -> HostSettings:
-        known = settings or HostSettings()
-        try:
-            return replace(known, mig=self._shell.mig(name))
-        except NotConnected:
-            raise
-        except GpuopsError as error:
-            return replace(known, unread=(*known.unread, f"{UNASKED}{error.line}"))
+    def _with_mig(self, host: Host) -> Host:
+        settings, answer = host.settings or HostSettings(), _answer(self._shell.mig, host)
+        if isinstance(answer, GpuopsError):
+            unread = (*settings.unread, f"{UNASKED}{answer.line}")
+            return replace(host, settings=replace(settings, unread=unread))
+        return replace(_with_states(host, answer), settings=replace(settings, mig=answer))
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return self._hosts.with_devices(inventory, hosts)
@@ -108,22 +108,101 @@ class ShelledHosts:
 
 
 def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None]) -> Inventory:
-    """The snapshot with what hosts tell of the vGPUs on their GPUs, where it matters how these lie.
+    """The snapshot with what hosts report of the GPUs that serve vGPUs: the health of each, and where it matters how
+    the vGPUs on it lie.
 
-    Asked are the hosts that have a vGPU on a GPU in MIG or mixed-size mode. One that does not answer stays as vCenter
-    tells it, and `say` is told so. Raises NotConnected.
+    The places of vGPUs are asked of hosts that have a vGPU on a GPU in MIG or mixed-size mode. What a host does not
+    answer stays as vCenter tells it, and `say` is told so. Raises NotConnected.
     """
-    meant = [host for host in inventory.hosts.values() if any(map(lies_somewhere, host.gpus))]
-    asked = [host for host in meant if any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)]
-    answers = ask_in_parallel(lambda host: _vgpus_of(host, shell), asked)
-    told = {host.ref: answer for host, answer in zip(asked, answers, strict=True)}
-    for answer in answers:
-        if isinstance(answer, GpuopsError):
-            say(f"where the vGPUs lie on their GPUs is not known: {answer.line}")
-    known = ((host, told.get(host.ref, ())) for host in meant)
+    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or _has_places(host)]
+    answers = ask_in_parallel(lambda host: _ask_host(host, shell), hosts)
+    places = [answer.vgpus for answer in answers if isinstance(answer.vgpus, GpuopsError)]
+    unknown = dict.fromkeys(error.line for error in places)
+    for line in unknown:
+        say(f"where the vGPUs lie on their GPUs is not known: {line}")
+    _say_unknown([answer.states for answer in answers], say, unknown)
     return inventory.with_hosts(
-        [_with_told(host, answer, inventory) for host, answer in known if not isinstance(answer, GpuopsError)]
+        [answer.with_both(host, inventory) for host, answer in zip(hosts, answers, strict=True)]
     )
+
+
+class HostsHealth:
+    """Adds the health of the GPUs that serve vGPUs to snapshots, as connected hosts report it.
+
+    A host is asked at most once in `ASK_AGAIN_S`, whether it answered or not. Without an answer the health is unknown.
+    """
+
+    def __init__(
+        self, shell: HostShell, say: Callable[[str], None], passed_s: Callable[[], float] = clock.passed_s
+    ) -> None:
+        """`say` is told once of each reason why a host does not answer."""
+        self._shell = shell
+        self._say = say
+        self._passed_s = passed_s
+        self._answers: dict[str, tuple[float, States]] = {}
+        self._said: set[str] = set()
+
+    def __call__(self, inventory: Inventory) -> Inventory:
+        """Return the snapshot with the health of its GPUs. Raises NotConnected."""
+        hosts = [host for host in inventory.hosts.values() if _may_be_asked(host)]
+        due = [host for host in hosts if self._is_due(host)]
+        for host, states in zip(due, ask_in_parallel(lambda host: _answer(self._shell.mig, host), due), strict=True):
+            self._answers[host.ref] = self._passed_s(), states
+            if isinstance(states, GpuopsError) and states.line not in self._said:
+                self._said.add(states.line)
+                self._say(f"the health of GPUs is not known: {states.line}")
+        return inventory.with_hosts([_with_states(host, self._answers[host.ref][1]) for host in hosts])
+
+    def _is_due(self, host: Host) -> bool:
+        answer = self._answers.get(host.ref)
+        return answer is None or self._passed_s() - answer[0] >= ASK_AGAIN_S
+
+
+States = Sequence[SmiState] | GpuopsError
+
+
+@dataclass(frozen=True, slots=True)
+class _HostAnswer:
+    """What one host answered; an error where it did not."""
+
+    states: States | None
+    """None = it was not asked."""
+    vgpus: Sequence[SmiVgpu] | GpuopsError
+
+    def with_both(self, host: Host, inventory: Inventory) -> Host:
+        host = _with_states(host, self.states) if self.states is not None else host
+        return host if isinstance(self.vgpus, GpuopsError) else _with_told(host, self.vgpus, inventory)
+
+
+def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
+    vgpus = _answer(shell.vgpus, host) if _has_places(host) else ()
+    return _HostAnswer(_answer(shell.mig, host) if _may_be_asked(host) else None, vgpus)
+
+
+def _may_be_asked(host: Host) -> bool:
+    """Whether it is connected and has GPUs for vGPUs whose health is not known yet."""
+    return host.connected is True and any(_is_shared(gpu) and gpu.health is None for gpu in host.gpus)
+
+
+def _has_places(host: Host) -> bool:
+    """Whether a VM is on a GPU on which vGPUs lie at places of their own."""
+    return any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)
+
+
+def _say_unknown(answers: Sequence[States | None], say: Callable[[str], None], already: Collection[str] = ()) -> None:
+    for line in dict.fromkeys(answer.line for answer in answers if isinstance(answer, GpuopsError)):
+        if line not in already:
+            say(f"the health of GPUs is not known: {line}")
+
+
+def _is_shared(gpu: PhysicalGpu) -> bool:
+    return gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.is_active_in_passthrough
+
+
+def _with_states(host: Host, states: States) -> Host:
+    """The host with the health of its GPUs; unknown for one that nvidia-smi did not name, or if it did not answer."""
+    health = {} if isinstance(states, GpuopsError) else {state.address: state.health for state in states}
+    return replace(host, gpus=tuple(replace(gpu, health=health.get(gpu.address)) for gpu in host.gpus))
 
 
 def lies_somewhere(gpu: PhysicalGpu) -> bool:
@@ -131,9 +210,9 @@ def lies_somewhere(gpu: PhysicalGpu) -> bool:
     return gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 
-def _vgpus_of(host: Host, shell: HostShell) -> tuple[SmiVgpu, ...] | GpuopsError:
+def _answer(ask: Callable[[str], R], host: Host) -> R | GpuopsError:
     try:
-        return shell.vgpus(host.name)
+        return ask(host.name)
     except NotConnected:
         raise
     except GpuopsError as error:

@@ -93,6 +93,9 @@ class Site:
     """What tells of sessions beside vCenter."""
     vgpu_use: VgpuUseSource | None = None
     """What hosts' own nvidia-smi tell of vGPUs, now or when `gpuops observe` last asked; None = nothing."""
+    gpu_health: Callable[[Inventory], Inventory] | None = None
+    """Adds the health of GPUs to the snapshot of a night, if the target's entry lets hosts be entered; None = it is not
+    asked."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     measured: MeasurementSettings = UNSAID
@@ -127,8 +130,12 @@ class Site:
         self.applied_by_shell = self.applied_by_shell or applied
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
-        """The snapshot with how vGPUs lie on their GPUs, where there is a shell on the hosts that tells."""
+        """The snapshot with the health of GPUs and how vGPUs lie on them, where there is a shell on the hosts."""
         return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say)
+
+    def with_health(self, inventory: Inventory) -> Inventory:
+        """The snapshot with the health of GPUs, where the target's entry lets hosts be asked for it."""
+        return inventory if self.gpu_health is None else self.gpu_health(inventory)
 
     def close(self) -> None:
         self.closing.close()
@@ -149,7 +156,9 @@ class Site:
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
     def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
-        """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates."""
+        """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates; and with the
+        health of GPUs, where hosts may be asked for it."""
+        inventory = self.with_health(inventory)
         return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates, vgpu_use=self.vgpu_use)
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:

@@ -27,7 +27,15 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import GpuTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, Step, SuspendVm
-from gpuops.plan.placement.predicted import STARTS, STOPS, PredictedStep, compare, predict, with_known_places
+from gpuops.plan.placement.predicted import (
+    STARTS,
+    STOPS,
+    PredictedStep,
+    compare,
+    predict,
+    with_known_health,
+    with_known_places,
+)
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S
 from gpuops.plan.rotation.returns.return_time import UNMEASURED_RESUME_S, Durations
 
@@ -86,7 +94,7 @@ class Predictions:
         """What the step is to do, on the last look before it; None = nothing is predicted of it, a text = why that
         failed. Raises nothing."""
         try:
-            return predict(step, self._with_places(before), self._catalog, self._at_most_s(step, before))
+            return predict(step, self._with_known(before), self._catalog, self._at_most_s(step, before))
         except Exception as error:  # whatever it is, the step is not held up by it; `compared` says it
             return failed(PREDICTING, error)
 
@@ -123,6 +131,7 @@ class Predictions:
         sent, unread, look = ended.sent, "", after
         if after is sent.before:
             return Compared(cannot_say=NOT_LOOKED_AT)
+        after = with_known_health(after, self._planned)
         if outcome.verdict is Verdict.DONE and any(gpu.starts is not None for gpu in sent.prediction.gpus or ()):
             after, unread = self._with_starts(sent, after)
         found = compare(sent, outcome, after, ended.together, self._catalog)
@@ -130,7 +139,8 @@ class Predictions:
             return found if found is None or found.cannot_say or not unread else Compared(cannot_say=unread)
         return self._unless_others(sent, look, found)
 
-    def _with_places(self, before: Inventory) -> Inventory:
+    def _with_known(self, before: Inventory) -> Inventory:
+        before = with_known_health(before, self._planned)
         return with_known_places(before, self._planned) if self._with_vgpus is not None else before
 
     def _with_starts(self, sent: PredictedStep, after: Inventory) -> tuple[Inventory, str]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.errors import UsageError
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.stored import stored_as
 
 NVIDIA_VENDOR_ID: Final = 0x10DE
@@ -120,6 +121,7 @@ class VgpuPlacement:
     passthrough="passthrough",
     vms="vms",
     vgpus="vgpus",
+    health="health",
 )
 @dataclass(frozen=True, slots=True)
 class PhysicalGpu:
@@ -141,8 +143,41 @@ class PhysicalGpu:
     """Managed object ids of the VMs on it now (HostGraphicsInfo.vm); None = the host does not tell."""
     vgpus: tuple[VgpuPlacement, ...] | None = None
     """Each vGPU on it now; None = the host was not asked, for vCenter does not tell."""
+    health: GpuHealth | None = None
+    """As its host's nvidia-smi reports it; None = the host was not asked, or did not answer about this GPU."""
 
     @property
     def passed_through(self) -> bool:
         """Whether it is given to VMs whole, by DirectPath I/O, now or after a reboot of the host."""
         return self.passthrough is not None and (self.passthrough.active or self.passthrough.enabled)
+
+    @property
+    def serves_vgpus(self) -> bool:
+        """Whether vGPUs can start on it now: it is Shared Direct, not passed through, and its health allows it."""
+        shared = self.graphics_type is GraphicsType.SHARED_DIRECT and not self.is_active_in_passthrough
+        return shared and not self.vgpu_obstacle
+
+    @property
+    def is_active_in_passthrough(self) -> bool:
+        """Whether DirectPath I/O is in force for it."""
+        return self.passthrough is not None and self.passthrough.active
+
+    @property
+    def vgpu_obstacle(self) -> str:
+        """Why its health allows no new vGPU; empty if it does, or if the host was not asked."""
+        return self.health.vgpu_obstacle if self.health is not None else ""
+
+    @property
+    def admission_traits(self) -> tuple[object, ...]:
+        """Equal for GPUs that take the same vGPUs if the same vGPUs run on them."""
+        return (
+            self.vendor_id,
+            self.device_id,
+            self.subsystem_id,
+            self.name,
+            self.graphics_type,
+            self.configured_graphics_type,
+            self.vgpu_mode,
+            self.is_active_in_passthrough,
+            self.vgpu_obstacle,
+        )

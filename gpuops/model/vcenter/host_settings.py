@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuops.model.devices.device_mode import HostDevice
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.gpu_health import HEALTHY, GpuHealth
 from gpuops.model.stored import stored_as
 from gpuops.model.window import Window
 
@@ -119,10 +120,19 @@ class PassthroughState:
     """The modes that it can be configured to."""
 
 
-@stored_as("SmiState", address="address", current="current", pending="pending", ecc="ecc", ecc_pending="ecc_pending")
+@stored_as(
+    "SmiState",
+    address="address",
+    current="current",
+    pending="pending",
+    ecc="ecc",
+    ecc_pending="ecc_pending",
+    unread="unread",
+    health="health",
+)
 @dataclass(frozen=True, slots=True)
 class SmiState:
-    """MIG mode of one GPU, and ECC, as the host's own nvidia-smi tells them; None = it has none, or does not tell."""
+    """MIG mode, ECC and health of one GPU, by the host's own nvidia-smi; None = unknown, or it has none."""
 
     address: PciAddress
     current: bool | None
@@ -130,6 +140,10 @@ class SmiState:
     """MIG mode from the next reset or boot on."""
     ecc: bool | None = None
     ecc_pending: bool | None = None
+    unread: str = ""
+    """What nvidia-smi printed in place of MIG mode, for example `GPU requires reset`; empty = its MIG mode was read,
+    or it has none (`[N/A]`, `[Not Supported]`)."""
+    health: GpuHealth = HEALTHY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Findings of hosts and their GPUs. Each source is that of the rule in the verb that would meet it.
 
-MIG and ECC only a host's own nvidia-smi tells: where it was not asked there are no findings of them.
+Only a host's own nvidia-smi reports MIG mode, ECC and the health of GPUs: where it was not asked there are no such
+findings.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Final, assert_never
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.devices.gpu_health import RecoveryAction
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host
-from gpuops.model.vcenter.host_settings import HostSettings
+from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.custody import custody_of
@@ -24,6 +26,7 @@ from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
 
 _BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
 _ROLLING: Final = "rolling"
+_REBOOT: Final = "empty the host (maintenance mode) and reboot it"
 
 
 def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
@@ -54,6 +57,7 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
     for device in host.others:
         yield from _waiting_for_a_boot(device, host)
     yield from _nothing_offered(host, catalog)
+    yield from of_health(host)
     yield from of_modes(host)
     yield from _options(found)
     yield from _custody(host)
@@ -69,7 +73,11 @@ def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
         fix = "log in as somebody with Host.Config.Image, or look with esxcli software vib list"
         yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
     for reason in settings.unread:
-        yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
+        if reason.startswith(UNASKED):
+            fix = f"make nvidia-smi answer: {command('mig show', host=hosts_called(name), host_shell='ssh')}"
+            yield Finding(Severity.WARNING, name, f"its GPUs are not known by {reason}", fix)
+        else:
+            yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
 
 
 def _waiting_for_a_boot(device: PhysicalGpu | OtherDevice, host: Host) -> Iterator[Finding]:
@@ -143,6 +151,39 @@ def _custody(host: Host) -> Iterator[Finding]:
     if found.profiles is None or found.configured is None:
         reason = "whether a host profile or its cluster's configuration sets it back cannot be read"
         yield Finding(Severity.NOTE, host.name, reason, "look in the vSphere Client: Policies and Profiles")
+
+
+def of_health(host: Host) -> Iterator[Finding]:
+    """What a host's nvidia-smi reports about the health of its GPUs."""
+    states = (host.settings or HostSettings()).mig
+    if states is None:
+        states = tuple(SmiState(gpu.address, None, None, health=gpu.health) for gpu in host.gpus if gpu.health)
+    for state in states:
+        for severity, problem, fix in _problems(state):
+            yield Finding(severity, f"{host.name} {state.address}", problem, fix)
+
+
+def _problems(state: SmiState) -> Iterator[tuple[Severity, str, str]]:
+    health, address = state.health, state.address
+    look = f"nvidia-smi -q -i {address} on the host"
+    if health.is_lost:
+        yield Severity.ERROR, "is lost: it has fallen off the bus, and takes no vGPU", _REBOOT
+    elif health.vgpu_obstacle:
+        action = health.recovery_action
+        suffix = f" (recovery action: {action})" if action not in (None, RecoveryAction.NONE) else ""
+        yield Severity.ERROR, f"requires reset, and takes no vGPU until then{suffix}", _REBOOT
+    elif health.recovery_action not in (None, RecoveryAction.NONE):
+        yield Severity.WARNING, f"the driver asks for a recovery action: {health.recovery_action}", look
+    if health.error:
+        yield Severity.WARNING, f"nvidia-smi reports for it: {health.error.lower()}", f"{look}; if it stays, {_REBOOT}"
+    elif state.unread and not health.problems:
+        yield Severity.WARNING, f"its MIG mode cannot be read ({state.unread})", look
+    if health.has_corrupt_inforom:
+        fix = "ask the server's vendor about the board; the GPU works on, and what nvidia-smi reports is complete"
+        yield Severity.WARNING, "its infoROM is corrupted", fix
+    if health.is_row_remap_pending:
+        reason = "a memory row is remapped at its next reset (row remap pending); it works on until then"
+        yield Severity.WARNING, reason, f"before a VM is moved to it: {_REBOOT}"
 
 
 def of_modes(host: Host) -> Iterator[Finding]:

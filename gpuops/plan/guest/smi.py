@@ -24,16 +24,26 @@ _GPU: Final = ("nvidia_smi_log", "gpu")
 
 def read_smi(text: str) -> SmiReport:
     """The report. Raises ValueError, in words for people, for what nvidia-smi does not print."""
-    reader = _Reader()
-    try:
-        reader.read(text)
-    except ExpatError as error:
-        raise ValueError(f"no XML (line {error.lineno})") from error
+    reader = _read(text)
     driver = reader.head.get("driver_version") or reader.head.get("kmd_version") or ""
     if version_of(driver) is None:
         raise ValueError("no version of a driver in it")
     cuda = reader.head.get("cuda_version", "")
     return SmiReport(driver, cuda if version_of(cuda) else None, tuple(_gpu(each) for each in reader.gpus))
+
+
+def read_gpu_texts(text: str) -> list[dict[str, str]]:
+    """Return the texts of each GPU by their paths: `mig_mode/current_mig`. Raises ValueError as `read_smi` does."""
+    return _read(text).gpus
+
+
+def _read(text: str) -> _Reader:
+    reader = _Reader()
+    try:
+        reader.read(text)
+    except ExpatError as error:
+        raise ValueError(f"no XML (line {error.lineno})") from error
+    return reader
 
 
 def _gpu(told: dict[str, str]) -> GuestGpu:

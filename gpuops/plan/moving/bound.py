@@ -16,7 +16,7 @@ from math import ceil
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.vgpu import VgpuProfile
-from gpuops.plan.moving.cluster import CERTAIN, ClusterModel, ClusterState, serves_vgpus
+from gpuops.plan.moving.cluster import CERTAIN, ClusterModel, ClusterState
 
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:
@@ -107,7 +107,7 @@ def _packings_by_board(model: ClusterModel, cluster_state: ClusterState) -> list
     for now in cluster_state:
         cluster_host = model.cluster_hosts[now.number]
         for gpu, content in enumerate(now.contents):
-            if cluster_host.unclear[gpu] or not serves_vgpus(cluster_host.gpus[gpu]):
+            if cluster_host.unclear[gpu] or not cluster_host.gpus[gpu].serves_vgpus:
                 continue  # no vGPU can go there
             board = model.board(now.number, gpu)
             profiles = [profile for vgpu in content if (profile := model.catalog.profile(vgpu[1])) is not None]

@@ -15,7 +15,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Board, Catalog
-from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
+from gpuops.model.devices.gpu import AssignmentPolicy, PhysicalGpu
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
@@ -192,7 +192,7 @@ class ClusterModel:
         self._rooms = Rooms(self.catalog)
         self._kinds = tuple(
             tuple(
-                self._number("gpu", _facts(gpu), unclear, counted)
+                self._number("gpu", gpu.admission_traits, unclear, counted)
                 for gpu, unclear, counted in zip(
                     cluster_host.gpus, cluster_host.unclear, cluster_host.counted, strict=True
                 )
@@ -273,14 +273,3 @@ class ClusterModel:
 
     def _number(self, *facts: object) -> int:
         return self._numbers.setdefault(facts, len(self._numbers))
-
-
-def _facts(gpu: PhysicalGpu) -> tuple[object, ...]:
-    given = gpu.passthrough is not None and gpu.passthrough.active
-    return (gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.graphics_type, gpu.vgpu_mode, given)
-
-
-def serves_vgpus(gpu: PhysicalGpu) -> bool:
-    """Whether the GPU surely serves vGPUs now (vSphere API, HostGraphicsInfo.graphicsType)."""
-    given = gpu.passthrough is not None and gpu.passthrough.active
-    return gpu.graphics_type is GraphicsType.SHARED_DIRECT and not given

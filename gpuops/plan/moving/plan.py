@@ -28,7 +28,6 @@ from gpuops.plan.moving.cluster import (
     gpu_contents,
     gpus_per_vm,
     make_search_vms,
-    serves_vgpus,
 )
 from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
 from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
@@ -131,7 +130,7 @@ def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -
     out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or does not tell")
     unclear = tuple(out or state.unclear for state in states)
     offered = profile is None or host.offers(profile) is not None
-    counted = (offered and not why and serves_vgpus(state.gpu) for state, why in zip(states, unclear, strict=True))
+    counted = (offered and not why and state.gpu.serves_vgpus for state, why in zip(states, unclear, strict=True))
     return ClusterHost(host, tuple(state.gpu for state in states), unclear, tuple(counted))
 
 

@@ -15,7 +15,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.devices.goal import pin_changes
-from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, VmMove, serves_vgpus
+from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, VmMove
 from gpuops.plan.moving.frontier import ClusterPlans
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
@@ -170,14 +170,14 @@ def describe_plan(
 def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
     for cluster_host in plans.model.cluster_hosts:
         for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True):
-            if why and serves_vgpus(gpu):
+            if why and gpu.serves_vgpus:
                 yield UnclearGpu(cluster_host.host, gpu.address, why)
 
 
 def _assumptions(plans: ClusterPlans) -> Iterator[str]:
     """How hosts with several GPUs for vGPUs are taken to choose among those with room (sources: `moves.py`)."""
     for cluster_host in plans.model.cluster_hosts:
-        modes = [gpu.vgpu_mode for gpu in cluster_host.gpus if serves_vgpus(gpu)]
+        modes = [gpu.vgpu_mode for gpu in cluster_host.gpus if gpu.serves_vgpus]
         for mode in sorted(set(modes), key=str) if len(modes) > 1 else ():
             yield _choice_of_gpu(mode, cluster_host.policy)
 

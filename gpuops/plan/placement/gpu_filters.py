@@ -199,13 +199,15 @@ def _slots_of(profile: str, room: Slots) -> str:
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
-    """Why a GPU is in the wrong mode for any vGPU; None = it serves vGPUs.
+    """Why a GPU is in the wrong mode for any vGPU, or too sick for a new one; None = it serves vGPUs.
 
     Sources: vSphere API, HostGraphicsInfo.graphicsType; NVIDIA vGPU docs: a change of the type takes effect when Xorg
     or the host restarts.
     """
     if gpu.passthrough is not None and gpu.passthrough.active:
         return Rejection(subject, "is given to DirectPath I/O", hint="attach it whole: --device")
+    if gpu.vgpu_obstacle:
+        return Rejection(subject, gpu.vgpu_obstacle, hint="reboot the host")
     if gpu.graphics_type is GraphicsType.SHARED_DIRECT:
         return None
     wanted, now = GraphicsType.SHARED_DIRECT.value, gpu.graphics_type

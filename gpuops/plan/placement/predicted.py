@@ -140,6 +140,17 @@ def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
     )  # fmt: skip
 
 
+def with_known_health(now: Inventory, planned: Inventory) -> Inventory:
+    """Return the snapshot with the health that GPUs had in the planned one, where it has none of its own."""
+    hosts = []
+    for ref, host in now.hosts.items():
+        earlier = {gpu.address: gpu.health for gpu in planned.hosts[ref].gpus} if ref in planned.hosts else {}
+        if any(gpu.health is None and earlier.get(gpu.address) is not None for gpu in host.gpus):
+            gpus = (replace(gpu, health=gpu.health or earlier.get(gpu.address)) for gpu in host.gpus)
+            hosts.append(replace(host, gpus=tuple(gpus)))
+    return now.with_hosts(hosts) if hosts else now
+
+
 def with_known_places(now: Inventory, planned: Inventory) -> Inventory:
     """The look with what hosts told when it was planned of how vGPUs lie, on GPUs with the same VMs since."""
     hosts = []

@@ -82,7 +82,7 @@ def _new(board: Board, change: AddHosts, like: Host) -> tuple[PhysicalGpu, ...]:
 
 
 def _like(like: Host, mode: GpuServing | None, catalog: Catalog) -> tuple[PhysicalGpu, ...]:
-    """The same GPUs, with nobody on them. Raises UsageError for a mode that one of them has not."""
+    """The same GPUs, healthy and with nobody on them. Raises UsageError for a mode that one of them has not."""
     return tuple(_empty(gpu, mode, catalog) for gpu in like.gpus)
 
 
@@ -92,7 +92,8 @@ def _empty(gpu: PhysicalGpu, mode: GpuServing | None, catalog: Catalog) -> Physi
         raise UsageError(why, hint="leave the mode out, or say it of single GPUs in a file (gpuops help what-if)")
     serves = gpu.graphics_type is GraphicsType.SHARED_DIRECT and not gpu.passed_through
     wanted: VgpuMode | None = MODES[mode] if mode is not None and serves else gpu.vgpu_mode
-    return replace(gpu, vms=() if gpu.vms is not None or serves else None, vgpus=None, vgpu_mode=wanted)
+    vms = () if gpu.vms is not None or serves else None
+    return replace(gpu, vms=vms, vgpus=None, vgpu_mode=wanted, health=None)
 
 
 def _bare(like: Host, gpus: tuple[PhysicalGpu, ...], ref: str, name: str) -> Host:

@@ -16,6 +16,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
 from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.gpu_health import health_document
 from gpuops.report.hosts.device_modes import device_lines, devices_document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
@@ -142,7 +143,7 @@ def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
             {
                 "ref": host.ref,
                 "name": host.name,
-                "gpus": [_gpu(gpu, _state(gpu, host)) for gpu in host.gpus],
+                "gpus": [*(_gpu(gpu, _state(gpu, host)) for gpu in host.gpus), *map(_unlisted, _unlisted_states(host))],
                 "unread": list((host.settings or HostSettings()).unread),
             }
             for host in hosts
@@ -157,7 +158,27 @@ def _gpu(gpu: PhysicalGpu, state: SmiState | None) -> Document:
         "vcenter": _in_vcenter(gpu),
         "current": state.current if state else None,
         "pending": state.pending if state else None,
+        "unread": state.unread if state else "",
+        "health": health_document(state.health) if state else None,
     }
+
+
+def _unlisted(state: SmiState) -> Document:
+    """A GPU that nvidia-smi names and vCenter does not list: its model is unknown."""
+    return {
+        "address": str(state.address),
+        "model": None,
+        "vcenter": None,
+        "current": state.current,
+        "pending": state.pending,
+        "unread": state.unread,
+        "health": health_document(state.health),
+    }
+
+
+def _unlisted_states(host: Host) -> tuple[SmiState, ...]:
+    states = (host.settings or HostSettings()).mig or ()
+    return tuple(state for state in states if host.gpu(state.address) is None)
 
 
 def _state(gpu: PhysicalGpu, host: Host) -> SmiState | None:
@@ -170,16 +191,28 @@ def _in_vcenter(gpu: PhysicalGpu) -> bool | None:
 
 
 def _mig_table(host: Host) -> TextTable:
-    asked = (host.settings or HostSettings()).mig is not None
-    table = TextTable("  GPU", "model", "vCenter", *(("nvidia-smi", "pending") if asked else ()))
+    states = (host.settings or HostSettings()).mig
+    is_sick = any(state.health.problems for state in states or ())
+    columns = () if states is None else ("nvidia-smi", "pending", *(("health",) if is_sick else ()))
+    table = TextTable("  GPU", "model", "vCenter", *columns)
     for gpu in host.gpus:
-        cells = [f"  {gpu.address}", gpu.name, _WORDS[_in_vcenter(gpu)]]
-        if asked:
-            state = _state(gpu, host)
-            current, waiting = (state.current, state.pending) if state else (None, None)
-            cells += [_WORDS[current] if state else "not listed", "" if current == waiting else _WORDS[waiting]]
-        table.add_row(*(visible(cell) for cell in cells))
+        cells = (f"  {gpu.address}", gpu.name, _WORDS[_in_vcenter(gpu)], *_smi_cells(_state(gpu, host)))
+        table.add_row(*map(visible, cells[: 3 + len(columns)]))
+    for state in _unlisted_states(host):
+        cells = (f"  {state.address}", "", "not listed", *_smi_cells(state))
+        table.add_row(*map(visible, cells[: 3 + len(columns)]))
     return table
+
+
+def _smi_cells(state: SmiState | None) -> Iterator[str]:
+    """The mode in force, the one that waits, and the health."""
+    if state is None or state.unread:
+        yield from ("not listed" if state is None else "unknown", "")
+    elif state.current is None:
+        yield from ("no MIG", "")
+    else:
+        yield from (_WORDS[state.current], "" if state.current == state.pending else _WORDS[state.pending])
+    yield ", ".join(state.health.problems) if state is not None else ""
 
 
 UNSEEN = "in force: as the loaded module was told; what nvidia-smi set on a host since its boot is not seen from here"

@@ -17,6 +17,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.report.device import describe
 from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.gpu_health import health_document
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
 from gpuops.report.text import count, size, visible
@@ -134,6 +135,9 @@ def _gpu_label(view: GpuView) -> Text:
     label.append(view.mode)
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
+    if gpu.health is not None and gpu.health.problems:
+        style = "bold red" if gpu.vgpu_obstacle else "bold yellow"
+        label.append(f"  {', '.join(map(visible, gpu.health.problems))}", style)
     return label
 
 
@@ -293,6 +297,7 @@ def _gpu(view: GpuView) -> Document:
         "passthrough_enabled": gpu.passthrough.enabled if gpu.passthrough else None,
         "passthrough_active": gpu.passthrough.active if gpu.passthrough else None,
         "reboot_pending": view.reboot_pending,
+        "health": health_document(gpu.health),
         "holders": None if view.holders is None else [_named(vm) for vm in view.holders],
         "free": {name: _slots(slots) for name, slots in view.free.items()},
     }

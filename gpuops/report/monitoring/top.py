@@ -94,6 +94,7 @@ class Top:
             *(["not connected"] if host.connected is not True else []),
             *(["maintenance"] if host.in_maintenance else []),
             *(["reboot pending"] if any(map(reboot_pending, host.gpus)) else []),
+            *dict.fromkeys(f"GPU {problem}" for gpu in host.gpus for problem in _problems(gpu)),
         ]
         return TopRow(
             key=host.ref,
@@ -120,15 +121,15 @@ class Top:
     def _gpu(self, host: Host, gpu: PhysicalGpu) -> TopRow:
         found = holders(gpu, host, self.inventory)
         vms = self._by_name(vm.ref for vm in found or ())
-        pending = reboot_pending(gpu)
+        warnings = [*(["reboot pending"] if reboot_pending(gpu) else []), *_problems(gpu)]
         return TopRow(
             key=f"{host.ref} {gpu.address}",
             name=str(gpu.address),
             host=host.name,
             host_ref=host.ref,
             what=gpu.name,
-            state=f"{mode(gpu)}, reboot pending" if pending else mode(gpu),
-            warns=pending,
+            state=", ".join((mode(gpu), *warnings)),
+            warns=bool(warnings),
             use=self.use.gpu(host.ref, gpu.address),
             memory_mib=gpu.memory_mib,
             gpus=None,
@@ -272,3 +273,8 @@ def _devices(vm: Vm) -> str:
         device.profile if isinstance(device, VgpuDevice) else describe(device) for device in vm.devices or ()
     )
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in numbers.items())
+
+
+def _problems(gpu: PhysicalGpu) -> tuple[str, ...]:
+    """Problems of its health, where its host's nvidia-smi was asked."""
+    return gpu.health.problems if gpu.health is not None else ()

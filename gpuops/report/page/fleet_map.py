@@ -171,6 +171,7 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Doc
         "whole": view.whole,
         "takes_vgpus": _takes_vgpus(view),
         "reboot_pending": view.reboot_pending,
+        "problems": list(view.gpu.health.problems) if view.gpu.health is not None else None,
         "use": _use(view, state),
         "used": _used(view, state, slots),
         "slots": slots,

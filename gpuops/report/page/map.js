@@ -56,6 +56,7 @@
     line.append(element("b", "", gpu.address.replace(/^0000:/, "")), element("span", "", visible(gpu.name.replace(/^NVIDIA /, ""))),
       element("span", "mode", visible(gpu.mode)));
     if (gpu.reboot_pending) line.append(element("span", "tag warning", "reboot pending"));
+    line.append(...(gpu.problems ?? []).map((problem) => element("span", "tag warning", visible(problem))));
     line.append(element("span", "used", percent(gpu.used)));
     const bar = element("div", "bar");
     const slots = [...gpu.slots].sort((one, other) => (one.start ?? 0) - (other.start ?? 0));

@@ -90,6 +90,14 @@ FREE: Final = Family(
 FREE_AT_MOST: Final = Family("gpuops_vgpu_slots_free_at_most", "The same, at the most, where that is more", _SLOTS)
 GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
 GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
+GPU_PROBLEMS: Final = Family(
+    "gpuops_gpu_problems",
+    "Problems that the nvidia-smi of the host reports of the GPU; absent = it was not asked",
+    _GPU,
+)
+GPU_PROBLEM: Final = Family(
+    "gpuops_gpu_problem_info", "A problem of the GPU, as the nvidia-smi of its host reports it", (*_GPU, "problem")
+)
 GPU_USED: Final = Family("gpuops_gpu_memory_used_bytes", "Memory of the GPU in use, in the newest five minutes", _GPU)
 GPU_BUSY: Final = Family(
     "gpuops_gpu_utilization_ratio", "Use of the GPU in the newest five minutes, 1 = all of it", _GPU
@@ -135,9 +143,9 @@ MISPREDICTIONS: Final = Family(
 PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what was predicted of them", is_counter=True)
 
 FAMILIES: Final = (
-    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_USED, GPU_BUSY, VGPU, WHOLE, VM_BUSY,
-    VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME, BEGAN, ENDED, LAST_INCIDENTS,
-    INCIDENTS, MISPREDICTIONS, PREDICTED,
+    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED, GPU_BUSY,
+    VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME, BEGAN,
+    ENDED, LAST_INCIDENTS, INCIDENTS, MISPREDICTIONS, PREDICTED,
 )  # fmt: skip
 
 
@@ -223,6 +231,9 @@ def _gpus(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in each]
     sized = ((host, gpu, gpu.memory_mib) for host, gpu in each)
     yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
+    reported = [((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in each if gpu.health is not None]
+    yield GPU_PROBLEMS, [(labels, float(len(problems))) for labels, problems in reported]
+    yield GPU_PROBLEM, [((*labels, problem), 1.0) for labels, problems in reported for problem in problems]
     shared: list[tuple[Values, float]] = []
     whole: list[tuple[Values, float]] = []
     for host in values.inventory.hosts.values():

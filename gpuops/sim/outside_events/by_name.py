@@ -29,6 +29,7 @@ OUTSIDE_EVENTS: Final[Mapping[str, OutsideEvent]] = {
     "vm.ignores_shutdown": OutsideEvent("VirtualMachine", vm_events.ignore_shutdowns, is_unseen=True),
     "vm.used": OutsideEvent("VirtualMachine", vm_events.use_desktop),
     "gpu.failed": OutsideEvent("HostSystem", host_events.fail_gpu),
+    "gpu.lost": OutsideEvent("HostSystem", host_events.lose_gpu),
     "host.crashed": OutsideEvent("HostSystem", host_events.crash),
     "host.disconnected": OutsideEvent("HostSystem", host_events.disconnect),
     "host.stays_down": OutsideEvent("HostSystem", host_events.stay_down_after_reboot),

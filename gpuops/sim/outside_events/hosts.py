@@ -12,7 +12,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.operations.vms import power
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.host_state import REBOOT_S
+from gpuops.sim.state.host_state import REBOOT_S, GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
@@ -36,6 +36,20 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
     host.state.gpus = host.state.gpus[1:]
     host.world.ledger.record(call, host, before={"gpu": gone.pci_id}, after={"gpu": None})
     host.touch("hardware", "config", "summary")
+    host.graphics_changed()
+    host.load_changed()
+
+
+def lose_gpu(host: HostEntity, rule: Rule) -> None:
+    """Its first GPU falls off the bus: the VMs on it stop. vCenter still lists it; nvidia-smi reports it as lost."""
+    if not host.state.gpus:
+        return
+    gpu, call = host.state.gpus[0], _own(host, "XidError")
+    for vm in host.running_vms():
+        if any(seat.pci_id == gpu.pci_id for seat in vm.state.seats):
+            power.stop(vm, call, clean=False)
+    gpu.faults |= {GpuFault.LOST}
+    host.world.ledger.record(call, host, before={"gpu": gpu.pci_id}, after={"gpu": "lost"})
     host.graphics_changed()
     host.load_changed()
 

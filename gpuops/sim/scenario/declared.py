@@ -19,6 +19,7 @@ from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.desktop_pool import RecordForm
 from gpuops.sim.state.drs import Behavior
 from gpuops.sim.state.gpu_admission import GpuOrder, StartOrder, VgpuPolicy
+from gpuops.sim.state.host_state import GpuFault
 from gpuops.sim.state.network_port import MOST_FUNCTIONS
 
 
@@ -73,6 +74,8 @@ class GpuDeclared(Declared, frozen=True):
     type: Literal["shared", "sharedDirect", "basic"] = "sharedDirect"
     next_type: Literal["shared", "sharedDirect", "basic"] | None = None
     """From the next boot on; None = the same."""
+    faults: tuple[GpuFault, ...] = ()
+    """What is wrong with it."""
 
 
 class DeviationDeclared(Declared, frozen=True):

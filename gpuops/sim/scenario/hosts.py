@@ -181,6 +181,7 @@ def _gpu(declared: GpuDeclared) -> HostGpu:
         passthrough_active=declared.passthrough,
         label=declared.label,
         nvlink=declared.nvlink,
+        faults=frozenset(declared.faults),
     )
 
 

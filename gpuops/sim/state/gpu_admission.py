@@ -86,6 +86,8 @@ class GpuLoad:
     serves_vgpus: bool
     """Its graphics type in force is Shared Direct, and it is not in passthrough."""
     seats: tuple[RunningVgpu, ...] = ()
+    is_faulty: bool = False
+    """It is lost or requires a reset: nothing new starts on it, while the host goes on listing it."""
 
     @property
     def vm_count(self) -> int:
@@ -213,6 +215,8 @@ def _place(type_name: str, gpu: GpuLoad, order: StartOrder) -> tuple[VgpuType, i
         return f"{gpu.board.name} does not support {type_name}"
     if not gpu.serves_vgpus:
         return "does not serve vGPUs (graphics type or passthrough)"
+    if gpu.is_faulty:
+        return "is lost, or requires a reset"
     if not gpu.board.runs(type_, gpu.mode):
         return f"{type_name} does not run in mode {gpu.mode}"
     match gpu.mode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
@@ -83,6 +84,26 @@ class HostModel:
         return self.cores * self.cpu_mhz
 
 
+class GpuFault(StrEnum):
+    """What may be wrong with a physical GPU. vCenter shows none of it, the host's nvidia-smi does.
+
+    Sources: NVIDIA nvidia-smi manual, RETURN VALUE; NVML_ERROR_RESET_REQUIRED; NVIDIA GPU Memory Error Management.
+    From memory: that ESXi starts no vGPU on a GPU that is lost or requires a reset.
+    """
+
+    LOST = "lost"
+    REQUIRES_RESET = "requires-reset"
+    RECOVERY_RESET = "recovery-reset"
+    """The driver's recovery action is `Reset`."""
+    UNKNOWN_ERROR = "unknown-error"
+    CORRUPT_INFOROM = "corrupt-inforom"
+    ROW_REMAP_PENDING = "row-remap-pending"
+
+
+NO_VGPU_STARTS: Final = frozenset({GpuFault.LOST, GpuFault.REQUIRES_RESET, GpuFault.RECOVERY_RESET})
+STAYS_AFTER_BOOT: Final = frozenset({GpuFault.CORRUPT_INFOROM})
+
+
 @dataclass(slots=True)
 class HostGpu:
     """One physical GPU. `mode` and `graphics_type` are in force; `configured_*` is what the host will have."""
@@ -104,6 +125,7 @@ class HostGpu:
     """Set by nvidia-smi, in force from the next boot on."""
     nvlink: str | None = None
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
+    faults: frozenset[GpuFault] = frozenset()
     waits_for_maintenance: bool = False
     """Whether what is configured of passthrough is in force in the next maintenance mode: it needs no reboot."""
 
@@ -139,7 +161,7 @@ class HostGpu:
 
     def for_admission(self, seats: tuple[RunningVgpu, ...]) -> GpuLoad:
         own = tuple(seat for seat in seats if seat.pci_id == self.pci_id)
-        return GpuLoad(self.pci_id, self.board, self.mode, self.serves_vgpus, own)
+        return GpuLoad(self.pci_id, self.board, self.mode, self.serves_vgpus, own, bool(self.faults & NO_VGPU_STARTS))
 
 
 @dataclass(slots=True)

@@ -11,12 +11,14 @@ import pytest
 from gpuops.catalog import load
 from gpuops.errors import HostNotFound
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.host import Cluster, Host, OfferedProfile
 from gpuops.model.vcenter.host_settings import Custody, HostSettings, SmiState, SoftwarePackage
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination, examine
+from gpuops.plan.doctor.finding import Severity
 
 PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED
@@ -99,6 +101,14 @@ def smi(
     ecc: bool = True, ecc_pending: bool = True, mig: tuple[bool | None, bool | None] = (None, None)
 ) -> HostSettings:
     return replace(WELL, mig=(SmiState(PciAddress.parse("0000:3b:00.0"), *mig, ecc, ecc_pending),))
+
+
+def test_health_of_the_snapshot_counts_where_the_settings_have_none() -> None:
+    """As by the entry of a target: no host shell was asked for the settings."""
+    well = host()
+    gpus = (replace(well.gpus[0], health=GpuHealth(requires_reset=True)), *well.gpus[1:])
+    [finding] = examined(replace(well, gpus=gpus)).findings
+    assert (finding.severity, finding.reason) == (Severity.ERROR, "requires reset, and takes no vGPU until then")
 
 
 def test_ecc_that_differs_in_a_cluster_keeps_vgpus_from_moving() -> None:

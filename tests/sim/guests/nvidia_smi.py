@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity
@@ -17,29 +18,62 @@ _READINGS: Final = (
     "pci.bus_id,utilization.gpu,clocks.current.sm,temperature.gpu,ecc.errors.uncorrected.volatile.total,"
     "pcie.link.gen.current,pcie.link.width.current,clocks_event_reasons.active"
 )
+LOST: Final = (
+    "Unable to determine the device handle for GPU{}: {}: GPU is lost.  Reboot the system to recover this GPU\n"
+)
+CORRUPT: Final = "WARNING: infoROM is corrupted at gpu {}\n"
+_HEAD: Final = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n'
 _COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending"
 
 
 def answer(host: HostEntity, command: str) -> tuple[str, int]:
     """(what it writes, how it ends)."""
-    words = shlex.split(command)
+    text, status = _answer(host, shlex.split(command))
+    if status or not host.state.driver_version:
+        return text, status
+    # as published outputs have these sentences; exit statuses: nvidia-smi manual, RETURN VALUE
+    faulty = [(number, gpu) for number, gpu in enumerate(host.state.gpus) if gpu.listed and gpu.faults]
+    lost = "".join(LOST.format(number, gpu.pci_id.upper()) for number, gpu in faulty if GpuFault.LOST in gpu.faults)
+    corrupt = "".join(CORRUPT.format(gpu.pci_id.upper()) for _, gpu in faulty if GpuFault.CORRUPT_INFOROM in gpu.faults)
+    return f"{lost}{text}{corrupt}", 15 if lost else 14 if corrupt else 0
+
+
+def _answer(host: HostEntity, words: list[str]) -> tuple[str, int]:
     if words[:1] != ["nvidia-smi"]:
         return f"sh: {words[0] if words else ''}: not found\n", 127
     if not host.state.driver_version or not host.state.gpus:
         return f"{MISSING}\n", 9
     if words[1:] == [f"--query-gpu={_COLUMNS}", "--format=csv,noheader"]:
-        return "".join(f"{_row(gpu)}\n" for gpu in host.state.gpus if gpu.listed), 0
+        return "".join(f"{_row(gpu)}\n" for gpu in _answering(host)), 0
     if words[1:] == ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"]:
-        return "".join(f"{number}, {_address(gpu)}\n" for number, gpu in enumerate(host.state.gpus)), 0
+        return "".join(f"{number}, {_address(gpu)}\n" for number, gpu in enumerate(_answering(host))), 0
     if words[1:] == [f"--query-gpu={_READINGS}", "--format=csv,noheader,nounits"]:
-        return "".join(f"{_reading(gpu, number)}\n" for number, gpu in enumerate(host.state.gpus) if gpu.listed), 0
+        return "".join(f"{_reading(gpu, number)}\n" for number, gpu in enumerate(_answering(host))), 0
+    if words[1:] == ["-q", "-x"]:
+        return f"{_HEAD}<nvidia_smi_log>{''.join(map(_details, _answering(host)))}</nvidia_smi_log>\n", 0
     if words[1:] == ["vgpu", "-q"]:
-        return "".join(map(_listed(host), host.state.gpus)), 0
+        return "".join(map(_listed(host), _answering(host))), 0
     if words[1:] == ["mig", "-lgi"]:
         return _instances(host)
     if len(words) == 5 and (words[1], words[3]) == ("-i", "-mig") and words[4] in ("0", "1"):
         return _switched(host, words[2], on=words[4] == "1")
     return f'Invalid combination of input arguments. Please run "nvidia-smi -h" for help. {" ".join(words[1:])}\n', 1
+
+
+def _answering(host: HostEntity) -> list[HostGpu]:
+    """The GPUs that the driver has, but for those that are lost."""
+    return [gpu for gpu in host.state.gpus if gpu.listed and GpuFault.LOST not in gpu.faults]
+
+
+def _details(gpu: HostGpu) -> str:
+    """As R580 prints them (an H100 with R580.159.04)."""
+    action = "Reset" if GpuFault.RECOVERY_RESET in gpu.faults else "None"
+    remap = "Yes" if GpuFault.ROW_REMAP_PENDING in gpu.faults else "No"
+    return (
+        f'<gpu id="{_address(gpu)}"><gpu_recovery_action>{action}</gpu_recovery_action>'
+        f"<pci><pci_bus_id>{_address(gpu)}</pci_bus_id></pci>"
+        f"<remapped_rows><remapped_row_pending>{remap}</remapped_row_pending></remapped_rows></gpu>"
+    )
 
 
 def _address(gpu: HostGpu) -> str:
@@ -75,7 +109,7 @@ def _listed(host: HostEntity) -> Callable[[HostGpu], str]:
 
 def _instances(host: HostEntity) -> tuple[str, int]:
     rows = []
-    for number, gpu in enumerate(host.state.gpus):
+    for number, gpu in enumerate(_answering(host)):
         there = {seat.start or 0: seat.type.instance for seat in host.seats() if seat.pci_id == gpu.pci_id}
         for start, instance in sorted(there.items()):
             if instance is not None:
@@ -94,6 +128,10 @@ def _reading(gpu: HostGpu, number: int) -> str:
 
 def _row(gpu: HostGpu) -> str:
     address = _address(gpu)
+    if GpuFault.REQUIRES_RESET in gpu.faults:
+        return f"{address}, [GPU requires reset], [GPU requires reset], Enabled, Enabled"
+    if GpuFault.UNKNOWN_ERROR in gpu.faults:
+        return ", ".join((address, *["[Unknown Error]"] * 4))
     ecc = ", ".join("Enabled" if on else "Disabled" for on in (gpu.ecc, gpu.next_ecc))
     if not gpu.board.types_in(GpuMode.MULTI_INSTANCE):
         return f"{address}, [N/A], [N/A], {ecc}"

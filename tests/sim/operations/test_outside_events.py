@@ -12,6 +12,7 @@ from gpuops.sim.operations.vms import power
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario.build import build
 from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import GpuFault
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 
@@ -88,3 +89,17 @@ def test_a_password_that_changes_is_refused_and_open_sessions_go_on(world: World
         assert session in list(world.sessions)
         world.clock.advance(61)
         assert world.sessions.accepts("me", "mine")
+
+
+def test_a_lost_gpu_stays_listed_takes_nothing_and_is_back_after_a_boot(world: World) -> None:
+    host = named(world, "HostSystem", "esx-02.lab")
+    with world.lock:
+        host.state.gpus[0].faults = frozenset({GpuFault.CORRUPT_INFOROM})
+        listed = len(host.state.gpus)
+        strike(world, "gpu.lost", host)
+        assert power_of(named(world, "VirtualMachine", "vdi-07")) is Power.OFF, "it was on this GPU"
+        assert host.state.gpus[0].faults == {GpuFault.CORRUPT_INFOROM, GpuFault.LOST}
+        assert len(host.state.gpus) == listed
+        strike(world, "host.crashed", host, for_s=60)
+        world.clock.advance(61)
+        assert host.state.gpus[0].faults == {GpuFault.CORRUPT_INFOROM}

@@ -20,7 +20,7 @@ from gpuops.execute.site import agreed
 from gpuops.execute.steps.predictions import BY_OTHERS
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.prediction import PastPredictions, Predicted
-from gpuops.model.vcenter.host_settings import SmiVgpu
+from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.vm.attach import Attach
@@ -50,6 +50,9 @@ class SimulatedSmi:
 
     def __init__(self, server: SimServer) -> None:
         self._server = server
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        return ()
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
         [there] = [each for each in self._server.world.by_type("HostSystem") if each.display_name == host]

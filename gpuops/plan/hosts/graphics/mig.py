@@ -22,6 +22,7 @@ from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
+_NO_MIG: Final = "has no MIG mode (NVIDIA MIG User Guide)"
 NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
 
 
@@ -62,9 +63,11 @@ class SetMig:
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
         if told is None:
-            return HostPart(host.name, (Rejection(host.name, f"its nvidia-smi was not asked: {_why(host)}"),))
+            return HostPart(host.name, (Rejection(host.name, f"MIG modes cannot be read: {_why(host)}"),))
         states = {state.address: state for state in told}
-        meant = addresses or tuple(each for each, state in states.items() if state.current is not None)
+        meant = addresses or tuple(address for address, state in states.items() if state.current is not None)
+        if not addresses:  # its mode may be another one: that all GPUs are in the mode could not be promised
+            meant += tuple(address for address, state in states.items() if _may_have_mig(state, host, catalog))
         missing = tuple(Rejection(host.name, f"has no GPU {each} (nvidia-smi)") for each in meant if each not in states)
         changing = [states[each] for each in meant if each in states and states[each].pending is not self.on]
         against = tuple(each for state in changing for each in _against(state, host, inventory, catalog))
@@ -89,11 +92,24 @@ class SetMig:
         return HostPart(host.name, because=(f"{host.name}: {what}",), due=due)
 
 
+def _may_have_mig(state: SmiState, host: Host, catalog: Catalog) -> bool:
+    """Whether its MIG mode could not be read, and its model may have one."""
+    gpu = host.gpu(state.address)
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
+    return bool(state.unread) and (board is None or board.mig is not None)
+
+
 def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
     subject, gpu = f"{host.name} {state.address}", host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
-    if state.current is None or (board is not None and board.mig is None):
-        yield Rejection(subject, "has no MIG mode (NVIDIA MIG User Guide)")
+    if board is not None and board.mig is None:
+        yield Rejection(subject, _NO_MIG)
+    elif state.unread:
+        obstacle = state.health.vgpu_obstacle
+        hint = "reboot the host" if obstacle else f"run nvidia-smi -q -i {state.address} on the host"
+        yield Rejection(subject, f"its MIG mode cannot be read ({state.unread})", hint=hint)
+    elif state.current is None:
+        yield Rejection(subject, _NO_MIG)
     elif gpu is None or gpu.vms is None:
         yield Rejection(subject, "who runs on it cannot be read")
     elif gpu.vms:

@@ -207,8 +207,7 @@ class FleetIndex:
 
 def _gpu_setup(host: Host) -> tuple[object, ...]:
     """How the GPUs of a host are set up, whatever runs on them; where it changes, prices do."""
-    modes = ((g.vgpu_mode, g.graphics_type, g.configured_graphics_type, g.passthrough) for g in host.gpus)
-    return (host.profiles, *modes)
+    return (host.profiles, *((gpu.admission_traits, gpu.passthrough) for gpu in host.gpus))
 
 
 def _sibling_rows(first_row: Ints) -> Ints:

@@ -47,10 +47,8 @@ class GpuStates:
         """The number of this state; `held` = a VM has the GPU as a whole."""
         gpu = state.gpu
         there = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
-        model = (gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-        use = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, gpu.passthrough)
         told = state.gpu.vgpus is not None
-        key = (model, use, told, there, state.fewest, bool(state.unclear), held)
+        key = (gpu.admission_traits, gpu.passthrough, told, there, state.fewest, bool(state.unclear), held)
         known = self._numbers.get(key)
         if known is None:
             known = self._numbers[key] = len(self._stand_ins)
@@ -77,7 +75,7 @@ class GpuStates:
         """1 where the GPU serves vGPUs and may be of the profile's model."""
 
         def answer(state: GpuState, _: bool) -> bool:
-            shared = state.gpu.graphics_type is GraphicsType.SHARED_DIRECT
+            shared = state.gpu.graphics_type is GraphicsType.SHARED_DIRECT and not state.gpu.vgpu_obstacle
             return shared and may_run(state.gpu, profile, self.catalog) is not False
 
         return self._table(("made for", profile), answer)

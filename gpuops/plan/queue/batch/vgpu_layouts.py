@@ -18,7 +18,6 @@ from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.plan.placement.gpu_filters import refuse_vgpus
 
 VgpuLayout = tuple[tuple[str, int], ...]
@@ -55,7 +54,7 @@ class VgpuLayouts:
         if state.unclear:
             state = GpuState(state.gpu)
         held = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
-        alike = (_kind(state.gpu), state.gpu.vgpus is None, held, state.fewest)
+        alike = (state.gpu.admission_traits, state.gpu.vgpus is None, held, state.fewest)
         if alike not in self._known:
             self._known[alike] = self._worked_out(state)
         return self._known[alike]
@@ -131,7 +130,3 @@ def _maximal(counts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         if not any(all(a <= b for a, b in zip(one, other, strict=True)) for other in kept):
             kept.append(one)
     return kept
-
-
-def _kind(gpu: PhysicalGpu) -> tuple[object, ...]:
-    return (gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.graphics_type, gpu.vgpu_mode)

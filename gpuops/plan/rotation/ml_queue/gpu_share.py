@@ -46,7 +46,8 @@ def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> 
 
 
 def serves_vgpus(state: GpuState) -> bool:
-    return not state.gpu.passed_through and state.gpu.graphics_type in (GraphicsType.SHARED_DIRECT, None)
+    serves = not state.gpu.passed_through and not state.gpu.vgpu_obstacle
+    return serves and state.gpu.graphics_type in (GraphicsType.SHARED_DIRECT, None)
 
 
 def free_of(state: GpuState, catalog: Catalog) -> float | None:

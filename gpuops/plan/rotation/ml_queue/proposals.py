@@ -198,7 +198,7 @@ def _beside_others(waiting: WaitingVm, vm: Vm, names: Collection[str], inventory
 
 def _carries(host: Host, gpu: PhysicalGpu, profile: VgpuProfile, name: str, catalog: Catalog) -> bool:
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-    if board is not None and board.key != profile.board:
+    if (board is not None and board.key != profile.board) or gpu.vgpu_obstacle:
         return False
     mig = gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE
     return host.offers(name) is not None and (gpu.vgpu_mode is None or mig is profile.mig_backed)

@@ -21,7 +21,7 @@ from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms.movement import may_migrate
 from gpuops.sim.operations.vms.power import power_on, stop
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.host_state import Boot
+from gpuops.sim.state.host_state import STAYS_AFTER_BOOT, Boot
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def boot(host: HostEntity, call: Call) -> None:
             gpu.mode = gpu.next_mode
         gpu.next_mode = None
         gpu.ecc = gpu.next_ecc
+        gpu.faults &= STAYS_AFTER_BOOT
     if how.driver_late_s != 0:
         host.drive(on=False)
         if how.driver_late_s is not None:

@@ -9,7 +9,8 @@ options:
   host_shell:
     description:
       - V(ssh) - the hosts' own nvidia-smi is asked where vGPUs lie on GPUs in MIG or mixed-size mode, which vCenter
-        does not tell; room is then exact. A host that does not answer is warned about, and stays as vCenter tells it.
+        does not tell, and how healthy GPUs are; room is then exact, and GPUs that are lost or require a reset do not
+        count. A host that does not answer is warned about, and stays as vCenter tells it.
       - V(none) - no host is entered. Default V(none).
       - It needs C(gpuops-vsphere[ssh]), keys that the hosts accept, and their own keys; there are no passwords.
     type: str

@@ -9,11 +9,13 @@ short_description: Read the GPUs of ESXi hosts, who holds them and what is free
 version_added: 0.1.0
 description:
   - Reads hosts that have GPUs, with their NUMA nodes, GPUs, vGPU profiles, the VMs on each GPU, and what still fits.
+  - With O(host_shell=ssh) also the health of each GPU, as the nvidia-smi of its host reports it.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.read_only
   - gpuops.vsphere.connection
+  - gpuops.vsphere.host_shell
 options:
   host:
     description:
@@ -77,7 +79,7 @@ hosts:
       description: Whether vCenter reaches it. One that is not reached is listed with what is known.
       type: bool
     numa_nodes:
-      description: NUMA nodes, each with its C(gpus), and each of these with C(holders) and C(free).
+      description: NUMA nodes, each with its C(gpus), and each of these with C(holders), C(free) and C(health).
       type: list
       elements: dict
     other_devices:
@@ -107,17 +109,20 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import HOST_SHELL, connection, host_shell, read
+
+OPTIONS = {"host": {"type": "str"}, "profile": {"type": "str"}}
 
 
 def ask(module):
     from gpuops.tasks.reads import host_gpu_info
 
-    return host_gpu_info(connection(module), host=module.params["host"], profile=module.params["profile"])
+    options = {name: module.params[name] for name in OPTIONS}
+    return host_gpu_info(connection(module), shell=host_shell(module), **options)
 
 
 def main():
-    read(ask, {"host": {"type": "str"}, "profile": {"type": "str"}})
+    read(ask, {**OPTIONS, **HOST_SHELL})
 
 
 if __name__ == "__main__":
