@@ -64,7 +64,7 @@ class ShelledHosts:
         seen = self._hosts.with_settings(inventory, hosts)
         asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
         told = ask_in_parallel(lambda host: self._with_mig(host.name, host.settings), asked)
-        return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
+        return seen.completed(hosts=[replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return self._hosts.with_other_devices(inventory, hosts)
@@ -121,8 +121,8 @@ def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None
         if isinstance(answer, GpuopsError):
             say(f"where the vGPUs lie on their GPUs is not known: {answer.line}")
     known = ((host, told.get(host.ref, ())) for host in meant)
-    return inventory.with_hosts(
-        [_with_told(host, answer, inventory) for host, answer in known if not isinstance(answer, GpuopsError)]
+    return inventory.completed(
+        hosts=[_with_told(host, answer, inventory) for host, answer in known if not isinstance(answer, GpuopsError)]
     )
 
 
