@@ -12,8 +12,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from gpuops.advise.capacity import instance_of
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
@@ -107,7 +109,7 @@ class ShelledHosts:
         return self._hosts.wait_for_boot(since, timeout_s)
 
 
-def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None]) -> Inventory:
+def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None], catalog: Catalog) -> Inventory:
     """The snapshot with what hosts tell of the vGPUs on their GPUs, where it matters how these lie.
 
     Asked are the hosts that have a vGPU on a GPU in MIG or mixed-size mode. One that does not answer stays as vCenter
@@ -122,7 +124,11 @@ def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None
             say(f"where the vGPUs lie on their GPUs is not known: {answer.line}")
     known = ((host, told.get(host.ref, ())) for host in meant)
     return inventory.completed(
-        hosts=[_with_told(host, answer, inventory) for host, answer in known if not isinstance(answer, GpuopsError)]
+        hosts=[
+            _with_told(host, answer, inventory, catalog)
+            for host, answer in known
+            if not isinstance(answer, GpuopsError)
+        ]
     )
 
 
@@ -140,7 +146,7 @@ def _vgpus_of(host: Host, shell: HostShell) -> tuple[SmiVgpu, ...] | GpuopsError
         return error
 
 
-def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory) -> Host:
+def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory, catalog: Catalog) -> Host:
     """The host with each vGPU on its GPUs. A VM is known by its name among those that vCenter lists on the GPU."""
     gpus = []
     for gpu in host.gpus:
@@ -148,11 +154,27 @@ def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory) -> Hos
         here = [each for each in told if each.gpu == gpu.address]
         known = len(refs) == len(gpu.vms or ()) and all(each.vm_name in refs for each in here)
         if lies_somewhere(gpu) and gpu.vms is not None and known:
-            vgpus = tuple(VgpuPlacement(refs[each.vm_name], each.profile, each.start) for each in here)
+            vgpus = tuple(
+                VgpuPlacement(refs[each.vm_name], each.profile, _start_of(each, gpu, catalog)) for each in here
+            )
             gpus.append(replace(gpu, vgpus=vgpus))
         else:
             gpus.append(gpu)
     return replace(host, gpus=tuple(gpus))
+
+
+def _start_of(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | None:
+    """Where it lies, in the memory slices of the catalogue.
+
+    nvidia-smi may count in others: an instance 1g of an RTX PRO 6000 is one of four slices, or three of twelve.
+    """
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    profile = catalog.profile(vgpu.profile)
+    instance = instance_of(board, profile) if board is not None and profile is not None else None
+    if vgpu.start is None or not vgpu.instance_slices or instance is None:
+        return vgpu.start
+    start, rest = divmod(vgpu.start * instance.memory_slices, vgpu.instance_slices)
+    return vgpu.start if rest else start
 
 
 def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:

@@ -128,7 +128,7 @@ class Site:
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
         """The snapshot with how vGPUs lie on their GPUs, where there is a shell on the hosts that tells."""
-        return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say)
+        return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say, catalog_of(inventory))
 
     def close(self) -> None:
         self.closing.close()
